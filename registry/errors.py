@@ -152,5 +152,5 @@ def invalid(subject: str, name: str, why: str) -> Refusal:
 
 
 def listed(values: Sequence[str]) -> str:
-    """Write values one behind the other, as the specification's lists have them."""
+    """Write values one after the other, as the specification's lists have them."""
     return ",".join(values)

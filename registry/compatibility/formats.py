@@ -31,7 +31,7 @@ def check_format(kind: ResourceType, version: Version, document: bytes | None) -
     """Validate a version, and note in its attributes whether that could be done.
 
     Raises:
-        Refusal: it does not comply, or its type insists on validation and there can be none.
+        Refusal: it does not comply, or its type requires a validation that cannot be done here.
     """
     for name in VALIDATED:
         version.attributes.pop(name, None)

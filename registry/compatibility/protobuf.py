@@ -47,7 +47,7 @@ def unreadable(reader: Messages, writer: Messages, budget: Budget) -> str:
     names none, are compared as well.
 
     Raises:
-        Undecided: it cannot be told.
+        Undecided: there is no certain answer.
     """
     resolution = _Resolution(budget)
     for name, message in writer.items():
@@ -63,7 +63,7 @@ def unreadable(reader: Messages, writer: Messages, budget: Budget) -> str:
 
 
 class _Resolution:
-    """Compares messages, each pair of them once; ``doubts`` are what nobody could tell."""
+    """Compares messages, each pair of them once; ``doubts`` are the questions without a certain answer."""
 
     def __init__(self, budget: Budget) -> None:
         self.doubts: list[str] = []
@@ -72,7 +72,7 @@ class _Resolution:
         self._fields: dict[tuple[int, str], Fields] = {}
 
     def fault(self, reader: Any, writer: Any) -> str:
-        """Return why messages of one type cannot be read as those of another, '' when they can or nobody can tell."""
+        """Return why messages of one type cannot be read as those of another, '' when they can or it is uncertain."""
         waiting = [(reader, writer)]
         while waiting:
             one, other = waiting.pop()
@@ -145,7 +145,7 @@ def messages_of(source: SchemaSource) -> Messages:
     """Return the messages that a file defines.
 
     Raises:
-        Undecided: nobody here can compile it.
+        Undecided: it cannot be compiled here.
     """
     try:
         file = compile_schema(source, NoLibrary()).message.DESCRIPTOR.file

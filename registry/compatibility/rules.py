@@ -23,8 +23,8 @@ RULES: Final = ("backward", "backward_transitive", "forward", "forward_transitiv
 class Checker:
     """Knows the schemas of a family. Both functions raise :class:`Undecided` when they cannot tell.
 
-    ``prepare`` is called once for each version. ``unreadable`` tells of two that are prepared why readers of the first
-    cannot read what was written with the second, '' when they can.
+    ``prepare`` is called once for each version. ``unreadable`` takes two prepared schemas, and returns why readers of
+    the first cannot read what was written with the second, '' when they can.
     """
 
     prepare: Callable[[SchemaSource], Any]
@@ -58,7 +58,7 @@ def check_compatibility(
     same rule, and count as compatible with what they descended from.
 
     Raises:
-        Refusal: one violates the rule, or there is nobody here who could tell.
+        Refusal: one violates the rule, or no checker here can decide it.
     """
     rule = str(resource.attributes.get("compatibility") or "").lower()
     if not rule or not kind.validatecompatibility:

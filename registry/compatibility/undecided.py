@@ -1,4 +1,4 @@
-"""What a checker of compatibility raises when it can tell neither way, and what bounds its work."""
+"""What a checker of compatibility raises when it can decide neither way, and what bounds its work."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Undecided(Exception):
 
 
 class Budget:
-    """Steps that may be taken; all that is spent is spent of the *whole* too, if there is one.
+    """A number of steps that may be taken; each also counts against *whole*, if that is given.
 
-    Whoever writes schemas chooses how much there is to compare, and all others wait for the end of it.
+    Authors of schemas decide how much there is to compare, and all other writers wait until it is done.
     """
 
     def __init__(self, steps: int = MAX_STEPS, whole: Budget | None = None) -> None:

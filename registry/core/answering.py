@@ -203,4 +203,4 @@ def _check_cursor(request: Request, *, number: bool) -> None:
     cursor = request.cursor
     ours = cursor.isascii() and (cursor.isdecimal() and len(cursor) < 10 if number else cursor.isprintable())
     if cursor and not ours:
-        raise Refusal("bad_request", request.path, error_detail="the cursor is none of ours")
+        raise Refusal("bad_request", request.path, error_detail="the cursor is not from this registry")

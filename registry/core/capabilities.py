@@ -1,6 +1,6 @@
 """What this registry can do, and which of it clients may turn off: flags, values of ``ignore``, and pages.
 
-The rest can be no other: an update may say of it what is so (core ``spec.md``, Updating the Capabilities).
+The rest is fixed: an update may only repeat it (core ``spec.md``, Updating the Capabilities).
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def offered() -> dict[str, Any]:
 
 
 def capabilities_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all capabilities, with those that clients have *chosen* to be other than at first.
+    """Return all capabilities, with the values that clients have *chosen* in place of the defaults.
 
-    Of lists *chosen* has what is ``off``, so that what a later release adds is on.
+    For a list *chosen* has the values that are ``off``, so that values which a later release adds are on.
     """
     capabilities = dict(CAPABILITIES)
     for name, value in chosen.items():
@@ -90,7 +90,7 @@ def capabilities_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_on(parameter: str, capabilities: Mapping[str, Any]) -> bool:
-    """Tell whether a parameter of a request's query counts; those that no capability is for always do."""
+    """Tell whether a parameter of a request's query counts; one that no capability controls always does."""
     if parameter in _PAGING:
         return bool(capabilities["pagination"])
     return parameter not in FLAGS or parameter in capabilities["flags"]
@@ -113,12 +113,12 @@ def ignorable(request: Request, chosen: Mapping[str, Any]) -> Sequence[str]:
 
 
 def chosen_of(given: object, present: Mapping[str, Any], *, patch: bool) -> dict[str, Any]:
-    """Return what is other than at first, after a client wrote capabilities; None asks for those of the beginning.
+    """Return what differs from the defaults after a client wrote capabilities; None asks for the defaults.
 
-    What the client does not name is as at first, with *patch* as it is at *present*.
+    What the client does not name gets its default, or with *patch* keeps its value at *present*.
 
     Raises:
-        Refusal: one is unknown, has a value that is not offered, or can be no other.
+        Refusal: one is unknown, has a value that is not offered, or cannot be changed.
     """
     if given is None:
         return {}
@@ -138,7 +138,7 @@ def chosen_of(given: object, present: Mapping[str, Any], *, patch: bool) -> dict
 
 
 def _read(name: str, value: Any, first: Any) -> Any:
-    """Return the value of a capability in the form in which it is shown; *first* is that of the beginning."""
+    """Return the value of a capability in the form in which it is shown; *first* is its default."""
     if isinstance(first, bool):
         return _read_boolean(name, value, first)
     if isinstance(first, Mapping):

@@ -113,13 +113,13 @@ def _collect(log: Log, changes: Changes[Any], kind: str) -> None:
 
 
 def _deprecated(entity: Entity) -> Mapping[str, Any]:
-    """Return what an entity says of its end; where the model does not know the attribute, it may be anything."""
+    """Return what an entity says of its deprecation, which may be anything where the model has no such attribute."""
     deprecated = entity.attributes.get("deprecated")
     return deprecated if isinstance(deprecated, Mapping) else {}
 
 
 def _relate(log: Log, work: Work) -> None:
-    """Note at owners that entities came or went, and at resources what their default version shows otherwise."""
+    """Note on owners that entities came or went, and on resources what their default version changes."""
     for xid, before, now in _moved(work.groups):
         plural = xid.split("/")[1]
         if (before is None) != (now is None):

@@ -1,4 +1,4 @@
-"""Bringing entities into being, and versions up to date: what all writes below the registry have in common."""
+"""Creating entities and updating versions: what all writes below the registry have in common."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Creator:
             raise Refusal("malformed_id", subject, id=name, error_detail=why)
 
     def pend(self, place: Place, resource: Resource) -> Pending:
-        """Return what is to be settled of a resource at the end."""
+        """Return what is to be settled for a resource at the end of the request."""
         pending = self.pending.get(place.xid)
         if pending is None:
             before = self.work.resources.before.get(place.xid)

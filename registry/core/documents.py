@@ -16,7 +16,7 @@ from registry.model.types import ResourceType
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a request says of a document: ``body`` are its bytes, None for none here. ``url`` tells it is elsewhere."""
+    """What a request says of a document: ``body`` has its bytes, None for none here. ``url`` means it is elsewhere."""
 
     body: bytes | None
     url: bool = False

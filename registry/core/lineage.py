@@ -115,7 +115,7 @@ def _moment(text: str) -> datetime:
 
 
 def _precedence(version: Version) -> tuple[Any, ...]:
-    """Order by Semantic Versioning; ids that are none of its versions come first, by their text."""
+    """Order by Semantic Versioning; ids that are no semantic versions come first, by their text."""
     match = _SEMVER.fullmatch(version.id)
     if match is None:
         return (0, (), 0, (), version.id.lower())

@@ -38,7 +38,7 @@ _FILE: Final = "registry"
 
 
 class Linter:
-    """Lints what writes make: with ``refuse`` no write makes an error, with ``report`` all findings are told."""
+    """Lints what writes make: ``refuse`` lets no write make an error, ``report`` reports all findings."""
 
     def __init__(self, strictness: Strictness = "refuse") -> None:
         self._strictness = strictness
@@ -63,7 +63,7 @@ class Linter:
 
 
 class _Offline(Fetcher):
-    """Fetches nothing at all: neither the network nor this machine's files are a client's to read."""
+    """Fetches nothing: clients must not read the network or this machine's files through the registry."""
 
     def __init__(self) -> None:
         super().__init__(network=False)

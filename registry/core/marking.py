@@ -17,7 +17,7 @@ def mark(work: Work) -> None:
     marks = Marks(work.reader.connection)
     owners = list(dict.fromkeys(xid.rpartition("/versions/")[0] for xid in versions))
     known = {owner: marked(each.values()) for owner, each in marks.versions(owners).items()}
-    # Who reads the marks one by one loses what is in a group before the group, and gains it after the group.
+    # A reader of the marks in order removes the content of a group before it, and adds content after it.
     for gone in (True, False):
         for xid in versions:
             if (work.versions.now[xid] is None) == gone:

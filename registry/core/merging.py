@@ -28,8 +28,8 @@ class Options:
     """How a write is meant.
 
     ``now`` is the one present moment of the request, ``ignore`` what of its body does not count. ``default`` is the
-    value of ``setdefaultversionid``, None without it. ``contenttype`` is that of the body; ``administrator`` tells
-    whether who writes may do what only administrators may.
+    value of ``setdefaultversionid``, None without it. ``contenttype`` is that of the body; ``administrator`` says
+    whether the writer may do what only administrators may.
     """
 
     now: str

@@ -38,13 +38,13 @@ def _everybody(group: str) -> bool:
 class Request:
     """What is asked for.
 
-    ``segments`` is the path, decoded, without ``$details``; ``path`` is how errors name it. ``details`` tells that the
-    metadata is meant where there is a document too. ``body`` is the JSON tree of a body, ABSENT without one. Where a
-    document is the body, ``document`` has it, and ``body`` the attributes beside it. ``who`` is the writer's name for
-    history; ``may_write`` tells of a group's xid ('' for the registry) whether the writer may.
-    ``matches`` are ETags of which one must be that of the entity, ``known`` those of answers that the reader has.
-    ``replicated`` tells that another catalog has the write already: it is not linted, and has its mark from there.
-    ``from_client`` tells that the flags are those of a client of the core API, so capabilities say which count.
+    ``segments`` is the path, decoded, without ``$details``; ``path`` is how errors name it. ``details`` asks for the
+    metadata where there is a document too. ``body`` is the JSON tree of a body, ABSENT without one. Where a document is
+    the body, ``document`` has it, and ``body`` the attributes beside it. ``who`` is the writer's name for history;
+    ``may_write`` takes a group's xid ('' for the registry), and says whether the writer may write there. ``matches``
+    are ETags of which one must be that of the entity, ``known`` those of answers that the reader has. ``replicated``
+    means that another catalog has the write already: it is not linted, and keeps its mark from there. ``from_client``
+    means that the flags come from a client of the core API, so capabilities say which count.
     """
 
     verb: Verb
@@ -80,10 +80,10 @@ class Paging:
 class Answer:
     """What comes of a request.
 
-    ``body`` is None for an answer without one, or that the reader knows. ``document`` is set where the document is the
-    answer, and ``body`` then has the attributes that go beside it; ``elsewhere`` is the URL of a document that is not
-    kept here. ``location`` is the URL of an entity that was created, ``version`` that of the version that was met or
-    made. ``findings`` are what lint says of a write.
+    ``body`` is None for an answer without one, or one that the reader has already. ``document`` is set where the
+    document is the answer, and ``body`` then has the attributes that go beside it; ``elsewhere`` is the URL of a
+    document that is not kept here. ``location`` is the URL of an entity that was created, ``version`` that of the
+    version that was met or made. ``findings`` are what lint says of a write.
     """
 
     body: Mapping[str, Any] | None

@@ -77,7 +77,7 @@ class Session:
         """Do what a request asks for; a write has an interaction, history and events of its own.
 
         Raises:
-            Refusal: it cannot be; unless the block ends by that, what went before stays.
+            Refusal: it cannot be done; what went before stays, unless the block ends by this error.
         """
         return self._service.perform_over(self._connection, request)
 
@@ -86,7 +86,7 @@ class RegistryService:
     """A registry over a database. Any thread may call it; writes wait for one another.
 
     *describe* returns what :data:`OPENAPI` shows, for a model, capabilities and the registry's URL. ``authority`` is
-    the URI of who controls the messages that are written here and name nobody; '' is the URL of the message catalog.
+    the authority, a URI, of messages that are written here and name none; '' is the URL of the message catalog.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class RegistryService:
         return replace(answer, interaction=interaction, findings=findings)
 
     def _permit(self, place: Place | str, request: Request) -> None:
-        """Refuse early what is refused anyhow: a write to one group by somebody who may not write to it."""
+        """Refuse early what would be refused later: a write to one group by somebody who may not write to it."""
         if isinstance(place, str) or (place.kind == "registry" and request.verb != "add"):
             if not request.administrator:
                 raise Refusal("forbidden", request.path, error_detail="only administrators may change this")
@@ -227,7 +227,7 @@ class RegistryService:
                 raise Refusal("forbidden", place.xid, error_detail=f"these credentials may not write to {group}")
 
     def _authorize(self, work: Work, request: Request) -> None:
-        """Make sure that all that would change is the writer's to change."""
+        """Make sure that the writer may change all that would change."""
         touched = {
             "/".join(xid.split("/")[:3])
             for each in (work.groups, work.resources, work.versions)
@@ -287,7 +287,7 @@ def registry_of(reader: Reader) -> Registry:
     """
     registry = reader.registry()
     if registry is None:
-        raise Refusal("server_error", "/", detail="the registry was not made")
+        raise Refusal("server_error", "/", detail="the registry was not created")
     return registry
 
 
@@ -298,7 +298,7 @@ def _choose(work: Work, given: object, request: Request) -> None:
 
 
 def _check_condition(matches: tuple[str, ...], place: Place | str, answerer: Answerer) -> None:
-    """Hold ``If-Match`` against what is there; a collection always is, and has no tag."""
+    """Compare ``If-Match`` with what is there; a collection always is, and has no tag."""
     if isinstance(place, str):
         tag = answerer.configured(place).etag
     else:

@@ -1,7 +1,7 @@
-"""ETags of answers that are no single entity: of what is configured by what it says, of what shows more by its age.
+"""ETags of answers that are no single entity: configuration has a tag of its content, other answers one of their age.
 
-The latter stand for the registry's last change, by its number and its interaction: where a registry is begun anew at
-the same URL, numbers come again. So whoever asks again with one is answered without looking at a single entity.
+The latter name the registry's last change by its number and its interaction, since a registry that is created anew at
+the same URL repeats numbers. So a client that asks again with such a tag is answered without a look at any entity.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DIGEST_BYTES: Final = 6
 
 
 def shows_more(place: Place | str, flags: Flags) -> bool:
-    """Tell whether an answer shows more than one entity as it is, whose own ETag then says nothing of the rest."""
+    """Tell whether an answer shows more than one plain entity, so that the ETag of the entity does not cover it."""
     if isinstance(place, str):
         return place == EXPORT
     if place.is_collection:

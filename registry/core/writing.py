@@ -1,7 +1,7 @@
 """Creating and updating: the registry, groups, resources, their ``meta`` and versions.
 
-Nothing is checked before all of a request is taken in that only then can be: ancestors, defaults, formats,
-compatibility. That is :meth:`Writer.finish`, which a caller runs once, at the end.
+Ancestors, defaults, formats and compatibility can only be checked once the whole request is taken in.
+:meth:`Writer.finish` does so; a caller runs it once, at the end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHOWN_OF_XREF: Final = frozenset(("self", "shortself", "xid", "metaurl", "versi
 
 
 class Writer(Creator):
-    """Writes into one :class:`Work`. *root*, where a method has it, tells that the request is directed at that entity.
+    """Writes into one :class:`Work`. *root*, where a method has it, means that the request is directed at that entity.
 
     All methods raise :class:`Refusal`; what was changed until then must not be flushed.
     """
@@ -287,7 +287,7 @@ class Writer(Creator):
         return resource
 
     def _revert(self, resource: Resource) -> None:
-        """Make a reference a resource of its own again; its epoch never falls behind what readers saw."""
+        """Turn a reference back into a resource; its epoch is never lower than readers saw it."""
         target = self.work.reader.resource(resource.xref or "")
         resource.epoch = max(resource.epoch, target.epoch if target is not None else 0)
         resource.xref = None

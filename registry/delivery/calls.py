@@ -1,7 +1,7 @@
-"""Calls that a few threads make at a time, of which none is waited for beyond its deadline.
+"""Calls that a few threads make at a time; the caller waits for none of them beyond its deadline.
 
-Nothing ends a thread from outside, and no timeout of a client ends a request whose answer comes byte by byte. So who
-waits goes on at the deadline. The thread ends when its call does, and keeps no process alive until then.
+Nothing ends a thread from outside, and no timeout of a client ends a request whose answer comes byte by byte. So the
+caller goes on at the deadline. The thread ends when its call does, and does not keep the process alive.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _logger = logging.getLogger(__name__)
 
 
 def within(seconds: float, calls: Sequence[Callable[[], T]], threads: int) -> list[T | None]:
-    """Make calls, and return in their order what they returned; each may take so many seconds.
+    """Make calls, and return their results in order; each call may take *seconds*.
 
-    When one takes longer, what has not ended by then has None, and what has not begun never does. So has a call that
-    raises, which is logged.
+    When one takes longer, calls that have not ended by then have None as result, and calls that have not begun are
+    never made. A call that raises is logged, and has None too.
     """
     waiting = deque(enumerate(calls))
     reports: SimpleQueue[tuple[int, bool, T | None]] = SimpleQueue()

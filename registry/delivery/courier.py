@@ -84,7 +84,7 @@ class Courier(threading.Thread):
         return self._progress
 
     def wake(self, upto: int) -> None:
-        """Tell that there are events up to a number."""
+        """Note that there are events up to a number."""
         if upto > self._newest:
             self._newest = upto
             self._signal.set()
@@ -134,7 +134,7 @@ class Courier(threading.Thread):
         """Send one wave, and return in how many seconds there may be another."""
         self._fill()
         self._drop_old()
-        self._note()  # also when there will be no sender: nobody else keeps what waits within its limits
+        self._note()  # also without a sender: nothing else keeps waiting events within their limits
         sender = self._opened()
         most, pause = sender.room()
         wave = self._due(now, most) if most else []
@@ -148,7 +148,7 @@ class Courier(threading.Thread):
         return _IDLE_SECONDS if due is None else max(due - now, _LEAST_PAUSE)
 
     def _load(self) -> None:
-        """Take up what was held when somebody delivered last."""
+        """Load the events that were held when delivery last ended."""
         with self._database.reading() as connection:
             rows = rows_at(connection, held(connection, self.id))
             self._newest = max(self._newest, newest(connection))
@@ -156,10 +156,10 @@ class Courier(threading.Thread):
         self._note()
 
     def _fill(self) -> None:
-        """Read on, as far as there is room for what is wanted; of what waits, give up the oldest that is too much.
+        """Read on while there is room for wanted events; drop the oldest waiting events that are too many.
 
-        Whether an event is wanted shows when it is read. So where too much waits that is not read, it is read on
-        without room, and only what is wanted is given up.
+        Only reading shows whether an event is wanted. So where too many unread events wait, it reads on without room,
+        and drops only wanted events.
         """
         most, dropped = self._limits.max_waiting, 0
         while not self._ending.is_set():
@@ -197,7 +197,7 @@ class Courier(threading.Thread):
         return due
 
     def _drop_old(self) -> None:
-        """Give up what was tried for too long."""
+        """Drop events that were tried for too long."""
         oldest, first = time.time() - self._limits.keep, self._lanes.oldest
         if first is None or _written(first) >= oldest:
             return
@@ -229,10 +229,10 @@ class Courier(threading.Thread):
             self._tally.state = "holding"
 
     def _trouble_of(self, verdicts: list[Verdict], first_failures: int) -> Verdict | None:
-        """Return the verdict that tells of the whole target, None when nothing does.
+        """Return the verdict on the whole target, None when there is none.
 
-        Events that fail again tell nothing new of it, and where one is taken it takes events: a few that are refused
-        for ever hold up nobody else.
+        An event that fails again says nothing new about the target. A target that takes one event works: a few events
+        that it always refuses hold up no others.
         """
         self._failed_in_a_row += first_failures
         if any(verdict.kind == "delivered" for verdict in verdicts):
@@ -249,7 +249,7 @@ class Courier(threading.Thread):
         self._gone(self.id, self.revision)
 
     def _note(self) -> None:
-        """Let others see how far it has got: never so far back that the outbox is kept for what few events wait."""
+        """Publish how far it has got, but never so far back that the outbox is kept for the few events that wait."""
         least = min(self._read, self._newest - self._limits.max_waiting // 2)
         self._progress = self._lanes.progress(self._read, max(least, self._progress.position))
         oldest = self._lanes.oldest

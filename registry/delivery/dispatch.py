@@ -1,7 +1,7 @@
 """Delivery as a whole: one process at a time has it, a thread for each subscriber, and a watch over the outbox.
 
-Processes over one database claim delivery; whoever has it delivers to all, and when it dies the next takes over. How
-far subscribers have got is written down for all of them at once, now and then, and what nobody waits for is removed.
+Processes that share a database claim delivery. The one that has the claim delivers to all; when it dies, another takes
+over. From time to time it records how far all subscribers have got, and removes events that nobody waits for.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Dispatch:
     """Delivers the events of a registry; started once, stopped once.
 
     ``configured`` are the subscribers of the settings, by id. One that is new begins with what is written from then on;
-    one that is there no more loses its place. They have to be the same in all processes over one database.
+    one that is no longer there loses its position. They have to be the same in all processes over one database.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Dispatch:
         return self._claim is not None
 
     def start(self) -> None:
-        """Begin; what is written from now on goes to the subscribers of the settings, by whoever delivers.
+        """Begin; what is written from now on goes to the subscribers of the settings, whichever process delivers.
 
         Raises:
             SQLAlchemyError: the store does not answer.
@@ -94,7 +94,7 @@ class Dispatch:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have it look now for what was written."""
+        """Make it look now for what was written."""
         self._signal.set()
 
     def stop(self, grace: float) -> None:
@@ -122,7 +122,7 @@ class Dispatch:
         self._finish()
 
     def _turn(self) -> float:
-        """Do what is due, and return how long nothing will be."""
+        """Do what is due, and return for how long nothing will be due."""
         if self._claim is None:
             claim = self._database.claim()
             if claim is None:
@@ -148,7 +148,7 @@ class Dispatch:
         return self._limits.poll
 
     def _enter(self) -> None:
-        """Write down the subscribers of the settings, those that are new at the end of the outbox."""
+        """Record the subscribers of the settings; new ones begin at the end of the outbox."""
         with self._database.noting() as connection:
             for identifier in set(self._configured) - set(rows.revisions(connection)):
                 rows.add(connection, Subscriber(identifier, "settings", "", "", "{}", 1, newest(connection)))
@@ -160,11 +160,13 @@ class Dispatch:
             for each in rows.subscribers(connection):
                 if each.origin == "settings" and each.id not in self._configured:
                     rows.remove(connection, each.id)
-                    _logger.warning("%s is in the settings no more: what it has not got, it does not get", each.id)
+                    _logger.warning(
+                        "%s is no longer in the settings: events that it has not got are not delivered to it", each.id
+                    )
         _logger.info("this process delivers the events of the registry")
 
     def _look(self) -> None:
-        """Wake couriers, and let them be those of the subscribers that there are now."""
+        """Wake couriers, and start or end some, so that each present subscriber has one."""
         with self._database.reading() as connection:
             known, upto = rows.revisions(connection), newest(connection)
         now = datetime.now(UTC)
@@ -210,7 +212,7 @@ class Dispatch:
         self._signal.set()
 
     def _remove(self, identifier: str, revision: int) -> bool:
-        """Take a subscriber away that has ended by itself, or that the target wants no more.
+        """Remove a subscriber that has ended by itself, or whose target wants no more.
 
         One that was renewed or replaced meanwhile stays, and is asked as it is now.
         """
@@ -252,8 +254,10 @@ class Dispatch:
                 _logger.error("up to %d events for %s are dropped: nothing can be delivered to it", count, identifier)
 
     def _lose(self) -> None:
-        """End all couriers: somebody else may deliver by now."""
-        _logger.warning("the connection that delivery hangs on is lost; it begins again, here or elsewhere")
+        """End all couriers: another process may deliver by now."""
+        _logger.warning(
+            "the database connection of delivery is lost; delivery begins again, here or in another process"
+        )
         self._end_couriers(_END_SECONDS)
         self._couriers, self._recorded = {}, {}
         if self._claim is not None:

@@ -55,8 +55,8 @@ class Event:
 def event_of(row: Row, kind: Kind, sources: Sources) -> Event | None:
     """Return the event of a row; None for one that the Message Catalog does not know.
 
-    Both kinds may have one source, so their ids differ too: source and id are what consumers and brokers know an event
-    by that comes again.
+    Both kinds may have one source, so their ids differ too: consumers and brokers recognise a repeated event by source
+    and id.
     """
     first = {"specversion": "1.0", "id": f"{row.interaction}-{row.number}"}
     if kind == "messagecatalog":

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 Filter = Callable[[Mapping[str, str]], bool]
-"""Tells from the attributes of an event whether it is wanted."""
+"""Decides by the attributes of an event whether it is wanted."""
 MAX_DEPTH: Final = 8
 MAX_EXPRESSIONS: Final = 64
 MAX_TEXT: Final = 1024
@@ -18,7 +18,7 @@ _COMPARISONS: Final[Mapping[str, Callable[[str, str], bool]]] = {
 
 
 class FilterError(ValueError):
-    """A filter that cannot be; the message says why."""
+    """A filter that is invalid; the message says why."""
 
 
 def filter_of(given: Any) -> Filter:

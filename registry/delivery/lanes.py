@@ -15,7 +15,7 @@ _FIRST_PAUSE = 0.25
 
 @dataclass(slots=True)
 class _Lane:
-    """The events of one entity in order; the first is not tried before ``due``. ``held`` tells that it failed."""
+    """The events of one entity in order; the first is not tried before ``due``. ``held`` says that it failed."""
 
     backoff: Backoff
     events: deque[Event] = field(default_factory=deque)
@@ -46,7 +46,7 @@ class Lanes:
     def wave(self, now: float, most: int) -> list[Event]:
         """Return the first event of each entity that is due, the oldest first, and those that failed before last.
 
-        Those get a quarter of the places where there is more to be sent than places: neither has the other wait.
+        Where there are more events than places, those that failed get a quarter, so that neither kind blocks the other.
         """
         due = sorted((lane for lane in self._lanes.values() if lane.due <= now), key=lambda lane: lane.events[0].number)
         fresh = [lane.events[0] for lane in due if not lane.held]
@@ -84,7 +84,7 @@ class Lanes:
         return self.give_up(lambda event: event.number <= numbers[-1]) if numbers else 0
 
     def hold(self, event: Event, now: float, least: float) -> bool:
-        """Have an entity wait, since its first event failed by itself; tell whether that event failed before."""
+        """Make an entity wait since its first event failed by itself; return whether that event failed before."""
         lane = self._lanes[event.entity]
         again = lane.held
         lane.held, lane.due = True, now + max(least, lane.backoff.pause())

@@ -10,8 +10,8 @@ class DeliveryLimits:
     """Limits of delivery; times are in seconds.
 
     ``keep`` is how long an event is tried, and ``max_waiting`` how many events may wait for one subscriber: what is
-    older or more than that is dropped, logged and counted. ``max_held`` events of one subscriber are in memory, those
-    among them that are held included: when all are, it gets no further. ``max_pause`` is the longest pause between two
+    older or more than that is dropped, logged and counted. At most ``max_held`` events of one subscriber are in memory,
+    held ones included; when all of them are held, it gets no further. ``max_pause`` is the longest pause between two
     tries. ``poll`` is how soon a write of another process is seen; ``record`` how often it is written down how far
     subscribers have got, so what was delivered since may come again after a crash.
     """

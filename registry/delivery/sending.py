@@ -14,9 +14,9 @@ from bindings.sending import Outbound, Publisher, Refusal, Unsettled
 class Verdict:
     """What became of one message.
 
-    ``held`` speaks of this message alone, ``away`` of the whole target: nothing is taken there now. ``gone`` is a
-    target that wants nothing more, ever. ``reason`` is one line without secrets. ``pause`` is the least number of
-    seconds that the target asks for.
+    ``held`` concerns this message alone, ``away`` the whole target, which takes nothing now. ``gone`` is a target that
+    wants nothing more, ever. ``reason`` is one line without secrets. ``pause`` is the least number of seconds that the
+    target asks for.
     """
 
     kind: Literal["delivered", "held", "away", "gone"]
@@ -35,7 +35,7 @@ class Sender(Protocol):
         ...
 
     def send(self, messages: Sequence[Outbound]) -> list[Verdict]:
-        """Send messages, no two of one lane, and tell what became of each. It does not raise."""
+        """Send messages, no two of one lane, and return what became of each. It does not raise."""
         ...
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class BrokerSender:
         return self._most, 0.0
 
     def send(self, messages: Sequence[Outbound]) -> list[Verdict]:
-        """Send messages; of an outage speaks that none was taken."""
+        """Send messages; when none was taken, that is an outage."""
         try:
             return [_settled(answer) for answer in self._publisher.send(messages)]
         except Unsettled as error:

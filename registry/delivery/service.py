@@ -55,10 +55,10 @@ class Subscriptions:
         self._changed = changed
 
     def create(self, given: Any, owner: str) -> tuple[str, dict[str, Any]]:
-        """Make a subscription, and return its id and what was made.
+        """Make a subscription, and return its id and its document.
 
         Raises:
-            Refusal: it cannot be, or there are as many as there may be.
+            Refusal: it is invalid, or there are as many as are allowed.
         """
         identifier, permission = uuid.uuid4().hex, Permission(secrets.token_hex(16))
         asked = subscription_of(given, self._sources)
@@ -90,12 +90,12 @@ class Subscriptions:
             return [_shown(each) for each in rows.subscribers(connection) if _may(each, who)]
 
     def replace(self, identifier: str, given: Any, who: str | None) -> dict[str, Any]:
-        """Have a subscription be as given from now on; it goes on where it was.
+        """Replace a subscription; its events go on from where it was.
 
         A target at another address, or one that nobody has allowed yet, is asked again.
 
         Raises:
-            Refusal: there is none that they may change, or it cannot be.
+            Refusal: there is none that they may change, or the new one is invalid.
         """
         asked = subscription_of(given, self._sources)
         if isinstance(given, dict) and given.get("id", identifier) != identifier:
@@ -125,7 +125,7 @@ class Subscriptions:
 
     def permit(self, identifier: str, key: str, rate: int) -> bool:
         """Note that a target allows us to send, with 0 or a number of requests a minute; False for a wrong key."""
-        with self._database.reading() as connection:  # a stranger who guesses keys has no writer wait
+        with self._database.reading() as connection:  # so that no writer waits for a stranger who guesses keys
             subscriber = rows.subscriber(connection, identifier)
         permission = (
             _permission(subscriber) if subscriber is not None and subscriber.origin == "api" else Permission("")

@@ -46,7 +46,7 @@ def subscription_of(given: Any, sources: Sources) -> Subscription:
     """Read a document; what becomes of its sink is for :mod:`registry.delivery.targets`.
 
     Raises:
-        Refusal: it cannot be; names the member.
+        Refusal: it is invalid; the error names the member.
     """
     if not isinstance(given, dict):
         raise Refusal("bad_request", PATH, error_detail="a subscription needs to be an object")

@@ -11,10 +11,10 @@ State = Literal["delivering", "holding", "away", "ended"]
 
 @dataclass(slots=True)
 class Tally:
-    """What one subscriber has come to.
+    """The counts and state of one subscriber.
 
-    ``delivered`` and ``dropped`` are events, ``failed`` tries; ``pending`` are events that are not delivered yet, with
-    those that nobody has looked at whether they are wanted. ``oldest`` is when the oldest of the others was written, in
+    ``delivered`` and ``dropped`` are events, ``failed`` tries; ``pending`` are events that are not delivered yet,
+    including those that may turn out not to be wanted. ``oldest`` is when the oldest of the others was written, in
     seconds since 1970, 0 for none.
     """
 
@@ -34,7 +34,7 @@ class Tallies:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def of(self, name: str) -> Tally:
-        """Return that of one subscriber, which it goes on with when it comes again."""
+        """Return the tally of one subscriber; one that comes back goes on with its old tally."""
         with self._lock:
             return self._kept.setdefault(name, Tally())
 

@@ -136,7 +136,7 @@ def _check_reach(host: str, protocol: _Protocol, reach: Reach, *, tls: bool) -> 
         raise invalid(PATH, "sink", f"{what} need a host that events.allow_addresses of the registry names")
     local = host == "localhost" or host.endswith(".localhost")
     if local or (_is_address(host) and not reach.admits(host, host)):
-        raise invalid(PATH, "sink", "it is no public host, and events.allow_addresses of the registry has it not")
+        raise invalid(PATH, "sink", "it is no public host, and events.allow_addresses of the registry does not name it")
 
 
 def _is_address(host: str) -> bool:

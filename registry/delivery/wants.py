@@ -1,4 +1,4 @@
-"""What one subscriber wants to know of, and how and where it is told."""
+"""Which events one subscriber wants, and how and where they are sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def everything(_: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """Which events somebody wants: of these kinds, and where the others say something, what they say.
+    """Which events a subscriber wants: those of ``kinds`` that match each other member that is not empty.
 
     ``types`` are those of events, ``entities`` kinds such as ``resource``. ``below`` are xids, which stand for
     themselves and what is below them.
@@ -32,7 +32,7 @@ class Wants:
     below: tuple[str, ...] = ()
 
     def events(self, row: Row, sources: Sources) -> list[Event]:
-        """Return what of a row is wanted."""
+        """Return the events of a row that are wanted."""
         if self.entities and row.type.split(".")[2] not in self.entities:
             return []
         if self.below and not any(f"{row.subject}/".startswith(f"{each.rstrip('/')}/") for each in self.below):
@@ -49,7 +49,7 @@ class Delivery:
     """All about one subscriber. ``sender`` connects at its first use, on the thread that sends.
 
     Raises (``sender``):
-        GatewayError, OSError: a certificate or an address that no waiting mends.
+        GatewayError, OSError: a certificate or an address that will not work later either.
     """
 
     wants: Wants

@@ -1,8 +1,8 @@
 """Webhooks as targets: the validation handshake, the rate that it allows, and what answers mean for an event.
 
 By the CloudEvents webhook specification. Of the answers to an event, 2xx takes it and 410 ends the subscription. Some
-speak of the target or of how it is addressed, and not of this event: no answer, redirects, 401, 403, 404, 405, 407,
-415 and 429. All others speak of the event. Whatever is not taken is sent again; a ``Retry-After`` is waited for.
+concern the target or how it is addressed, and not this event: no answer, redirects, 401, 403, 404, 405, 407, 415 and
+429. All others concern the event. Whatever is not taken is sent again; a ``Retry-After`` is waited for.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ MOST_RATE: Final = 60_000
 _MINUTE: Final = 60.0
 _IN_FLIGHT: Final = 4
 _LONGEST_PAUSE: Final = 86_400.0
-"""Seconds of ``Retry-After`` that are believed."""
+"""The longest ``Retry-After`` that is obeyed, in seconds."""
 _TIMEOUTS: Final = 3.0
 """How many timeouts a request may take as a whole: one until its answer begins, and two to read a slow one."""
 _ANSWER_BYTES: Final = 64 * 2**10
-# The last two are what reading from a connection comes to that was closed meanwhile.
+# The last two come from reading from a connection that was closed meanwhile.
 _FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, OutOfReach, RuntimeError, ValueError)
 _OF_TARGET: Final = frozenset((401, 403, 404, 405, 407, 415, 429))
 
@@ -47,9 +47,9 @@ _OF_TARGET: Final = frozenset((401, 403, 404, 405, 407, 415, 429))
 class Webhook:
     """Where a webhook is, and how it is asked; secrets are in ``headers`` and ``basic`` alone.
 
-    ``timeout`` (seconds) is for each step of a request, which may take three of them as a whole.
-    ``origin`` is our name in the handshake, '' sends none; ``callback`` is a URL at which the target may allow us
-    later. ``permitted`` tells that it has done so, and at which ``rate``. ``reach`` None lets it be anywhere.
+    ``timeout`` (seconds) is for each step of a request, which may take three of them as a whole. ``origin`` is our name
+    in the handshake, '' sends none; ``callback`` is a URL at which the target may allow us later. ``permitted`` says
+    that it has done so, and ``rate`` at which rate. ``reach`` None lets it be anywhere.
     """
 
     headers: tuple[tuple[str, str], ...] = ()
@@ -116,7 +116,7 @@ class WebhookSender:
         return self._within([partial(self._post, self._client, each) for each in requests], requests)
 
     def _within(self, calls: Sequence[Callable[[], Verdict]], requests: Sequence[OutRequest]) -> list[Verdict]:
-        """Make calls; when one takes too long, close what they are made by, which ends them."""
+        """Make calls; when one takes too long, close the client that makes them, which ends them."""
         seconds = _TIMEOUTS * self._target.timeout
         verdicts = within(seconds, calls, _IN_FLIGHT)
         if None in verdicts:
@@ -128,7 +128,7 @@ class WebhookSender:
         ]
 
     def _ask(self, client: httpx.Client, url: str) -> Verdict:
-        """Ask a target for permission; what is delivered is the question (section 4)."""
+        """Ask a target for permission (section 4); the verdict is on the question itself."""
         target = self._target
         headers = {ASK: target.origin, **({CALLBACK: target.callback} if target.callback else {})}
         try:
@@ -215,7 +215,7 @@ def _asked(headers: httpx.Headers) -> float:
 
 
 def _drain(chunks: Iterable[bytes], deadline: float) -> None:
-    """Read a short answer to its end, which keeps the connection; of a long or slow one nobody wants the rest."""
+    """Read a short answer to its end, which keeps the connection; the rest of a long or slow one is not read."""
     size = 0
     for chunk in chunks:
         size += len(chunk)

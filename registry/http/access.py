@@ -33,7 +33,7 @@ class Roles:
 
 
 class Gatekeeper:
-    """Tells what the sender of a request may do.
+    """Decides what the sender of a request may do.
 
     Without an :class:`Access` the clients' *certificates* name the sender, and without those everybody may do
     everything.
@@ -82,7 +82,7 @@ class Gatekeeper:
 class Pace:
     """Bounds how many writes each sender makes in a second, with as many more at once as make up ``burst``.
 
-    Of more than MAX_SENDERS those are forgotten that were heard of longest ago.
+    Beyond MAX_SENDERS it forgets those whose last request is the oldest.
     """
 
     def __init__(self, per_second: float, burst: int) -> None:

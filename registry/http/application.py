@@ -1,7 +1,7 @@
 """What the server does with requests: who sends is checked at once, the rest on threads that may wait for the database.
 
-Reads have some threads, writes have one, since the store takes one at a time. Both have a bounded queue; who comes when
-it is full is told to come again. What a request means is for the face whose path it is below
+Reads have some threads, writes have one, since the store takes one at a time. Both have a bounded queue; a request that
+finds it full is answered with "try again later". The face whose path it is below decides what it means
 (:mod:`registry.http.face`).
 """
 
@@ -81,7 +81,7 @@ class RegistryApplication:
         self._begun: set[Future[None]] = set()
 
     def admit(self, head: Head) -> AcceptedRequest | Reply:
-        """Return the request to come, or why there shall be none."""
+        """Return the request to come, or why it is refused."""
         try:
             if head.method not in _METHODS:
                 raise HttpProblem(HTTPStatus.NOT_IMPLEMENTED, f"{head.method} is no method of a registry")
@@ -99,7 +99,7 @@ class RegistryApplication:
         return _Accepted(self, head, writer, most)
 
     def perform(self, head: Head, body: bytes, writer: Writer, answer: Answer) -> None:
-        """Carry a request out on a thread, and give the answer to the server's own."""
+        """Carry a request out on a thread, and hand the answer to the server's thread."""
         writing = head.method not in READING
         with self._counting:
             full = self._waiting[writing] >= self._limits.waiting
@@ -174,7 +174,7 @@ class _Accepted:
         self.application.perform(self.head, body, self.writer, answer)
 
     def late(self) -> Reply:
-        """Tell the sender that it is not known whether anything came of it."""
+        """Answer that it is unknown whether the request had an effect."""
         detail = "the registry took too long; a write may have been made"
         return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, (b"retry-after", b"5")).reply()
 

@@ -1,4 +1,4 @@
-"""What a registry tells those who watch it: delivery by subscriber, replication by peer, and its history."""
+"""The metrics of a registry: delivery by subscriber, replication by peer, and its history."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[Tally, float], float]], ...]] = (
 _COUNTERS: Final[tuple[tuple[str, str, Callable[[Tally], int]], ...]] = (
     ("delivered", "Events that the subscriber has taken.", lambda each: each.delivered),
     ("failed", "Tries that failed.", lambda each: each.failed),
-    ("dropped", "Events that were dropped, being too old or too many.", lambda each: each.dropped),
+    ("dropped", "Events that were dropped because they were too old or too many.", lambda each: each.dropped),
 )
 
 
 class DeliveryCollector(Collector):
-    """Gives what delivery counts, as it is when it is asked."""
+    """Gives the counts of delivery as they are at the moment of asking."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
@@ -49,26 +49,26 @@ class DeliveryCollector(Collector):
             for subscriber, tally in tallies:
                 counter.add_metric((subscriber,), count(tally))
             yield counter
-        description = "Whether this process delivers, of those over one database."
+        description = "Whether this process delivers, among those that share a database."
         yield GaugeMetricFamily("xrouter_registry_delivers", description, value=float(self._dispatch.delivers))
 
 
 class HistoryCollector(Collector):
-    """Gives how much history there is, and how much of it went."""
+    """Gives how much history there is, and how much of it was removed."""
 
     def __init__(self, keeper: HistoryKeeper) -> None:
         self._keeper = keeper
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
-        description = "Entries of history, as they were last looked at."
+        description = "Entries of history at the last look."
         yield GaugeMetricFamily("xrouter_registry_history_entries", description, value=self._keeper.entries)
-        description = "Entries of history that this process took away, being too old or too many."
+        description = "Entries of history that this process removed because they were too old or too many."
         yield CounterMetricFamily("xrouter_registry_history_pruned", description, value=self._keeper.pruned)
 
 
 _OF_PEERS: Final[tuple[tuple[str, str, Callable[[PeerTally], int]], ...]] = (
-    ("changes", "Changes that went over.", lambda each: each.changes),
+    ("changes", "Changes that were sent from one side to the other.", lambda each: each.changes),
     ("applied", "Changes that were new to the side that took them.", lambda each: each.applied),
     ("refused", "Changes that the side that took them refused.", lambda each: each.refused),
     ("failures", "Rounds that failed.", lambda each: each.failures),
@@ -84,13 +84,11 @@ class ReplicationCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; peers by their URLs."""
         tallies, now = list(self._replication.tallies.items()), time.time()
-        description = (
-            "Seconds since the beginning of the last round that came to its end, or since the start without one."
-        )
+        description = "Seconds since the last completed round began, or since the start before the first."
         behind = GaugeMetricFamily(
             "xrouter_registry_replication_behind_seconds", description, labels=("peer", "direction")
         )
-        description = "When the last round came to its end, 0 before the first."
+        description = "When the last round was completed, 0 before the first."
         success = GaugeMetricFamily(
             "xrouter_registry_replication_last_success_timestamp_seconds", description, labels=("peer", "direction")
         )

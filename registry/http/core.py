@@ -32,5 +32,5 @@ class CoreFace:
             return refusal_of(call.head, call.url, refusal, place)
 
     def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
-        """Tell of a refusal that had nothing to do with a place."""
+        """Report a refusal that concerns no place."""
         return refusal_of(head, url, refusal)

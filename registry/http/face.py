@@ -42,11 +42,11 @@ class Face(Protocol):
         """Carry a request out, OPTIONS among them.
 
         Raises:
-            Refusal: it cannot be, and nothing has changed; :meth:`refused` tells the client.
+            Refusal: it cannot be, and nothing has changed; :meth:`refused` reports it to the client.
         """
 
     def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
-        """Tell of a refusal, in the words of this face; *url* is the face's own. It does not raise."""
+        """Report a refusal in the words of this face; *url* is the face's own. It does not raise."""
 
 
 FaceType = Callable[[RegistryService], Face]

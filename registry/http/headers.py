@@ -84,7 +84,7 @@ def given(headers: tuple[tuple[bytes, bytes], ...], kind: ResourceType, path: st
 
 
 def _typed(text: str, attribute: Attribute | None) -> Any:
-    """Return a value of the attribute's type; one that is none stays text, and is refused as such."""
+    """Return a value of the attribute's type; a text of no such value stays text, and is refused as such."""
     kind = attribute.type if attribute is not None else "string"
     if kind == "boolean":
         return {"true": True, "false": False}.get(text, text)

@@ -26,8 +26,8 @@ _STOP_SECONDS: Final = 1.0
 class MetricsServer:
     """Serves metrics from a thread of its own; started once, stopped once. ``port`` is the one in use once started.
 
-    *ready* tells whether the registry takes requests. A store that is away makes it no less ready: another process over
-    the same store would do no better, and its answers say what is wrong.
+    *ready* says whether the registry takes requests. It is ready even while the store is away: another process over the
+    same store would do no better, and its answers say what is wrong.
     """
 
     def __init__(self, host: str, port: int, collectors: Iterable[Collector], ready: Callable[[], bool]) -> None:

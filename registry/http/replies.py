@@ -105,7 +105,7 @@ def _next(head: Head, request: Request, answer: Answer) -> bytes:
 
 
 def finding_header(finding: Mapping[str, str]) -> tuple[bytes, bytes]:
-    """Return the header that tells of a finding."""
+    """Return the header that reports a finding."""
     text = f"{finding['severity']} {finding['rule']} {finding['place']}: {finding['message']}"
     return FINDING, headers.encoded(text).replace(b"%20", b" ")
 

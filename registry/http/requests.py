@@ -187,7 +187,7 @@ def limit_of(text: str | None, path: str) -> int | None:
     """Return the flag ``limit`` as a number, None without it.
 
     Raises:
-        Refusal: it is none above 0.
+        Refusal: it is no number above 0.
     """
     if text is None:
         return None

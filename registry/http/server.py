@@ -191,9 +191,9 @@ class RegistryServer:
     def stop(self, grace: float = 10.0) -> None:
         """Finish what is in flight, then close everything.
 
-        All parts together have *grace* seconds: requests half of it at most, so that delivery, which ends behind them,
-        always has time to end in order; and what works beside both the whole of it. A part that hangs, as a store
-        may have it, is left to itself some seconds later.
+        All parts together have *grace* seconds. Requests have half of it at most, so that delivery, which ends after
+        them, always has time to end in order. What works beside both has the whole of it. A part that hangs, for
+        example on the store, is abandoned some seconds later.
         """
         begun = time.monotonic()
 

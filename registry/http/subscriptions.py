@@ -49,7 +49,7 @@ class SubscriptionsFace:
         return self._one(call, name, who) if name else self._collection(call, who)
 
     def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
-        """Tell of a refusal as the core API does."""
+        """Report a refusal as the core API does."""
         return refusal_of(head, url, refusal)
 
     def _collection(self, call: Call, who: str | None) -> Reply:
@@ -89,7 +89,7 @@ class PermissionFace:
         return Reply(HTTPStatus.NO_CONTENT, ((b"Cache-Control", b"no-store"),))
 
     def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
-        """Tell of a refusal as the core API does."""
+        """Report a refusal as the core API does."""
         return refusal_of(head, url, refusal)
 
 

@@ -31,7 +31,7 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What came of a page: how many changes changed something here, and how many were refused.
+    """The outcome of a page: how many changes changed something here, and how many were refused.
 
     ``reported`` has the first refused ones, at most MAX_REPORTED, each with the reason. A refused change does not come
     again before it changes.
@@ -127,7 +127,7 @@ class Applier:
         return mark.authority or self._authority
 
     def _admit(self, group: str) -> None:
-        """Make sure that a change may be written: marks alone are none of the core's, which checks all else."""
+        """Make sure that a change may be written: the core checks all but the marks."""
         if not self._author.may_write(group):
             raise Refusal("forbidden", group, error_detail=f"these credentials may not write to {group}")
 

@@ -1,4 +1,4 @@
-"""Changes as catalogs give them to one another, in JSON; and what comes of two states of one thing.
+"""Changes as catalogs give them to one another, in JSON; and which of two states of one thing counts.
 
 A state builds on all that its writer had seen. Of two states the one that builds on the other counts. Where neither
 does, both sides wrote at once, and both catalogs decide alike: what is there goes before what is gone, and of two
@@ -46,25 +46,28 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attributes: dict[str, Any] | None = None
 
     def fault(self, clock: int) -> str:
-        """Return why this is none, '' when nothing is wrong.
+        """Return why this is no change, '' when nothing is wrong.
 
-        *clock* is ours as it was before the page: so a page takes it no further than MAX_AHEAD, and never to its end.
+        *clock* is ours as it was before the page, so that a page advances it by MAX_AHEAD at most, and never to its
+        end.
         """
         stamps, last = [self.stamp, *self.seen.values()], min(clock + MAX_AHEAD, MAX_STAMP)
         if not all(0 < each <= last for each in stamps) or not 0 < len(self.seen) <= MAX_ORIGINS:
-            return "its stamps are none"
+            return "its stamps are invalid"
         if self.seen.get(self.origin, 0) < self.stamp:
             return "it has not seen itself"
         if not all(_NAME.fullmatch(each) for each in (self.group, self.origin, *self.seen)):
-            return "it has names that are none"
+            return "it has invalid names"
         own = (self.definition, self.uid, self.name)
         if self.definition and not all(_NAME.fullmatch(each) for each in own):
             return "a version needs a definition, a uid and an id"
-        return "" if self.authority.isprintable() and len(self.authority) <= MAX_AUTHORITY else "its authority is none"
+        return (
+            "" if self.authority.isprintable() and len(self.authority) <= MAX_AUTHORITY else "its authority is invalid"
+        )
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of changes of the catalog *catalog*, up to a position; ``more`` follow behind it."""
+    """A page of changes of the catalog *catalog*, up to a position; ``more`` says whether others follow."""
 
     catalog: str
     authority: str
@@ -107,7 +110,7 @@ def encoded(changes: Changes) -> bytes:
 
 
 def decoded(data: bytes | Mapping[str, Any]) -> Changes | None:
-    """Read changes; None for what is none."""
+    """Read changes; None for data that are no changes."""
     try:
         changes = (
             msgspec.json.decode(data, type=Changes) if isinstance(data, bytes) else msgspec.convert(data, type=Changes)

@@ -1,8 +1,8 @@
 """One definition that two catalogs have written to: its versions, their numbers, and what is to be written here.
 
-Versions have uids, which are the same everywhere, and numbers, which are not given out by one hand. Where two have one
-number, the one with the lower uid keeps it, and the other gets the next one; of two numbers of one version the higher
-counts. Both catalogs decide alike, and numbers only grow, so that this ends.
+Versions have uids, which are the same everywhere, and numbers, which each catalog gives out by itself. Where two have
+one number, the one with the lower uid keeps it, and the other gets the next one; of two numbers of one version the
+higher counts. Both catalogs decide alike, and numbers only grow, so that this ends.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Plan:
 def fitted(owner: str, reader: Reader, marks: Marks) -> dict[str, Mark]:
     """Return the marks of a definition by uid, which fit what the store has.
 
-    A process of before marks may have written beside this one. What has no mark gets one of ours, and what is not there
-    any more was deleted here.
+    A process of a release without marks may have written beside this one. What has no mark gets one of ours, and what
+    is not there any more was deleted here.
     """
     known = marks.versions([owner])[owner]
     stored = {each.id: each for each in reader.versions(f"{owner}/versions")}
@@ -194,7 +194,7 @@ class DefinitionMerger:
         return self._content(state)[1]
 
     def _later(self, state: State) -> str:
-        """Return a time behind those of all versions: what has the highest number is the newest."""
+        """Return a time after those of all versions: what has the highest number is the newest."""
         times = [moment_of(self._createdat(each)) for each in self._states.values() if not each.mark.deleted]
         latest = max((each for each in times if each is not None), default=None)
         return self._createdat(state) if latest is None else written(latest + timedelta(microseconds=1))

@@ -18,7 +18,7 @@ PAGE_BYTES: Final = 4 * 2**20
 
 
 def changes_after(reader: Reader, position: int, authority: str, limit: int = PAGE) -> Changes:
-    """Return the changes behind a position, a page of them; *authority* is that of what names none."""
+    """Return the changes after a position, a page of them; *authority* is that of what names none."""
     marks = Marks(reader.connection)
     entries = marks.after(position, min(limit, PAGE) + 1)
     page, more = entries[: min(limit, PAGE)], len(entries) > min(limit, PAGE)

@@ -55,7 +55,7 @@ class Round:
     renewed: bool = False
 
     def add(self, sent: int, applied: int, refused: int, reported: Sequence[tuple[str, str]]) -> None:
-        """Take note of what came of a page."""
+        """Add the outcome of a page."""
         self.sent += sent
         self.applied += applied
         self.refused += refused
@@ -67,11 +67,11 @@ class _Answer(msgspec.Struct):
     applied: int
     refused: list[tuple[str, str]]
     refusedcount: int = 0
-    """Which a peer of before leaves out."""
+    """Peers of earlier releases leave it out."""
 
 
 class Exchange:
-    """Rounds with peers. Where we have got with each is durable, with what was taken from it in one transaction."""
+    """Rounds with peers. How far we have got with each is stored in one transaction with what was taken from it."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
@@ -88,7 +88,7 @@ class Exchange:
         What is done is added to *done*, page by page.
 
         Raises:
-            DocumentError: the peer cannot be reached, refuses us, or is none; what went before stays.
+            DocumentError: the peer cannot be reached, refuses us, or is no catalog; what went before stays.
         """
         done = Round() if done is None else done
         more = True
@@ -128,7 +128,9 @@ class Exchange:
         news = page.position != position
         if not news and done.answered:
             return False
-        answer = self._sent(peer, page)  # without news too: whether it is there, and is the catalog that has all of it
+        answer = self._sent(
+            peer, page
+        )  # without news too: it shows whether the peer is there, and still the same catalog
         done.answered = True
         if answer.catalog == page.catalog:
             raise DocumentError(f"{peer.url} is this very catalog", file=peer.url, hint="name another one")
@@ -168,7 +170,7 @@ class Exchange:
 
 
 def _renew(peer: Peer, done: Round) -> None:
-    """Take note that a peer is another catalog, which it may be but once in a round."""
+    """Note that a peer is another catalog, which may happen once in a round."""
     if done.renewed:
         raise DocumentError(f"{peer.url} is another catalog each time", file=peer.url)
     done.renewed = True

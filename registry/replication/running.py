@@ -24,10 +24,10 @@ _LONGEST_PAUSE = 300.0
 
 @dataclass(slots=True)
 class PeerTally:
-    """What has come of one direction with one peer, since the start.
+    """The counts of one direction with one peer, since the start.
 
-    ``alike`` is when the last round began that came to its end, and so took or gave all that there was then (before
-    the first, the start), ``success`` when it ended, 0 without one; both in seconds since 1970.
+    ``alike`` is when the last completed round began, which took or gave all that there was then; before the first it is
+    the start. ``success`` is when that round ended, 0 without one. Both are in seconds since 1970.
     """
 
     alike: float
@@ -80,7 +80,7 @@ class Replication:
             except DocumentError as error:
                 tally.failures += 1
                 pause = backoff.pause()
-                # The first of several faults is news; the rest is for who looks closer.
+                # The first of several faults is a warning; the others are for debugging.
                 level = logging.DEBUG if failing else logging.WARNING
                 _logger.log(level, "replication stands still: %s; next try in %.1f s", error, pause)
                 failing = True

@@ -64,7 +64,7 @@ class Database:
         self._watchers: list[Callable[[], None]] = []
 
     def watch(self, written: Callable[[], None]) -> None:
-        """Have *written* called after every write of this process, on the thread of the write; it has to be quick."""
+        """Call *written* after every write of this process, on the thread of the write; it has to be quick."""
         self._watchers.append(written)
 
     @contextmanager
@@ -99,7 +99,7 @@ class Database:
 
     @contextmanager
     def noting(self) -> Iterator[Connection]:
-        """A transaction on what is no part of the registry: its writers do not wait for it, but for SQLite's one."""
+        """A transaction on what is no part of the registry. Its writers wait for it with SQLite alone."""
         with self._engine.connect() as connection:
             connection.info["writing"] = True
             try:
@@ -133,14 +133,14 @@ def open_database(url: str) -> Database:
         address = make_url(url)
         engine = _sqlite(url) if address.get_backend_name() == "sqlite" else _postgresql(url)
     except ArgumentError as error:
-        raise StoreError("the store's address is none that SQLAlchemy reads") from error
+        raise StoreError("the store's address is no URL of SQLAlchemy") from error
     database = Database(engine)
     try:
         with database.writing() as connection:
             _upgrade(connection)
     except CommandError as error:
         database.close()
-        raise StoreError(f"the store at {_place(url)} is of a form that is newer than this version", _NEWER) from error
+        raise StoreError(f"the form of the store at {_place(url)} is newer than this version", _NEWER) from error
     except (SQLAlchemyError, psycopg.Error, OSError) as error:
         database.close()
         raise store_error(url, error, "cannot be opened") from error
@@ -148,7 +148,7 @@ def open_database(url: str) -> Database:
 
 
 def store_error(url: str, error: Exception, what: str = "does not answer") -> StoreError:
-    """Return what an error of the database at a URL is to whoever runs it: one line, and the remedy."""
+    """Return an error of the database at a URL as its operator needs it: one line, and the remedy."""
     message = f"the store at {_place(url)} {what}: {_cause(error)}"
     if make_url(url).get_backend_name() != "sqlite":
         return StoreError(message, _OF_POSTGRESQL)

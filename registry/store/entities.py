@@ -28,7 +28,7 @@ class Entity:
 
 @dataclass(slots=True)
 class Registry(Entity):
-    """The registry itself; ``id`` is its ``registryid``, ``capabilities`` those that are other than at first."""
+    """The registry itself; ``id`` is its ``registryid``, ``capabilities`` those that clients have changed."""
 
     modelsource: dict[str, Any] = field(default_factory=dict)
     capabilities: dict[str, Any] = field(default_factory=dict)

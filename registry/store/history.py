@@ -1,7 +1,7 @@
-"""History: who did what to which entity, newest last; and how what is older than anybody wants is taken away.
+"""History: who did what to which entity, newest last; and how old entries are removed.
 
 The newest entry of an entity that is there stays, whatever its age, and so does the newest of all: ETags and the next
-number hang on it.
+number depend on it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def count(connection: Connection) -> int:
 
 
 def beyond(connection: Connection, after: int, upto: int, before: str | None) -> tuple[list[int], int]:
-    """Look at the first entries behind *after*, and find those that are up to *upto* or older than *before*, if given.
+    """Look at the first entries after *after*, and find those that are up to *upto* or older than *before*, if given.
 
     Returns:
-        Those that may go, and the number behind which to go on, 0 when there is nothing more.
+        Those that may go, and the number after which to go on, 0 when there is nothing more.
     """
     old = HISTORY.c.number <= upto
     if before is not None:
@@ -46,7 +46,7 @@ def beyond(connection: Connection, after: int, upto: int, before: str | None) ->
     followed = exists().where(and_(later.c.xid == HISTORY.c.xid, later.c.number > HISTORY.c.number))
     within = and_(HISTORY.c.number > after, HISTORY.c.number <= last, HISTORY.c.number < newest(connection))
     removable = select(HISTORY.c.number).where(within, old, or_(HISTORY.c.action == "deleted", followed))
-    # Numbers grow with time, so behind an entry that is young and within the number nothing may go.
+    # Numbers grow with time, so nothing may go after an entry that is young and within the number.
     done = last > upto and (before is None or at >= before)
     return list(connection.execute(removable).scalars()), 0 if done else last
 

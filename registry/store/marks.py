@@ -1,6 +1,6 @@
-"""Marks: who wrote a group or a version of a message last, and what that writer had seen; deletions leave theirs.
+"""Marks: who wrote a group or a version of a message last, and what that writer had seen; deletions leave marks too.
 
-A mark outlives what it is of. ``position`` orders marks by when this catalog learnt of their state, and both it and
+A mark outlives what it marks. ``position`` orders marks by when this catalog learnt of their state, and both it and
 ``stamp`` come from one clock, which is ahead of all that this catalog has seen (Lamport).
 """
 
@@ -125,11 +125,11 @@ class Marks:
         self._put.clear()
 
     def forget(self) -> None:
-        """Put nothing of what was put since the last flush."""
+        """Discard what was put since the last flush."""
         self._put.clear()
 
     def after(self, position: int, limit: int) -> list[Mark]:
-        """Return marks behind a position, in their order."""
+        """Return marks after a position, in their order."""
         query = select(MARKS).where(MARKS.c.position > position).order_by(MARKS.c.position).limit(limit)
         return [_mark(row) for row in self._connection.execute(query)]
 
@@ -145,7 +145,7 @@ class Marks:
 
 
 def digest_of(attributes: Mapping[str, Any]) -> str:
-    """Return what two states of an entity that say the same have in common, whoever their authority is."""
+    """Return a digest, which is equal for two states of an entity that differ in their authority at most."""
     plain = {name: value for name, value in attributes.items() if name != "authority"}
     return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
 

@@ -36,7 +36,7 @@ def newest(connection: Connection) -> int:
 
 
 def rows_after(connection: Connection, number: int, limit: int) -> list[Row]:
-    """Return the first events behind a number."""
+    """Return the first events after a number."""
     query = _ROWS.where(OUTBOX.c.number > number).order_by(OUTBOX.c.number).limit(limit)
     return [Row(*row) for row in connection.execute(query)]
 
@@ -51,7 +51,7 @@ def rows_at(connection: Connection, numbers: Collection[int]) -> list[Row]:
 
 
 def count_between(connection: Connection, after: int, upto: int) -> int:
-    """Return how many events there are behind one number and up to another."""
+    """Return how many events there are after one number and up to another."""
     query = select(func.count()).select_from(OUTBOX).where(OUTBOX.c.number > after, OUTBOX.c.number <= upto)
     return connection.execute(query).scalar_one()
 
@@ -79,7 +79,7 @@ def prune(connection: Connection) -> bool:
 
 
 def _end(connection: Connection, first: int) -> int:
-    """Return the last number that one transaction goes up to: held events of old do not count as work."""
+    """Return the last number that one transaction goes up to: old held events do not count as work."""
     held = select(HELD.c.number)
     query = select(OUTBOX.c.number).where(OUTBOX.c.number >= first, OUTBOX.c.number.not_in(held))
     numbers: Sequence[int] = connection.execute(query.order_by(OUTBOX.c.number).limit(_PRUNED)).scalars().all()

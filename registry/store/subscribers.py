@@ -59,7 +59,7 @@ def revisions(connection: Connection) -> dict[str, tuple[int, str | None]]:
 
 
 def subscriber(connection: Connection, identifier: str, *, changing: bool = False) -> Subscriber | None:
-    """Return one, None when there is none; who is *changing* it has all others wait who are, too."""
+    """Return one, None when there is none; with *changing*, others who change it wait."""
     query = select(*(SUBSCRIBERS.c[name] for name in _COLUMNS)).where(SUBSCRIBERS.c.id == identifier)
     query = query.with_for_update() if changing else query
     row = connection.execute(query).first()
@@ -118,7 +118,7 @@ def record(connection: Connection, reached: Mapping[str, Progress]) -> None:
 
 
 def advance(connection: Connection, identifier: str, upto: int) -> int:
-    """Have one lose what it has not got up to a number; return how many events that is, wanted or not."""
+    """Drop what one has not got up to a number; return how many events that is, wanted or not."""
     where = SUBSCRIBERS.c.id == identifier
     position = connection.execute(select(SUBSCRIBERS.c.position).where(where)).scalar()
     if position is None:

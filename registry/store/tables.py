@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary,
 from sqlalchemy.schema import SchemaItem
 
 METADATA: Final = MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"})
-# Bytes decide what comes first, on both databases: the range behind a prefix is then what lies below an xid.
+# Bytes decide what comes first, on both databases: the range after a prefix is then what lies below an xid.
 _KEY: Final = Text().with_variant(String(collation="C"), "postgresql")
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
 

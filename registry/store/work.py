@@ -53,7 +53,7 @@ class Work:
         self._connection = connection
         self.reader: Final = Reader(connection)
         registry = self.reader.registry()
-        assert registry is not None, "the registry was not made"
+        assert registry is not None, "the registry was not created"
         self.registry: Final = registry
         self.registry_before: Final = deepcopy(registry)
         self.registry_touched = False
@@ -144,7 +144,7 @@ class Work:
         self._insert(DOCUMENTS, [{"xid": xid, "body": self._documents[xid]} for xid in written])
 
     def record(self, history: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]]) -> None:
-        """Write down who did what, and the events that tell of it."""
+        """Record who did what, and the events about it."""
         self._insert(HISTORY, history)
         self._insert(OUTBOX, events)
 
@@ -207,7 +207,7 @@ class Work:
 
 
 def create_registry(connection: Connection, registry: Registry) -> None:
-    """Write down the registry itself, in a database that has none."""
+    """Create the registry in a database that has none."""
     connection.execute(insert(REGISTRY).values(_registry_row(registry)))
 
 

@@ -58,7 +58,7 @@ class Proof:
         self._levels = 0
 
     def gap(self, smaller: Sequence[Any], larger: Any, at: str) -> str:
-        """Return where it is not proven for values that keep to all of *smaller*, '' when it is; *at* is the place.
+        """Return where the proof fails for values of all of *smaller*, '' when it holds; *at* is the place.
 
         Raises:
             Undecided: the schemas are more than can be looked into.
@@ -156,7 +156,7 @@ class Proof:
         return "no single branch takes all values"
 
     def _apart(self, smaller: list[Schema], branch: Any, level: int = 0) -> bool:
-        """Tell whether it is plain that a branch takes no value of *smaller*."""
+        """Tell whether a branch certainly takes no value of *smaller*."""
         other = self._larger.conjuncts(branch)
         types = self._values.types(smaller)
         if not types & self._values.types(other):
@@ -228,7 +228,7 @@ class Proof:
         return f"{missing[0]} may be missing" if missing else ""
 
     def _named(self, smaller: list[Schema], name: str) -> list[Any]:
-        """Return all that the value of a member keeps to."""
+        """Return all schemas that the value of a member must satisfy."""
         self._values.spend(len(smaller))
         constraints: list[Any] = []
         for each in smaller:

@@ -1,6 +1,7 @@
 """The values that schemas list, compared as JSON compares: ``true`` is no number, and 1.0 is 1.
 
-Whoever writes schemas chooses how many values there are to compare. So all of it is counted, and ends in time.
+Authors of schemas decide how many values there are to compare. So every comparison is counted, and the work ends in
+time.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Values:
         return self.key(one) == self.key(other)
 
     def of_enum(self, enum: list[Any]) -> Listed:
-        """Return the values of a list, the first of those that are equal; they are keyed but once for each list."""
+        """Return the values of a list, the first of equal ones; their keys are made once for each list."""
         if id(enum) not in self._enums:
             listed: dict[Hashable, Any] = {}
             for each in enum:
@@ -96,7 +97,7 @@ class Values:
 
 
 def _digits(number: float) -> str:
-    """Return a text for a number: its hash is not for writers of schemas to choose, as that of a number is."""
+    """Return a text for a number: authors of schemas can choose the hash of a number, but not of a text."""
     if isinstance(number, float) and not number.is_integer():
         return number.hex()
     return f"{int(number):x}"

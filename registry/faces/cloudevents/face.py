@@ -1,4 +1,4 @@
-"""The face itself: requests read, carried out in one transaction, and refusals told under older names."""
+"""The face itself: requests read, carried out in one transaction, and refusals reported under older names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CloudEventsFace:
             return _reply(session, call)
 
     def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
-        """Tell of a refusal: the specification leaves open how, so it is as the core API does."""
+        """Report a refusal as the core API does, since the specification leaves open how."""
         if refusal.subject.startswith("/"):
             refusal.subject = older_path(refusal.subject)
         return refusal_of(head, url, refusal)

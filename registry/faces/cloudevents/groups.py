@@ -40,7 +40,7 @@ class GroupWriting(Writing):
         return self._group(place, 200)
 
     def _make(self, place: Place, tree: Mapping[str, Any], *, held: bool) -> Reply:
-        """Make a group; *held* tells to make what it holds too, which a PUT has to overlook."""
+        """Make a group; with *held* make what it holds too, which a PUT has to ignore."""
         body = body_of(tree, held=True)
         attributes = GroupForm(place.group.plural, place.gid, self.links).read(present(body.said))
         members = held_by(place, tree, attributes, self.links) if held else {}

@@ -1,4 +1,4 @@
-"""The model as this face tells it (``GET /?model``)."""
+"""The model as this face shows it (``GET /?model``)."""
 
 from __future__ import annotations
 

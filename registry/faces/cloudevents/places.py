@@ -58,7 +58,7 @@ def asked(call: Call, model: Model) -> Asked:
     flags = {name: values[-1] for name, values in given.items()}
     cursor = flags.get("cursor", "")
     if not (cursor.isascii() and cursor.isprintable()):
-        raise Refusal("bad_request", path, error_detail="the cursor is none of ours")
+        raise Refusal("bad_request", path, error_detail="the cursor is not from this registry")
     limit = min(limit_of(flags.get("limit"), path) or call.pages.usual, call.pages.most)
     meta = "meta" in flags and place.kind in ("resource", "version")
     epoch = _epoch(flags.get("epoch"), path)

@@ -60,7 +60,7 @@ class Requester:
 
     @property
     def findings(self) -> Headers:
-        """The headers that tell what lint says of all that was written, the first of it."""
+        """The headers that show the first findings of lint about what was written."""
         return tuple(self._findings[:MAX_FINDINGS])
 
     def hold(self, tag: str, epoch: int, place: Place, *given: object) -> None:

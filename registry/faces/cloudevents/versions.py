@@ -32,7 +32,7 @@ def following(version: str, subject: str) -> str:
     """Return the id of the version after the latest: one more, or of dotted numbers the next whole one.
 
     Raises:
-        Refusal: nobody can tell what follows it.
+        Refusal: it is unknown which version follows.
     """
     if _NUMBER.fullmatch(version):
         return str(int(version) + 1)

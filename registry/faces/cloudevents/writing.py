@@ -67,7 +67,7 @@ class Writing:
             raise Refusal("not_found", place.owner.xid)
 
     def check(self, place: Place, edition: Edition, tree: Mapping[str, Any]) -> None:
-        """Hold what a request knows of a resource against what is there; of a new version it knows no number."""
+        """Compare what a request knows of a resource with what is there; it cannot know the number of a new version."""
         if self.adding and tree.get("version") is not None:
             why = "the registry gives a new version its number"
             raise Refusal("extra_xregistry_header", place.xid, name="Registry-version", error_detail=why)

@@ -54,14 +54,14 @@ class MessageCatalogFace:
         return self._take(call) if target.kind == "catalog" and method == "POST" else self._write(call, target)
 
     def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
-        """Tell of a refusal as a problem (RFC 9457); what a policy or an authority stands against is a conflict."""
+        """Report a refusal as a problem (RFC 9457); what a policy or an authority forbids is a conflict."""
         return refusal_reply(refusal)
 
     def _authority(self, call: Call) -> str:
         return self._service.authority or call.url
 
     def _give(self, call: Call) -> Reply:
-        """Answer with the changes behind a position, for other catalogs (:mod:`registry.replication`)."""
+        """Answer with the changes after a position, for other catalogs (:mod:`registry.replication`)."""
         query = query_of(call.head.query)
         position = query["changes"][0]
         if not (position.isascii() and position.isdecimal() and len(position) < 19):
@@ -72,7 +72,7 @@ class MessageCatalogFace:
         return Reply(200, ((b"Content-Type", JSON),), encoded(page))
 
     def _take(self, call: Call) -> Reply:
-        """Take in the changes of another catalog; whoever may write nothing never gets as far as the write lock."""
+        """Take in the changes of another catalog; a sender that may write nothing is refused before the write lock."""
         if not call.writer.writes:
             raise Refusal("forbidden", "/", error_detail="changes are for writers")
         page = decoded(call.body)
@@ -160,7 +160,7 @@ class DefinitionLookup:
             raise Refusal("action_not_supported", "/", action=call.head.method, allow=allow[1].decode())
         values = query_of(call.head.query).get("uri", [])
         if len(values) != 1:
-            raise Refusal("bad_request", "/", error_detail="uri is needed, once")
+            raise Refusal("bad_request", "/", error_detail="uri is needed exactly once")
         with self._service.session(writing=False) as session:
             shown = _looked_up(
                 CatalogReader(session, self._service.authority or f"{call.registry}/messagecatalog"), values[0]
@@ -171,7 +171,7 @@ class DefinitionLookup:
         return Reply(200, ((b"Content-Type", JSON), etag), msgspec.json.encode(shown.body))
 
     def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
-        """Tell of a refusal."""
+        """Report a refusal."""
         return refusal_reply(refusal)
 
 
@@ -234,7 +234,7 @@ def _page(call: Call, query: Mapping[str, list[str]], target: Target) -> Page:
     limit = limit_of(query["limit"][0] if "limit" in query else None, path)
     cursor = query.get("cursor", [""])[0]
     if not (cursor.isascii() and (cursor.isprintable())):
-        raise Refusal("bad_request", path, error_detail="the cursor is none of ours")
+        raise Refusal("bad_request", path, error_detail="the cursor is not from this registry")
     wanted = {name: query[name][0] for name in FILTERS if name in query}
     return Page(min(limit or call.pages.usual, call.pages.most), cursor, wanted, call.max_answer)
 

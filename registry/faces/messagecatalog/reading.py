@@ -24,7 +24,7 @@ FILTERS: Final = ("id", "format", "description", "tags", "authority", "relatedto
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """How many entries, behind which one, with which values; ``weight`` bounds what they take as JSON."""
+    """How many entries, after which one, with which values; ``weight`` bounds what they take as JSON."""
 
     limit: int
     after: str

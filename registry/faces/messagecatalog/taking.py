@@ -159,7 +159,7 @@ def _formatted(body: Mapping[str, Any], form: Format, subject: str) -> dict[str,
 
 
 def _is_wrong(severity: str, rule: str) -> bool:
-    """Tell what a definition of 0.1 cannot have: fields of AMQP, MQTT and NATS are not extensible (section 3)."""
+    """Tell whether 0.1 forbids what a finding is about: fields of AMQP, MQTT and NATS are not extensible (section 3)."""
     return severity == "error" or rule == "unknown-option"
 
 
@@ -172,7 +172,7 @@ def _check_texts(given: Mapping[str, Any], subject: str) -> None:
 
 
 def _check_event(attributes: Mapping[str, Any], name: str, subject: str) -> None:
-    """Hold an event against section 3.2.1: it has a type, which is its id."""
+    """Check an event against section 3.2.1: it has a type, which is its id."""
     kind = attributes.get("envelopemetadata", {}).get("type")
     value = kind.get("value") if isinstance(kind, dict) else kind
     if value is None:

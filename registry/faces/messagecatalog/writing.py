@@ -125,7 +125,7 @@ class CatalogWriter:
         )
 
     def _hold(self, target: Target, latest: Version | None) -> None:
-        """Hold ``If-Match`` of a new version against the definition as it is."""
+        """Compare ``If-Match`` of a new version with the definition as it is."""
         matches = tags(self._call.head.header(b"if-match"))
         if matches is None:
             return
@@ -171,7 +171,7 @@ class CatalogWriter:
     ) -> dict[str, Any]:
         """Return the new versions of a document by their numbers.
 
-        What is there and is the same is left out; what is there and is otherwise is a conflict.
+        A version that exists and is equal is left out; one that exists and differs is a conflict.
         """
         check_new_id(target.definition, target.path)
         versions: dict[str, Any] = dict(before or {})
@@ -189,7 +189,7 @@ class CatalogWriter:
             known = self._reader.version(f"{target.xid}/versions/{number}")
             there = known.attributes if known is not None else versions.get(number)
             if there is not None and there != given:
-                why = f"version {number} is there already, and is otherwise"
+                why = f"version {number} exists already, and differs"
                 raise Refusal("conflict", target.path, error_detail=why)
             if there is None:
                 versions[number] = new[number] = given
@@ -210,7 +210,7 @@ class CatalogWriter:
     def _next(self, target: Target) -> int:
         """Return the next number of a definition: above all that are there, and above all that were given out.
 
-        Marks outlive what they are of, the definition included.
+        Marks outlive what they mark, the definition included.
         """
         if target.xid not in self._highest:
             resource = self._reader.resource(target.xid)

@@ -28,14 +28,14 @@ def subscription_paths() -> dict[str, dict[str, Any]]:
     return {
         PATH: {
             "parameters": [],
-            "get": _operation("200", "Those that one may see.", {"type": "array", "items": shown}),
+            "get": _operation("200", "The subscriptions that the client may see.", {"type": "array", "items": shown}),
             "post": {**_operation("201", "It was made.", shown), "requestBody": _body()},
         },
         f"{PATH}/{{{_PARAMETER}}}": {
             "parameters": [one],
             "get": _operation("200", "As it is, without secrets.", shown),
-            "put": {**_operation("200", "It is so from now on.", shown), "requestBody": _body()},
-            "delete": _operation("200", "It has ended, and was so.", shown),
+            "put": {**_operation("200", "The subscription as it is from now on.", shown), "requestBody": _body()},
+            "delete": _operation("200", "The subscription as it was before it ended.", shown),
         },
     }
 
@@ -90,7 +90,7 @@ def _given() -> Schema:
 
 def _sinks() -> str:
     forms = (f"{name}: {', '.join(f'{scheme}://' for scheme in each.schemes)}" for name, each in PROTOCOLS.items())
-    return f"A host and what it has for this protocol. {'; '.join(forms)}."
+    return f"A host, and the address there that the protocol needs. {'; '.join(forms)}."
 
 
 def _credential(*, secrets: bool) -> Schema:

@@ -1,4 +1,4 @@
-"""Capabilities that clients have chosen to be other than at first."""
+"""Capabilities that clients have changed."""
 
 from __future__ import annotations
 

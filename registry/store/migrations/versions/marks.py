@@ -1,4 +1,4 @@
-"""Who wrote what of message groups, in which order: what catalogs tell one another."""
+"""Who wrote what of message groups, in which order: what catalogs send to one another."""
 
 from __future__ import annotations
 
