@@ -159,7 +159,7 @@ def _formatted(body: Mapping[str, Any], form: Format, subject: str) -> dict[str,
 
 
 def _is_wrong(severity: str, rule: str) -> bool:
-    """Tell whether 0.1 forbids what a finding is about: fields of AMQP, MQTT and NATS are not extensible (section 3)."""
+    """Tell whether 0.1 forbids what a finding names: fields of AMQP, MQTT and NATS are not extensible (section 3)."""
     return severity == "error" or rule == "unknown-option"
 
 
