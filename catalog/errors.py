@@ -16,7 +16,7 @@ class CatalogError(Exception):
 class DocumentError(CatalogError):
     """A catalog document that cannot be read. ``file`` is the path or URL, ``pointer`` a JSON pointer or ''.
 
-    ``transient`` tells what is unreachable for now and worth another try from what will never be there.
+    ``transient`` is true for what is unreachable for now and worth another try, and false for what will never be there.
     """
 
     def __init__(

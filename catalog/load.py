@@ -47,10 +47,10 @@ def load(
 ) -> Catalog:
     """Read files, folders and URLs as one catalog, with all findings of lint.
 
-    References go across documents. A definition that cannot be used is left out and reported, the rest works. URLs
-    are refused unless *network* is on; what documents refer to may be at public addresses and at those of *allow*
+    References go across documents. A definition that cannot be used is left out and reported, the rest works. URLs are
+    refused unless *network* is on; what documents refer to may be at public addresses and at those of *allow*
     (:class:`catalog.documents.reach.Reach`). *declarations*, when given, is filled with what the documents declare. A
-    *fetcher*, when given, counts instead of *network* and *allow*, and afterwards tells all that was read. *base_uri*
+    *fetcher*, when given, counts instead of *network* and *allow*, and afterwards knows all that was read. *base_uri*
     is the address of the registry that the sources are of, where they do not say it themselves.
 
     Raises:

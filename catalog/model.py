@@ -56,7 +56,7 @@ class Relation:
     ``to`` is the xid of the other, ``kind`` what the relation is: ``reply``, ``followup``, ``end``, ``report`` or any
     text, empty when that is not said. A message is related to the one whose property ``of`` has the value of its own
     property ``via``. Both are keys as constraints have them (``e.NAME``, ``p.PATH``), and empty where none is named
-    that could tell.
+    that could identify it.
     """
 
     to: str

@@ -162,7 +162,7 @@ class CatalogWatcher:
             self._seen = fetcher.seen
             return self._unreadable(error)
         if self._fetcher().changed(fetcher.seen, local=True):
-            return None  # it is being written just now; the next look tells
+            return None  # it is being written just now; the next look decides
         self._seen = fetcher.seen
         self._trouble = ""
         sizes = sizes_of(catalog, declarations)
@@ -197,7 +197,7 @@ class CatalogWatcher:
             reported, self._awaited = self._awaited, catalog.pending
             return Waiting(catalog.pending) if reported != catalog.pending else None
         if not catalog.definitions:
-            # A slip or an outage far more often than an end that is meant: by it all records would be dead letters.
+            # This is a slip or an outage far more often than intended, and all records would become dead letters.
             return self._refusal((Finding("", "", "error", "no-definitions", "the catalog has no usable definition"),))
         self._refused = False
         self._awaited = ()
@@ -228,7 +228,7 @@ class CatalogWatcher:
         return self._refusal(findings.sorted())
 
     def _refusal(self, findings: tuple[Finding, ...]) -> RefusedCatalog:
-        """Note that the sources are not fit to take effect: they wait for nothing, and are told when they are again."""
+        """Note that the sources are unfit to take effect: nothing is awaited, and the next fit catalog is reported."""
         self._refused = True
         self._awaited = ()
         return RefusedCatalog(findings)

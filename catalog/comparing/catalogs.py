@@ -21,7 +21,7 @@ _ADDRESSING: Final = ("usage", "uris", "options")
 def compare(old: Catalog, new: Catalog) -> Difference:
     """Return what changed from *old* to *new*.
 
-    Definitions are compared without the defaults of endpoints, which are told of where they change. A definition that
+    Definitions are compared without the defaults of endpoints, which are reported where they change. A definition that
     is gone while another with the same constraints has come is renamed.
     """
     if old.epoch and old.epoch == new.epoch:

@@ -47,7 +47,7 @@ def definition_changes(before: Definition, after: Definition, old: Catalog, new:
 
 
 def _relations(before: Definition, after: Definition) -> Iterator[Change]:
-    """Tell how a definition is related to others: consumers see it in the lineage, and exchanges are paired by it."""
+    """Report the relation of a definition to others: consumers see it in the lineage, and it pairs exchanges."""
     if before.relation != after.relation:
         one, other = (None if each.relation is None else asdict(each.relation) for each in (before, after))
         yield Change("relation-changed", after.xid, compatible=one is None, before=one, after=other)
@@ -57,7 +57,7 @@ def _selectors(before: Definition, after: Definition) -> Iterator[Change]:
     for name in _SELECTORS:
         one, other = getattr(before, name), getattr(after, name)
         if name == "protocol_declared" and before.protocol != after.protocol:
-            continue  # the protocol itself is told
+            continue  # the protocol itself is reported
         if one != other:
             relation = relation_of(_only(before), _only(after))
             yield Change("selector-changed", after.xid, name, relation in COMPATIBLE, relation, one, other)
@@ -106,7 +106,7 @@ def _shown(properties: Sequence[Property]) -> Any:
 
 
 def _contexts(before: Definition, after: Definition) -> Iterator[Change]:
-    """Tell of placeholders: consumers of tables see their values as context."""
+    """Report placeholders: consumers of tables see their values as context."""
     one, other = placeholders(before, events=True), placeholders(after, events=True)
     yield from (Change("context-lost", after.xid, name, compatible=False) for name in one if name not in other)
     yield from (Change("context-gained", after.xid, name) for name in other if name not in one)
@@ -121,10 +121,10 @@ def _contexts(before: Definition, after: Definition) -> Iterator[Change]:
 
 
 def _mapped(before: Definition, after: Definition) -> Iterator[Change]:
-    """Tell of the attributes that native records get when they become events (JUDGING.md#mapping)."""
+    """Report the attributes that native records get when they become events (JUDGING.md#mapping)."""
     one, other = _attributes(before), _attributes(after)
     if one is None or other is None:
-        return  # only one of them maps, which the relation of the whole tells
+        return  # only one of them maps, which the relation of the whole shows
     for name in dict.fromkeys((*one, *other)):
         if name not in other:
             yield Change("mapped-attribute-removed", after.xid, name, False, None, one[name])

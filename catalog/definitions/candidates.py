@@ -27,7 +27,7 @@ _RANKS: Final[dict[Severity, int]] = {"error": 0, "warning": 1, "info": 2}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be told of one definition."""
+    """What is to be reported about one definition."""
 
     severity: Severity
     rule: str
@@ -93,7 +93,7 @@ def _candidates(subject: Subject, xids: Iterable[str], endpoint: Endpoint | None
 
 
 def verdicts(competing: Sequence[Candidate]) -> Iterator[tuple[str, Verdict]]:
-    """Give the definitions among competing ones that never win, with what is to be told of them.
+    """Give the definitions among competing ones that never win, each with its verdict.
 
     Judged are the records that a definition is meant for: events when it has an envelope, else records of both kinds.
     """

@@ -63,8 +63,8 @@ class Said:
 class Laid:
     """A property as all levels make it. ``members`` are the words that count, ``hidden`` those laid over, nearest last.
 
-    ``own`` tells whether the nearest level itself speaks of it; ``inherited`` is the property as the bases make it.
-    ``body`` is what the nearest level writes, None when it does not.
+    ``own`` says whether the nearest level itself sets it; ``inherited`` is the property as the bases make it. ``body``
+    is what the nearest level writes, None when it does not.
     """
 
     property: Property
@@ -81,7 +81,7 @@ class Laid:
 class _Body:
     """A body while levels are laid over it; ``scalar`` bodies are replaced as a whole, never merged.
 
-    ``nearest`` tells whether the nearest level speaks of it, ``raw`` is what the level laid last writes.
+    ``nearest`` says whether the nearest level sets it, ``raw`` is what the level laid last writes.
     """
 
     members: dict[str, Said] = field(default_factory=dict)
@@ -144,7 +144,7 @@ def laid(levels: Sequence[Level]) -> tuple[Laid, ...]:
 def _effective(levels: Sequence[Level]) -> Iterator[tuple[str, Property, _Body, PropertyType]]:
     """Give section, property, body and default type of all that *levels* make together.
 
-    What a farther level speaks of comes first, attributes before options.
+    What a farther level sets comes first, attributes before options.
     """
     merged: dict[str, Any] = {}
     order: dict[tuple[str, str | None], int] = {}

@@ -18,7 +18,7 @@ from catalog.model import Catalog, Definition, Property
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One property of a definition that it does not simply inherit; its place is only looked for when it is told."""
+    """One property of a definition that it does not simply inherit; its place is only looked up when it is reported."""
 
     definition: Definition
     message: DeclaredMessage

@@ -24,14 +24,14 @@ class Dialect:
 
     title: str
     detects: Callable[[Mapping[str, Any]], bool]
-    """Tells a document of this dialect, once those listed before have not taken it."""
+    """Recognises a document of this dialect, once those listed before have not taken it."""
     names: Names
     suffixes: tuple[str, ...] = ()
     """Endings of its files, beside those of JSON and YAML."""
     is_replaced: bool = True
     """Whether xRegistry 1.0 has replaced it."""
     checks_attributes: bool = True
-    """Whether lint knows all its attributes, so that slips can be told."""
+    """Whether lint knows all its attributes, so that it can report slips."""
     is_listed: bool = False
     """Whether collections are lists of entries with an ``id``, and a document may be one group."""
     numbers_versions: bool = False

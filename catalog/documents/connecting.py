@@ -90,7 +90,7 @@ async def asked(asking: Asking, reach: Reach) -> AsyncIterator[httpx.Response]:
 
 
 def _refused(error: ssl.SSLError) -> httpx.ReadError:
-    """Return as one of httpx what it lets through: by TLS 1.3 a server refuses our certificate behind the handshake."""
+    """Return an error that httpx lets through as one of httpx: with TLS 1.3 it comes after the handshake."""
     import httpx
 
     return httpx.ReadError(str(error))

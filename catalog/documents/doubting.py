@@ -1,7 +1,7 @@
 """Changes that look like half of a write: a catalog that lost most of its definitions, a file that ends in mid-line.
 
-A document cut off at the end of a line is often still good YAML. What is doubted is taken when a second look finds the
-same: whoever meant it waits for one more look, and whoever was still writing is not taken at half his word.
+A document cut off at the end of a line is often still good YAML. A doubted change is taken when a second look finds the
+same: an intended one takes one look longer, and a half-written one is not taken.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from catalog.model import Catalog
 MAX_SHRINK: Final = 0.5
 """Share of its definitions that a source may lose before a second look."""
 SHOWN: Final = 20
-"""Reasons that are told."""
+"""Reasons that are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,5 +68,5 @@ def unfinished(fetcher: Fetcher, seen: Mapping[str, str]) -> Iterator[str]:
 
 
 def first_of(reasons: Iterable[str]) -> tuple[str, ...]:
-    """Return the first reasons, as many as are told."""
+    """Return the first reasons, as many as are reported."""
     return tuple(dict.fromkeys(reasons))[:SHOWN]

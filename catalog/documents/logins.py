@@ -45,10 +45,10 @@ class Login:
 
 
 class Logins:
-    """The logins of all origins, with the tokens they were given; whoever loads again keeps it, and its tokens."""
+    """The logins of all origins, with the tokens they were given; later loads reuse both."""
 
     def __init__(self, logins: Iterable[Login] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Take the logins; of two for one origin the first counts. *clock* tells seconds."""
+        """Take the logins; of two for one origin the first counts. *clock* gives seconds."""
         self._logins: dict[str, Login] = {}
         for login in logins:
             self._logins.setdefault(login.origin, login)
@@ -90,7 +90,9 @@ class Logins:
     async def _granted(self, origin: str, source: TokenSource, seconds: float, refused: str) -> str:
         known, now = self._tokens.get(origin), self._clock()
         worn = known is not None and f"Bearer {known.value}" == refused
-        if worn and now >= self._renewed.get(origin, now):  # whoever refuses them all gets no more of them for a while
+        if worn and now >= self._renewed.get(
+            origin, now
+        ):  # a server that refuses them all gets no more of them for a while
             self._renewed[origin] = now + RENEW_SECONDS
             known = None
         if known is None or known.until <= now:

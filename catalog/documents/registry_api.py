@@ -165,7 +165,7 @@ class _Reader:
                 continue
             if _path(full_tree) == _path(tree):
                 self._inline = not _lacks(full_tree, depth)
-                self._fetcher.unwatch(self._url)  # so that a look costs one request, where one tells all
+                self._fetcher.unwatch(self._url)  # so that a look costs one request where one answer has all
                 return full_tree, asked
             self._fetcher.unwatch(whole)
         self._inline = depth == 0  # all at once may only have been too much

@@ -1,4 +1,4 @@
-"""What ``xrouter catalog show`` tells of anything that has an xid; one JSON form for each kind of thing."""
+"""What ``xrouter catalog show`` shows of anything that has an xid; one JSON form for each kind of thing."""
 
 from __future__ import annotations
 

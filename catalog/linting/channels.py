@@ -43,7 +43,7 @@ def _mismatch(subject: Subject, endpoint: Endpoint, place: Place) -> None:
 
 
 def _address(subject: Subject, endpoint: Endpoint, place: Place, body: Mapping[str, Any]) -> None:
-    """Only who says that an endpoint is deployed is told that nobody can connect to it; gateways host some."""
+    """Report that an endpoint has no address, but only if it is deployed; gateways host some."""
     if endpoint.uris or vocabulary_of(endpoint.protocol).hosted or not _RECEIVING & set(endpoint.usage):
         return
     holders = (body, *(body.get(name) for name in HOLDERS))

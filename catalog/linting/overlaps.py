@@ -2,7 +2,7 @@
 
 Compared are candidates of one endpoint (of a group, in a catalog without endpoints) on the records they are meant for,
 events or not. A base and what derives from it are no finding, and neither are definitions that cover each other, which
-other rules tell of. This gives what is likely; whoever reports it asks the matcher.
+other rules report. What this gives is likely; the caller asks the matcher before it reports.
 """
 
 from __future__ import annotations

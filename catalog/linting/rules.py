@@ -25,9 +25,9 @@ _HEAD: Final = """\
 # Rules of lint
 
 What `xrouter check` can say, made from `catalog/linting/rules.yaml` (`python -m tests.support.rules_page` writes this
-page anew). `xrouter check --explain RULE` tells one of them. An *error* is something that cannot be used; a *warning*
-something that is used, and is unusual or will not do what it seems to; an *info* something that is right and worth
-knowing. Where a rule has two severities, the usual one comes first.
+page anew). `xrouter check --explain RULE` explains one of them. An *error* is something that cannot be used; a
+*warning* something that is used, and is unusual or will not do what it seems to; an *info* something that is right and
+worth knowing. Where a rule has two severities, the usual one comes first.
 """
 
 

@@ -14,7 +14,7 @@ MAX_DEPTH: Final = 128
 MAX_NODES: Final = 2_000_000
 """Values of one document: those of some forty thousand definitions, which fit into 1 GiB with all made of them."""
 MAX_DUPLICATES: Final = 10_000
-"""Repeated keys of one document that are told; more have one cause."""
+"""Repeated keys of one document that are reported; more of them have one cause."""
 MAX_DIGITS: Final = 300
 """Digits of an integer, so that each of them also has a double near it."""
 _INTEGER: Final = re.compile(r"[-+]?[0-9]++", re.ASCII)

@@ -82,7 +82,7 @@ class SchemaAddresses:
         if root and not urlsplit(root).path.lower().endswith(suffixes()):
             return root.rstrip("/") + path
         document = root or (place.file if is_url(place.file) else "")
-        # A document is one text: what it holds is named behind its address, and has no second fragment.
+        # A document is one text: what it holds is named after its address, and has no second fragment.
         return f"{document}#{path.replace('#', '%23')}" if document else None
 
     def _registry(self, place: Place, xid: str) -> str:

@@ -1,5 +1,5 @@
-"""Bodies as schemas see them: without the content coding they travel in, and behind a frame of Confluent's
-serializers (JUDGING.md#data-schemas). What is stored and forwarded stays as it came.
+"""Bodies as schemas see them: without the content coding they travel in, and after a frame of Confluent's serializers
+(JUDGING.md#data-schemas). What is stored and forwarded stays as it was received.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault
 from catalog.schemas.families import family_of
 
 Framing = Literal["auto", "confluent", "none"]
-"""How bodies of a Kafka source begin: ``auto`` is behind a frame where the whole body does not fit its schema."""
+"""How bodies of a Kafka source begin: ``auto`` expects a frame where the whole body does not fit its schema."""
 MAX_CODINGS: Final = 4
 """Codings laid over each other that are undone."""
 _PIECE: Final = 64 * 1024

@@ -1,6 +1,6 @@
 """The column ``payload`` of a definition's table: its type from the data schema, and its values from bodies.
 
-A row with any value that does not fit its type has a null payload and is told of: a wrong value must not look like one
+A row with any value that does not fit its type has a null payload and is reported: a wrong value must not look like one
 that is absent. The bytes are in the column ``data`` in any case.
 """
 
@@ -48,7 +48,7 @@ class PayloadColumn:
     ) -> tuple[pa.StructArray, tuple[Undecoded, ...]]:
         """Return the payloads of *bodies*, a row for each, and those that are null because they do not decode.
 
-        A body that is absent has a null payload and is not told of. Content types matter where a schema has several
+        A body that is absent has a null payload and is not reported. Content types matter where a schema has several
         encodings, which are Avro's and Protobuf's. Never raises because of a body.
         """
         types = content_types.to_pylist() if isinstance(content_types, pa.Array | pa.ChunkedArray) else content_types

@@ -12,7 +12,7 @@ MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 MAX_DIRECT_BYTES: Final = 1024 * 1024
 """Bodies past this size are looked into in a process with limits: reading one may take much time and memory already."""
 MAX_FAULTS: Final = 50
-"""Faults of one body that are told of."""
+"""Faults of one body that are reported."""
 BEYOND_LIMITS: Final = "could not be checked within limits"
 """What the fault of a body says that would take more time or memory than one body may."""
 

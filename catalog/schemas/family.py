@@ -36,15 +36,15 @@ class SchemaFamily:
     content_type: str
     """The content type of bodies where a definition names none."""
     evident: Callable[[Any], bool] = lambda document: False
-    """Tells a document (tree or text) that is of this family without doubt."""
+    """Recognises a document (tree or text) that is of this family without doubt."""
     names_itself: bool = False
     """Whether ``$schema`` of its documents is spelled as formats are."""
     is_tree: bool = True
     """Whether its documents are JSON."""
     compares: bool = False
     behind_id: Callable[[bytes, int], int | None] | None = lambda body, at: at
-    """Returns where the data begins behind the schema id of Confluent's frame, which ends at a position; None when it
-    is no frame. Not set where bodies never have frames."""
+    """Returns where the data begins after the schema id of Confluent's frame, which ends at a position; None when it is
+    no frame. Not set where bodies never have frames."""
     deep_link: Callable[[str, str], tuple[str, str]] = lambda name, pointer: (name, pointer)
     """Returns name and pointer of the part that is meant, from those that a reference writes."""
 

@@ -82,7 +82,7 @@ class PayloadMaker:
 
     @property
     def schema(self) -> str:
-        """What the schema is called where it is told of: its key, with the type in it."""
+        """What reports call the schema: its key, with the type in it."""
         name = self._definition.schemaname
         return f"{self._definition.schemakey or self._definition.dataschemauri}{f':{name}' if name else ''}"
 

@@ -47,7 +47,7 @@ class BoundedValidation:
         self._trial: Trial | None = None
 
     def fault(self, body: bytes | None, content_type: str | None, framing: Framing = "none") -> SchemaFault | None:
-        """Return why *body*, or what is behind its frame, does not conform; never raises because of a body."""
+        """Return why *body*, or what follows its frame, does not conform; never raises because of a body."""
         if framing == "none" or family_of(self._source.family).behind_id is None:
             return self._fault(body, content_type)
         if framing == "auto":

@@ -1,8 +1,8 @@
 """Checks bytes against an Avro type without building a value.
 
-A type becomes a function that takes the bytes, a position and the level of nesting, and returns the position behind
-the value. Time is linear in the length of the bytes whatever lengths and counts they claim, for every step but the
-null ones takes a byte, and blocks of items without bytes are passed over at once.
+A type becomes a function that takes the bytes, a position and the level of nesting, and returns the position after the
+value. Time is linear in the length of the bytes whatever lengths and counts they claim, for every step but the null
+ones takes a byte, and blocks of items without bytes are passed over at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from catalog.schemas.avro.values import (
 from catalog.schemas.contract import SchemaError
 
 Read = Callable[[bytes, int, int], int]
-"""Bytes, position, level -> position behind the value; raises :class:`Misfit`."""
+"""Bytes, position, level -> position after the value; raises :class:`Misfit`."""
 
 
 def compile_binary(root: Any, named: Mapping[str, Any]) -> Read:
@@ -135,7 +135,7 @@ def _union(schema: Sequence[Any], branches: Sequence[Read]) -> Read:
 
 
 def read_block(data: bytes, at: int) -> tuple[int, int]:
-    """Return the count of items of a block and where they begin; a negative count has the block's size behind it.
+    """Return the count of items of a block and where they begin; the block's size follows a negative count.
 
     Raises:
         Misfit: the bytes end before, or the size reaches past the end.

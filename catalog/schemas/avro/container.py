@@ -21,7 +21,7 @@ MAX_UNPACKED_BYTES: Final = 4 * MAX_BODY_BYTES
 """Bytes of all blocks together, unpacked; a few packed bytes may claim any number."""
 _SYNC: Final = 16
 ReadValue = Callable[[bytes, int], tuple[Any, int]]
-"""Bytes, position -> value, which may be None for all, and the position behind it; raises :class:`Misfit`."""
+"""Bytes, position -> value, which may be None for all, and the position after it; raises :class:`Misfit`."""
 
 
 class _Unpacker(Protocol):

@@ -49,7 +49,7 @@ class _Room:
 
 
 Decode = Callable[[bytes, int, _Room], tuple[Any, int]]
-"""Bytes, position, room -> value and the position behind it; raises :class:`Misfit`."""
+"""Bytes, position, room -> value and the position after it; raises :class:`Misfit`."""
 
 
 class AvroDecoder:

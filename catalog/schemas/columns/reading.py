@@ -41,7 +41,7 @@ class Reader(Protocol):
     def read(
         self, bodies: Sequence[bytes | None], content_types: Sequence[str | None]
     ) -> tuple[list[Any], list[Undecoded]]:
-        """Return a value per row, None where the body is absent or told of in the second list."""
+        """Return a value per row, None where the body is absent or reported in the second list."""
         ...
 
     def take(self, struct: Struct) -> Take:
@@ -56,7 +56,7 @@ class Reader(Protocol):
 def present(
     bodies: Sequence[bytes | None], content_types: Sequence[str | None], undecoded: list[Undecoded]
 ) -> Iterator[tuple[int, bytes | None, str | None]]:
-    """Give row, body and content type of each row; one that is too large is told of, and given as absent."""
+    """Give row, body and content type of each row; one that is too large is reported, and given as absent."""
     for row, (body, content_type) in enumerate(zip(bodies, content_types, strict=True)):
         if body is not None and len(body) > MAX_BODY_BYTES:
             undecoded.append(Undecoded(row, TOO_LARGE))

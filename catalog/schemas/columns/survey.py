@@ -39,7 +39,7 @@ class Survey:
     def note(self, path: Path, what: str) -> None:
         """Note a finding: *what* is the end of a sentence whose subject is the place."""
         if len(self._findings) > 2 * MAX_FINDINGS:
-            return  # some may yet be taken back, so there are more than are told
+            return  # some may yet be taken back, so there are more than are reported
         self._findings[short(f"{as_pointer(list(path)) or 'the payload'} {what}")] = None
 
     def text(self, path: Path, why: str) -> Leaf:

@@ -17,7 +17,7 @@ def _is_evident(document: Any) -> bool:
 
 
 def _behind_indexes(body: bytes, at: int) -> int | None:
-    """Return the position behind the indexes of a message type, which stand behind the schema's id."""
+    """Return the position after the indexes of a message type, which follow the schema's id."""
     count, at = _varint(body, at)
     count >>= 1  # zigzag, and never negative
     if count > _MAX_INDEXES:
@@ -28,7 +28,7 @@ def _behind_indexes(body: bytes, at: int) -> int | None:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Return an unsigned number and the position behind it, which is past the end where the body ends within."""
+    """Return an unsigned number and the position after it, which is past the end where the body ends within."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(body):
