@@ -65,11 +65,11 @@ def end_of(pem: str) -> float:
     Raises:
         ValueError: there is none, or it is malformed.
     """
-    found = _PEM.search(pem)
-    if found is None:
+    block = _PEM.search(pem)
+    if block is None:
         raise ValueError("there is no certificate")
     # The standard library tells the end of a peer's certificate alone; the way to it is short (RFC 5280, 4.1).
-    certificate = _part(ssl.PEM_cert_to_DER_cert(found[0]), _SEQUENCE)[0]
+    certificate = _part(ssl.PEM_cert_to_DER_cert(block[0]), _SEQUENCE)[0]
     rest = _part(certificate, _SEQUENCE)[0]
     if rest[:1] == bytes((_VERSION,)):
         rest = _part(rest, _VERSION)[1]

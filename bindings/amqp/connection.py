@@ -129,7 +129,7 @@ class ReceivingConnection(Handler):
         self._attach(self._inlets)
         self._holding.retry()
         self._store()
-        self._tell()
+        self._report()
 
     def on_connection_remote_close(self, event: Any) -> None:
         self._reason = self._reason or reason_of(event.connection.remote_condition)
@@ -152,7 +152,7 @@ class ReceivingConnection(Handler):
         self._shared.opened = True
         inlet.backoff.reset()
         self._grant(inlet)
-        self._tell()
+        self._report()
 
     def on_link_remote_close(self, event: Any) -> None:
         inlet = self._by_name.pop(event.link.name, None)
@@ -163,7 +163,7 @@ class ReceivingConnection(Handler):
         inlet.lose(f"{inlet.subscription.endpoint}, node {inlet.subscription.address}: {reason}")
         _logger.warning("%s; trying again", inlet.problem)
         self._later(inlet.backoff.pause(), lambda: self._attach([inlet]))
-        self._tell()
+        self._report()
 
     def on_link_remote_detach(self, event: Any) -> None:
         self.on_link_remote_close(event)
@@ -219,10 +219,10 @@ class ReceivingConnection(Handler):
             for inlet in self._inlets:
                 inlet.shut()
             self._later(pause, self._probe)
-            self._tell()
+            self._report()
         elif self._probing and not self._handover.trouble:
             self._probing = False
-            self._tell()
+            self._report()
 
     def _probe(self) -> None:
         """See with one message a link whether the store takes some again."""
@@ -287,14 +287,14 @@ class ReceivingConnection(Handler):
             self._inlets.remove(inlet)
         if gone:
             self._share()
-            self._tell()
+            self._report()
         if self._stopping and not self._inlets and not self._handover.held and not self._ended:
             self._ended = True
             if self._connection is not None:
                 self._connection.close()
             self._later(CLOSE_LIMIT_SECONDS if self._open else 0.0, self._give_up)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         shared = self._shared
         problems = [inlet.problem for inlet in self._inlets]
         shared.connected = self._open and all(inlet.attached for inlet in self._inlets if not inlet.leaving)

@@ -53,9 +53,9 @@ def part(key: str, typed: Typed, types: dict[str, str], usual: str | None = None
 
 def types_of(parts: Parts) -> dict[str, str]:
     """Return what the part ``types`` of a record tells, by path; empty without one, and for one that is odd."""
-    told = next((part.value for part in parts if part.key == TYPES), None)
+    encoded = next((part.value for part in parts if part.key == TYPES), None)
     try:
-        return msgspec.json.decode(told, type=dict[str, str]) if told else {}
+        return msgspec.json.decode(encoded, type=dict[str, str]) if encoded else {}
     except msgspec.DecodeError:
         return {}
 
@@ -65,18 +65,18 @@ def typed_of(part: Part, types: Mapping[str, str]) -> Typed:
 
     Lists, maps and arrays come as strings of their JSON text: no sender here makes one.
     """
-    told = types.get(part.key)
+    amqp_type = types.get(part.key)
     if part.kind == BINARY_KIND or part.text is None:
-        return Typed(told if told in _RAW else "binary", part.value)
+        return Typed(amqp_type if amqp_type in _RAW else "binary", part.value)
     if part.kind != JSON_KIND:
-        return _typed_text(part.text, told)
+        return _typed_text(part.text, amqp_type)
     value = json_of(part.value or b"null")
     if isinstance(value, bool):
         return Typed("boolean", value)
     if isinstance(value, int):
-        return Typed(told if told in _NUMBERS else "long", value)
+        return Typed(amqp_type if amqp_type in _NUMBERS else "long", value)
     if isinstance(value, float):
-        return Typed("float" if told == "float" else "double", value)
+        return Typed("float" if amqp_type == "float" else "double", value)
     return Typed("string", part.text)
 
 
@@ -86,15 +86,15 @@ def milliseconds(text: str) -> int | None:
     return None if at is None else at // _NANOSECONDS
 
 
-def _typed_text(text: str, told: str | None) -> Typed:
-    if told == "timestamp":
+def _typed_text(text: str, amqp_type: str | None) -> Typed:
+    if amqp_type == "timestamp":
         at = milliseconds(text)
-        return Typed("string", text) if at is None else Typed(told, at)
-    if told == "char" and len(text) == 1:
-        return Typed(told, ord(text))
-    if told in ("float", "double") and text in _NOT_FINITE:
-        return Typed(told, float(text))
-    return Typed(told if told in ("symbol", "uuid") else "string", text)
+        return Typed("string", text) if at is None else Typed(amqp_type, at)
+    if amqp_type == "char" and len(text) == 1:
+        return Typed(amqp_type, ord(text))
+    if amqp_type in ("float", "double") and text in _NOT_FINITE:
+        return Typed(amqp_type, float(text))
+    return Typed(amqp_type if amqp_type in ("symbol", "uuid") else "string", text)
 
 
 def json_text(typed: Typed, path: str, types: dict[str, str]) -> bytes:

@@ -25,8 +25,8 @@ def option(options: Mapping[str, Any], name: str) -> Any:
 
 def node_of(options: Mapping[str, Any]) -> str | None:
     """Return the node that the options name; None when they name none, and the path of the address counts."""
-    found = (option(options, name) for name in _NODE_OPTIONS)
-    return next((str(value) for value in found if value), None)
+    values = (option(options, name) for name in _NODE_OPTIONS)
+    return next((str(value) for value in values if value), None)
 
 
 def option_map(options: Mapping[str, Any], name: str) -> dict[str, str]:

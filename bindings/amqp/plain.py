@@ -59,9 +59,9 @@ def texts(data: bytes, at: int, end: int, section: str) -> Taken | None:
             at = behind
         else:
             value, at = read_value(data, at, stop, _INNER)
-            found = part(path, value, types)
-            if found is not None:
-                parts.append(found)
+            entry = part(path, value, types)
+            if entry is not None:
+                parts.append(entry)
     return (parts, types, stop) if at == stop and 2 * len(seen) == count else None
 
 
@@ -81,9 +81,9 @@ def fields(data: bytes, at: int, end: int, section: str, known: Sequence[tuple[s
             at = behind
         else:
             value, at = read_value(data, at, stop, _INNER)
-            found = part(f"{section}.{member}", value, types, usual) if value.kind != "null" else None
-            if found is not None:
-                parts.append(found)
+            entry = part(f"{section}.{member}", value, types, usual) if value.kind != "null" else None
+            if entry is not None:
+                parts.append(entry)
     return (parts, types, stop) if at == stop else None
 
 

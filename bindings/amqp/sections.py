@@ -140,20 +140,20 @@ def _descriptor(data: bytes, at: int, end: int) -> tuple[str, int]:
         return section, at + 3
     descriptor, behind = read_value(data, at + 1, end)
     known: dict[Any, str] = _BY_CODE if descriptor.kind == "ulong" else _BY_NAME
-    found = known.get(descriptor.value) if descriptor.kind in ("ulong", "symbol") else None
-    if found is None:
+    section = known.get(descriptor.value) if descriptor.kind in ("ulong", "symbol") else None
+    if section is None:
         raise MalformedValue(f"the section at byte {at} is none of a message: {str(descriptor.value)[:40]!r}")
-    return found, behind
+    return section, behind
 
 
 def _plain(draft: _Draft, section: str, data: bytes, at: int, end: int) -> int:
     """Take a section the short way and return the offset behind it; 0 when it has to be read in full."""
     if section == "data":
-        found = binary(data, at, end)
-        if found is None:
+        body = binary(data, at, end)
+        if body is None:
             return 0
-        draft.data.append(found[0])
-        return found[1]
+        draft.data.append(body[0])
+        return body[1]
     try:
         if section == "application-properties":
             taken = texts(data, at, end, section)
@@ -196,9 +196,9 @@ def _listed(draft: _Draft, section: str, values: list[Typed], fields: Fields) ->
         raise MalformedValue(f"the section {section} has {len(values)} fields, and there are {len(fields)}")
     for (member, usual), value in zip(fields, values, strict=False):
         if value.kind != "null":
-            found = part(f"{section}.{member}", value, draft.types, usual)
-            if found is not None:
-                draft.parts.append(found)
+            entry = part(f"{section}.{member}", value, draft.types, usual)
+            if entry is not None:
+                draft.parts.append(entry)
 
 
 def _mapped(draft: _Draft, section: str, pairs: list[tuple[Typed, Typed]]) -> None:
@@ -208,9 +208,9 @@ def _mapped(draft: _Draft, section: str, pairs: list[tuple[Typed, Typed]]) -> No
         if path in seen:  # a repeated key is a fault of the sender; the first counts
             continue
         seen.add(path)
-        found = part(path, value, draft.types)
-        if found is not None:
-            draft.parts.append(found)
+        entry = part(path, value, draft.types)
+        if entry is not None:
+            draft.parts.append(entry)
 
 
 def _body(draft: _Draft) -> bytes | None:

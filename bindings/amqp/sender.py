@@ -115,7 +115,9 @@ class AmqpSender:
             raise (Ended(str(error), sure=error.sure) if error.ended else Unsettled(str(error))) from error
         finally:
             settled.update(dict.fromkeys(job.accepted))
-            settled.update((place, _refusal(condition, told)) for place, condition, told in list(job.refused))
+            settled.update(
+                (place, _refusal(condition, description)) for place, condition, description in list(job.refused)
+            )
 
 
 def _given_up(reason: str) -> Refusal:

@@ -37,8 +37,8 @@ class AmqpSending(Sending):
         types: dict[str, str] = {}
         parts: list[Part] = []
         for prop, text in options:
-            made = part_of(prop.name, typed_value(prop, text), types, FIELD_TYPES.get(prop.name))
-            parts += [] if made is None else [made]
+            part = part_of(prop.name, typed_value(prop, text), types, FIELD_TYPES.get(prop.name))
+            parts += [] if part is None else [part]
         return [*parts, Part(TYPES, msgspec.json.encode(types), JSON_KIND)] if types else parts
 
     def address_of(self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand) -> str:

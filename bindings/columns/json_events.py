@@ -129,6 +129,6 @@ def _taken(values: pa.BinaryArray, places: Int) -> pa.BinaryArray:
 
 def _escaped(values: pa.BinaryArray, asked: Bool) -> Bool:
     """Tell which of the values that are asked for hold an escape."""
-    found = np.zeros(len(values), bool)
-    found[holding(values, "\\")] = True
-    return found & asked
+    escaped = np.zeros(len(values), bool)
+    escaped[holding(values, "\\")] = True
+    return escaped & asked

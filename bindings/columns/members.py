@@ -198,24 +198,24 @@ def cut(data: npt.NDArray[np.uint8], begins: Int, ends: Int) -> pa.BinaryArray:
 
 def _past_blanks(held: npt.NDArray[np.uint8], places: Int) -> Int:
     """Return the first places from these on that are no blanks; -1 for one that has too many of them."""
-    found = places.copy()
+    past = places.copy()
     for _ in range(_MOST_BLANKS):
-        found[found >= len(held)] = -1
-        blank = np.flatnonzero((found >= 0) & _BLANK[held[found]])
+        past[past >= len(held)] = -1
+        blank = np.flatnonzero((past >= 0) & _BLANK[held[past]])
         if not len(blank):
-            return found
-        found[blank] += 1
-    found[blank] = -1
-    return found
+            return past
+        past[blank] += 1
+    past[blank] = -1
+    return past
 
 
 def _before_blanks(held: npt.NDArray[np.uint8], places: Int) -> Int:
     """Return these places less the blanks before them; -1 for one that has too many of them."""
-    found = places.copy()
+    before = places.copy()
     for _ in range(_MOST_BLANKS):
-        blank = np.flatnonzero((found > 0) & _BLANK[held[found - 1]])
+        blank = np.flatnonzero((before > 0) & _BLANK[held[before - 1]])
         if not len(blank):
-            return found
-        found[blank] -= 1
-    found[blank] = -1
-    return found
+            return before
+        before[blank] -= 1
+    before[blank] = -1
+    return before

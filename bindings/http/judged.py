@@ -62,10 +62,10 @@ def admitted(host: str, port: int | None, reach: Reach) -> list[str]:
         OutOfReach: one of them is not.
         httpx.ConnectError: it has none.
     """
-    found = addresses_of(host, port)
-    if not all(reach.admits(host, address) for address in found):
+    addresses = addresses_of(host, port)
+    if not all(reach.admits(host, address) for address in addresses):
         raise OutOfReach(f"{host} is no public host, and not among those that are allowed")
-    return found
+    return addresses
 
 
 def addresses_of(host: str, port: int | None) -> list[str]:

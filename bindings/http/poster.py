@@ -171,7 +171,7 @@ class HttpPoster:
             try:
                 if self._permissions is not None:
                     self._permissions.ensure(message.url)
-                status, told, after = self._request(message)
+                status, detail, after = self._request(message)
             except httpx.TransportError as error:
                 trouble, after = f"{_target(message.url)} does not answer: {type(error).__name__}: {error}", None
                 late = isinstance(error, httpx.TimeoutException)  # it had its time, and others wait
@@ -184,8 +184,8 @@ class HttpPoster:
                 if 200 <= status < 300:
                     return None
                 if 400 <= status < 500 and status not in TRY_AGAIN:
-                    return Refusal(f"{_target(message.url)} answers {status}{told}")
-                trouble, late, ended = f"{_target(message.url)} answers {status}{told}", False, False
+                    return Refusal(f"{_target(message.url)} answers {status}{detail}")
+                trouble, late, ended = f"{_target(message.url)} answers {status}{detail}", False, False
                 if status in (401, 407) or status < 400:
                     raise Unsettled(f"{trouble}; correct its address or our credentials")
             if after is not None and after > PATIENCE:
@@ -206,7 +206,11 @@ class HttpPoster:
                 said += chunk
                 if len(said) >= _SHOWN_BYTES:
                     break  # The connection is closed rather than read to an end that nobody has promised.
-            return answer.status_code, _told(answer.reason_phrase, said), retry_after(answer.headers.get("retry-after"))
+            return (
+                answer.status_code,
+                _detail(answer.reason_phrase, said),
+                retry_after(answer.headers.get("retry-after")),
+            )
 
 
 @dataclass(slots=True)
@@ -296,7 +300,7 @@ def _origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _told(phrase: str, said: bytes) -> str:
+def _detail(phrase: str, said: bytes) -> str:
     text = " ".join(said.decode("utf-8", "replace").split())[:_SHOWN]
     shown = "".join(char if char.isprintable() else "?" for char in text)
     return f"{' ' if phrase else ''}{phrase}{': ' if shown else ''}{shown}"

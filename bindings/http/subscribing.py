@@ -73,8 +73,8 @@ class SubscriptionManager:
             SubscriptionFailed: there is none, or it may be there and the manager did not say so in time.
         """
         answer = self._asked("POST", self.url, document)
-        made = _document(answer)
-        return Subscribed(self._place(answer.headers.get("location", ""), made), made)
+        created = _document(answer)
+        return Subscribed(self._place(answer.headers.get("location", ""), created), created)
 
     def renew(self, url: str, document: Mapping[str, Any]) -> Subscribed:
         """Replace a subscription, which lasts anew from now on.
@@ -104,8 +104,8 @@ class SubscriptionManager:
         """
         answer = self._asked("GET", self.url, also=_NO_LIST)
         listed = _decoded(answer) if answer.is_success else []
-        found = listed.get("subscriptions", list(listed.values())) if isinstance(listed, dict) else listed
-        each = (one for one in found if isinstance(one, dict)) if isinstance(found, list) else ()
+        subscriptions = listed.get("subscriptions", list(listed.values())) if isinstance(listed, dict) else listed
+        each = (one for one in subscriptions if isinstance(one, dict)) if isinstance(subscriptions, list) else ()
         return [Subscribed(self._place("", one), one) for one in each if one.get("sink") == sink and one.get("id")]
 
     def _place(self, location: str, document: Mapping[str, Any]) -> str:
@@ -158,17 +158,17 @@ class SubscriptionManager:
             TimeoutError: the whole of it, its head too, which may come byte by byte, took too long.
         """
         options: dict[str, Any] = {"timeout": self._seconds, "follow_redirects": False, "trust_env": False}
-        found = bytearray()
+        body = bytearray()
         async with (
             asyncio.timeout(deadline - time.monotonic()),
             httpx.AsyncClient(verify=self._context(), **options) as client,
             client.stream(method, url, headers=headers, content=content) as answer,
         ):
             async for chunk in answer.aiter_bytes():
-                found += chunk
-                if len(found) > MAX_ANSWER_BYTES:
+                body += chunk
+                if len(body) > MAX_ANSWER_BYTES:
                     raise ValueError("the answer is too long")
-        return httpx.Response(answer.status_code, headers=_plain(answer.headers), content=bytes(found))
+        return httpx.Response(answer.status_code, headers=_plain(answer.headers), content=bytes(body))
 
     @staticmethod
     def _shown(url: str) -> str:
@@ -193,8 +193,8 @@ _OF_BODIES: Final = frozenset({"content-encoding", "content-length", "transfer-e
 
 
 def _document(answer: httpx.Response) -> dict[str, Any]:
-    found = _decoded(answer)
-    return found if isinstance(found, dict) else {}
+    document = _decoded(answer)
+    return document if isinstance(document, dict) else {}
 
 
 def _decoded(answer: httpx.Response) -> Any:
@@ -206,8 +206,8 @@ def _decoded(answer: httpx.Response) -> Any:
 
 def _said(answer: httpx.Response) -> str:
     """Return what an answer says of a refusal, in one line of bounded length."""
-    told = _document(answer)
-    text = next((told[name] for name in ("detail", "title", "error") if isinstance(told.get(name), str)), "")
+    document = _document(answer)
+    text = next((document[name] for name in ("detail", "title", "error") if isinstance(document.get(name), str)), "")
     line = " ".join("".join(each if each.isprintable() else " " for each in text).split())[:_SHOWN]
     return f": {line}" if line else ""
 

@@ -152,15 +152,15 @@ def packed_size(properties: Properties) -> int:
 def limits_of(properties: Properties | None) -> BrokerLimits:
     """Return what a CONNACK tells."""
 
-    def told(name: str, default: Any) -> Any:
+    def value_of(name: str, default: Any) -> Any:
         return getattr(properties, name, default)
 
     return BrokerLimits(
-        receive=told("ReceiveMaximum", MAX_RECEIVE),
-        packet=told("MaximumPacketSize", None),
-        qos=told("MaximumQoS", 2),
-        retain=bool(told("RetainAvailable", 1)),
-        identifiers=bool(told("SubscriptionIdentifierAvailable", 1)),
+        receive=value_of("ReceiveMaximum", MAX_RECEIVE),
+        packet=value_of("MaximumPacketSize", None),
+        qos=value_of("MaximumQoS", 2),
+        retain=bool(value_of("RetainAvailable", 1)),
+        identifiers=bool(value_of("SubscriptionIdentifierAvailable", 1)),
     )
 
 

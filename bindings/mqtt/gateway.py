@@ -19,11 +19,11 @@ from typing import Final
 from bindings.backoff import Backoff
 from bindings.gateways import GatewayCounters, Subscription, Terms
 from bindings.handover import Handover
-from bindings.mqtt.alarm import Alarm
 from bindings.mqtt.connecting import Connector, LinkError, connector_of
 from bindings.mqtt.link import Link
 from bindings.mqtt.messages import Delivery, Version, row_of
 from bindings.mqtt.subscribing import Copies, Subscriber, Table, Tables
+from bindings.mqtt.wakeup import Wakeup
 from bindings.parts import InboxRow
 
 _ROUND_SECONDS: Final = 1.0
@@ -79,8 +79,8 @@ class MqttGateway:
         self._tables = Tables(Table(terms.subscriptions))
         self._replacement: Table | None = None
         self._lock = threading.Lock()
-        self._alarm = Alarm()
-        self._handover = Handover(terms.store, Acknowledging(terms.counters), self._alarm.ring, Backoff(0.1, 10.0))
+        self._wakeup = Wakeup()
+        self._handover = Handover(terms.store, Acknowledging(terms.counters), self._wakeup.wake, Backoff(0.1, 10.0))
         self._subscriber = Subscriber(self._tables.current.filters)
         self._copies = Copies()
         self._backoff = Backoff()
@@ -111,7 +111,7 @@ class MqttGateway:
         """Begin to connect; see :meth:`bindings.gateways.Gateway.start`."""
         terms, receive = self._terms, self._terms.limits.max_in_flight
         connector = connector_of(terms.connection, self._version, terms.client_id, clean=False, receive=receive)
-        self._alarm.open()
+        self._wakeup.open()
         self._thread = threading.Thread(target=self._run, args=(connector,), name="mqtt-gateway", daemon=True)
         self._thread.start()
 
@@ -124,7 +124,7 @@ class MqttGateway:
         table = Table(subscriptions)
         with self._lock:
             self._replacement = table
-        self._alarm.ring()
+        self._wakeup.wake()
 
     def stop(self, grace: float) -> None:
         """Take nothing more, store and acknowledge what is held for up to *grace* seconds, and disconnect.
@@ -134,11 +134,11 @@ class MqttGateway:
         if self._thread is None:
             return
         self._stop_at = time.monotonic() + grace
-        self._alarm.ring()
+        self._wakeup.wake()
         self._thread.join(grace + _CLOSE_SECONDS)
         self._connected = False
         if not self._thread.is_alive():
-            self._alarm.close()
+            self._wakeup.close()
 
     def delivered(self, link: Link, delivery: Delivery) -> None:
         """Take a message off the link; see :class:`bindings.mqtt.link.LinkOwner`."""
@@ -205,8 +205,8 @@ class MqttGateway:
     def _serve(self, link: Link) -> None:
         begun = False
         while link.alive and self._stop_at is None:
-            link.serve(self._handover.patience(_ROUND_SECONDS), self._may_read, self._alarm.ear)
-            self._alarm.quiet()
+            link.serve(self._handover.patience(_ROUND_SECONDS), self._may_read, self._wakeup.receiver)
+            self._wakeup.clear()
             if link.accepted and not begun:
                 begun = True
                 self._fault = ""
@@ -228,10 +228,10 @@ class MqttGateway:
             most = min(self._handover.patience(_ROUND_SECONDS), max(0.0, deadline - time.monotonic()))
             if link is not None and link.alive:
                 # Reading goes on, to nowhere: unread data would make the system reset the connection as it closes.
-                link.serve(most, lambda: True, self._alarm.ear)
+                link.serve(most, lambda: True, self._wakeup.receiver)
             else:
-                self._alarm.wait(most)
-            self._alarm.quiet()
+                self._wakeup.wait(most)
+            self._wakeup.clear()
             self._handover.advance()
         if self._handover.held:
             _logger.warning("%d messages were not stored in time; their broker keeps them", self._handover.held)
@@ -242,8 +242,8 @@ class MqttGateway:
         """Wait before the next attempt, and go on storing meanwhile."""
         until = time.monotonic() + seconds
         while self._stop_at is None and (left := until - time.monotonic()) > 0:
-            self._alarm.wait(self._handover.patience(left))
-            self._alarm.quiet()
+            self._wakeup.wait(self._handover.patience(left))
+            self._wakeup.clear()
             self._take_replacement()
             self._handover.advance()
 

@@ -64,7 +64,7 @@ class Link:
         self.address = address
         self._terms = terms
         self._owner = owner
-        self._heard = 0  # packets, to tell whether a read found one
+        self._packets = 0  # that arrived; a read that brings none does not change it
         self._unread = False  # something may lie in buffers that no poll sees
         self._client = self._make()
 
@@ -179,9 +179,9 @@ class Link:
         for _ in range(_READ_PACKETS):
             if not may_read():
                 return
-            before = self._heard
+            before = self._packets
             self._client.loop_read()
-            if self._heard == before:
+            if self._packets == before:
                 break
         else:
             return
@@ -207,7 +207,7 @@ class Link:
         return client
 
     def _arrived(self, delivery: Delivery) -> None:
-        self._heard += 1
+        self._packets += 1
         self._owner.delivered(self, delivery)
 
     def _answered(
@@ -218,7 +218,7 @@ class Link:
         reason: ReasonCode,
         properties: Properties | None,
     ) -> None:
-        self._heard += 1
+        self._packets += 1
         if reason.is_failure:
             self.fault = self.fault or f"{self.address} refuses the connection: {reason}"
             return
@@ -239,16 +239,16 @@ class Link:
     def _subscribed(
         self, _client: object, _data: object, mid: int, reasons: Sequence[ReasonCode], _properties: object
     ) -> None:
-        self._heard += 1
+        self._packets += 1
         fault = next((str(reason) for reason in reasons if reason.value >= _FAILED), "")
         self._owner.subscribed(self, mid, fault)
 
     def _unsubscribed(self, _client: object, _data: object, mid: int, _reasons: object, _properties: object) -> None:
-        self._heard += 1
+        self._packets += 1
         self._owner.unsubscribed(self, mid)
 
     def _published(self, _client: object, _data: object, mid: int, reason: ReasonCode, _properties: object) -> None:
-        self._heard += 1
+        self._packets += 1
         self._owner.published(self, mid, reason.value, str(reason) if reason.value >= _FAILED else "")
 
 

@@ -49,11 +49,11 @@ class Table:
             return self._cache[topic]
         endpoint = next((endpoint for filter_, endpoint in self._pairs if matches(filter_, topic)), None)
         filters = tuple(filter_ for filter_ in self.filters if matches(filter_, topic))
-        found = None if endpoint is None else Taking(endpoint, filters)
+        taking = None if endpoint is None else Taking(endpoint, filters)
         if len(self._cache) >= _CACHED_TOPICS:
             self._cache.popitem(last=False)
-        self._cache[topic] = found
-        return found
+        self._cache[topic] = taking
+        return taking
 
 
 class Tables:
@@ -74,9 +74,9 @@ class Tables:
     def find(self, topic: str) -> Taking | None:
         """Return what is taken of a topic by the newest table that takes it."""
         for table in self._tables:
-            found = table.find(topic)
-            if found is not None:
-                return found
+            taking = table.find(topic)
+            if taking is not None:
+                return taking
         return None
 
 

@@ -111,17 +111,17 @@ class NatsGateway:
         """
         self._plans = plans_of(subscriptions, self._terms.connection.options)
         self._subscriptions = tuple(subscriptions)
-        self._tell(self._changed)
+        self._notify(self._changed)
 
     def stop(self, grace: float) -> None:
         """Take nothing more, store and acknowledge what is in flight for up to *grace* seconds, and disconnect."""
         if self._thread is None:
             return
         self._deadline = time.monotonic() + grace
-        self._tell(self._stop)
+        self._notify(self._stop)
         self._thread.join(grace + _END_SECONDS)
 
-    def _tell(self, event: asyncio.Event) -> None:
+    def _notify(self, event: asyncio.Event) -> None:
         if self._loop is None:
             return
         try:

@@ -60,7 +60,7 @@ class Puller:
         self._wake = asyncio.Event()
         self._answers.freed = self._wake.set
         self._asked = 0
-        self._heard = 0.0
+        self._last_seen = 0.0
         self._interrupted = ""
         self._closing = asyncio.Event()
 
@@ -73,7 +73,7 @@ class Puller:
                     self._adopt(await self._consumer())
                     await self._pull()
                 except (errors.Error, TimeoutError, ValueError) as error:
-                    self.ready, self.trouble = False, self._told(error)
+                    self.ready, self.trouble = False, self._problem_of(error)
                     await within(self._closing, self._backoff.pause())
             await self._finish()
         finally:
@@ -105,7 +105,7 @@ class Puller:
         """Return the durable consumer, made when it is missing."""
         plan, context = self.plan, JetStreamContext(self._client)
         try:
-            found: ConsumerInfo = await context.consumer_info(plan.stream, plan.durable)
+            consumer: ConsumerInfo = await context.consumer_info(plan.stream, plan.durable)
         except NotFoundError:
             wanted = ConsumerConfig(
                 durable_name=plan.durable,
@@ -116,7 +116,7 @@ class Puller:
                 max_ack_pending=max(1, self._limits.max_in_flight),
             )
             return await context.add_consumer(plan.stream, wanted)
-        return found
+        return consumer
 
     def _adopt(self, info: ConsumerInfo) -> None:
         """Take the consumer as it is, if it can do what is promised.
@@ -125,11 +125,11 @@ class Puller:
             Interrupted: it cannot; somebody made it for another purpose.
         """
         config = info.config
-        found = config.filter_subject or ">"
-        if config.deliver_subject or config.ack_policy != AckPolicy.EXPLICIT or found != self.plan.subject:
+        subject = config.filter_subject or ">"
+        if config.deliver_subject or config.ack_policy != AckPolicy.EXPLICIT or subject != self.plan.subject:
             how = "push" if config.deliver_subject else "pull"
             raise Interrupted(
-                f"it is a {how} consumer of {found} with acknowledgement {config.ack_policy}, and a pull consumer of "
+                f"it is a {how} consumer of {subject} with acknowledgement {config.ack_policy}, and a pull consumer of "
                 f"{self.plan.subject} with explicit acknowledgement is needed; delete it, or name another durable"
             )
         self._answers.ack_wait = config.ack_wait or self.plan.ack_wait
@@ -137,7 +137,7 @@ class Puller:
     async def _pull(self) -> None:
         inbox = self._client.new_inbox()
         number = await self._client.take(inbox, "", self._arrived)
-        self._asked, self._interrupted, self._heard = 0, "", self._now()
+        self._asked, self._interrupted, self._last_seen = 0, "", self._now()
         self.ready, self.trouble = True, ""
         try:
             while not self._closing.is_set():
@@ -160,7 +160,7 @@ class Puller:
         payload = json.dumps(request).encode()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.plan.stream}.{self.plan.durable}".encode()
         self._asked += room
-        self._heard = self._now()
+        self._last_seen = self._now()
         await self._client.command(b"PUB %s %s %d\r\n%s\r\n" % (subject, inbox, len(payload), payload))
 
     async def _waited(self) -> None:
@@ -175,27 +175,27 @@ class Puller:
             raise errors.ConnectionClosedError
         if self._interrupted:
             raise Interrupted(self._interrupted)
-        if self._asked and self._now() - self._heard > 2 * HEARTBEAT_SECONDS + 1:
+        if self._asked and self._now() - self._last_seen > 2 * HEARTBEAT_SECONDS + 1:
             raise Interrupted("nothing was heard of it for too long")
 
     def _arrived(self, arrival: Arrival) -> None:
-        self._heard = self._now()
+        self._last_seen = self._now()
         stored = stored_at(arrival.reply)
         if stored is None:
-            self._told_by_server(arrival)
+            self._take_status(arrival)
             return
         self._backoff.reset()
         self._counters.received(self.plan.endpoint)
         received = time.time_ns() // 1000
         row = row_of(self.plan.endpoint, arrival, stored, received, self._limits.max_body_bytes)
-        item = Item(row, self, arrival.reply, self._heard)
+        item = Item(row, self, arrival.reply, self._last_seen)
         self._answers.hold(item)
         self._storing.add(item)
         self._asked = max(0, self._asked - 1)
         if self._asked == 0:
             self._wake.set()
 
-    def _told_by_server(self, arrival: Arrival) -> None:
+    def _take_status(self, arrival: Arrival) -> None:
         status = status_of(arrival.headers) if arrival.headers else None
         if status is None or status.code == _HEARTBEAT:
             return
@@ -206,7 +206,7 @@ class Puller:
             self._interrupted = _text(status)
         self._wake.set()
 
-    def _told(self, error: Exception) -> str:
+    def _problem_of(self, error: Exception) -> str:
         what = f"consumer {self.plan.durable} of stream {self.plan.stream}"
         if isinstance(error, NotFoundError) and error.err_code == 10059:
             return f"stream {self.plan.stream} does not exist; create it, or correct the option stream"

@@ -37,8 +37,8 @@ def subjects_of_templates(templates: Iterable[str]) -> list[str]:
 def subject_of_options(options: Mapping[str, Any]) -> str | None:
     """Return the subject that an endpoint's options name (``subjectfilter``, else ``subject``); None without one."""
     known = squashed(options)
-    found = (known.get(name) for name in _SUBJECT_OPTIONS)
-    return next((subject_of_template(value) for value in found if isinstance(value, str) and value), None)
+    values = (known.get(name) for name in _SUBJECT_OPTIONS)
+    return next((subject_of_template(value) for value in values if isinstance(value, str) and value), None)
 
 
 def covers(wide: str, narrow: str) -> bool:
