@@ -48,7 +48,7 @@ def show(
         return
     _say("" if running is not None else "no router answers; this is what the last one left")
     for each in batches:
-        _tell(each, config)
+        _write(each, config)
     if not batches:
         _say("no batch is open")
 
@@ -78,7 +78,7 @@ def park(
         hint = "only a batch that is held can be set aside beside a running router; `batches show` tells"
         raise RouterError(f"batch {known[query].batch} of {query} is being written", hint=hint)
     if query in known and not yes:
-        _tell(_form(known[query], settings, state, config, running), config)
+        _write(_form(known[query], settings, state, config, running), config)
         typer.confirm("Make dead letters of what its sinks do not have?", abort=True)
     batch = order(state, query)
     when = "at its next try" if running is not None else "when it is started"
@@ -116,7 +116,7 @@ def _shares(batch: OpenBatch, settings: Settings, state: State, config: Path) ->
     return shares(batch, plan_of(document, environ=os.environ, base=config.resolve().parent))
 
 
-def _tell(batch: Mapping[str, Any], config: Path) -> None:
+def _write(batch: Mapping[str, Any], config: Path) -> None:
     """Write one batch for people."""
     console = _console()
     count = "an unknown number of" if batch["records"] is None else str(batch["records"])

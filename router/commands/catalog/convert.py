@@ -46,10 +46,10 @@ def convert_catalog(
         raise CatalogUnavailable(f"{', '.join(sources)} holds nothing to convert", hint=hint)
     done = convert(catalog, declarations, flatten=flatten)
     write_text(text_of(done.document, form_of(to, output)), output)
-    _tell(done)
+    _warn(done)
 
 
-def _tell(done: Converted) -> None:
+def _warn(done: Converted) -> None:
     for xid in done.left_out:
         say(f"xrouter: warning: {xid} has an error and is left out", err=True)
     for xid in done.not_flat:

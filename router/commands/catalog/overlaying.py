@@ -16,7 +16,7 @@ Tree = Mapping[str, Any]
 
 def groups_of(catalog: Tree, registry: Tree) -> dict[str, Any]:
     """Return the groups of a *catalog*, which is an xRegistry 1.0 document, as they are sent to a *registry*."""
-    found: dict[str, Any] = {}
+    overlay: dict[str, Any] = {}
     for plural, resources in RESOURCES.items():
         groups = {}
         for name, group in _members(catalog, plural):
@@ -24,8 +24,8 @@ def groups_of(catalog: Tree, registry: Tree) -> dict[str, Any]:
             sent = {each: _sent(body, _member(there, resources, each)) for each, body in _members(group, resources)}
             groups[name] = {**group, **({resources: sent} if sent else {})}
         if groups:
-            found[plural] = groups
-    return found
+            overlay[plural] = groups
+    return overlay
 
 
 def laid_over(registry: Tree, groups: Tree) -> dict[str, Any]:
@@ -68,14 +68,14 @@ def _chained(versions: Mapping[str, Any], there: Collection[Any], known: Any, de
     *there* are the versions that the registry has, of which *known* is the default one. The default one of the catalog
     comes last, since what nothing descends from becomes the default one.
     """
-    found = dict(versions)
+    chained = dict(versions)
     if any("ancestorid" in each for each in versions.values()):
-        return found
+        return chained
     new = sorted((name for name in versions if name not in there), key=lambda name: (name == default, _number(name)))
     for name in new:
-        found[name] = {**versions[name], "ancestorid": known if known is not None else name}
+        chained[name] = {**versions[name], "ancestorid": known if known is not None else name}
         known = name
-    return found
+    return chained
 
 
 def _number(name: str) -> int:

@@ -36,15 +36,15 @@ def beside_settings(
         settings = load_settings(config)
     except ConfigError as error:
         return [*findings, *_unusable(config, error)]
-    told = [*findings, *_by_themselves(config, settings, catalog)]
+    combined = [*findings, *_by_themselves(config, settings, catalog)]
     try:
         sources = sources_of(catalog, settings)
     except ConfigError as error:
-        return [*told, Finding(str(config), f"/{error.key}", "error", "source", error.message, error.hint)]
+        return [*combined, Finding(str(config), f"/{error.key}", "error", "source", error.message, error.hint)]
     supplied = _supplied(catalog, sources)
     mapped = Findings()
     mapping(Subject(catalog, declarations, (), mapped), supplied)
-    kept = (each for each in told if each.rule not in MAPPING_RULES)
+    kept = (each for each in combined if each.rule not in MAPPING_RULES)
     return [*kept, *mapped.sorted(), *_with_sources(config, settings, catalog, sources)]
 
 

@@ -167,5 +167,5 @@ def _print_narrow(console: Terminal, page: Listing) -> None:
         letter, written, reason, endpoint, attempts, standing, detail = _row(listed, _DETAIL)
         first = styled((f"{letter:<{_ID}}", "bold"), f"  {written:<{_TIME}}  {reason:<{_REASON}}  {endpoint}")
         console.print(first, no_wrap=True, overflow="ellipsis")
-        told = f"{standing}, {counted(int(attempts), 'attempt')}: {detail}"
-        console.print(Padding(styled(told), (0, 0, 0, _INDENT)))
+        summary = f"{standing}, {counted(int(attempts), 'attempt')}: {detail}"
+        console.print(Padding(styled(summary), (0, 0, 0, _INDENT)))

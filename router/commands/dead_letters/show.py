@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from router.commands.arguments import OutputFormat
-from router.commands.match.explained import Teller
+from router.commands.match.explained import ExplanationWriter
 from router.letters.explaining import explained_now, redacted_story
 from router.letters.letter import Letter
 from router.letters.listing import find_letter, standing_of
@@ -128,7 +128,7 @@ def _print(shown: Shown) -> None:
         say("now: unknown, since the catalog cannot be read")
         return
     say("under the catalog of now:")
-    Teller().tell(shown.now)
+    ExplanationWriter().write(shown.now)
 
 
 def _facts(shown: Shown) -> Iterator[Row]:

@@ -85,7 +85,7 @@ def suggest(
         document = _merged(suggestion, basis) if merge else suggestion.fragment
         text = yaml_text(document) if _form(form, output) is Form.yaml else json_text(document)
         write_text(text, output)
-    _tell(suggestion, settings, output, merge=merge)
+    _report(suggestion, settings, output, merge=merge)
 
 
 def _merged(suggestion: Suggestion, basis: Basis) -> Mapping[str, Any]:
@@ -119,7 +119,7 @@ def _form(form: Form | None, output: Path | None) -> Form:
     return Form.json if output is not None and output.suffix.lower() == ".json" else Form.yaml
 
 
-def _tell(suggestion: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> None:
+def _report(suggestion: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> None:
     """Tell what was drafted, on standard output unless the document is there."""
     aside = output is None
     console = terminal(err=aside)

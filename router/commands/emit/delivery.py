@@ -161,7 +161,7 @@ class _Kafka:
         topic = self._topic or _text(first(parts, "topic")) or ""
         while True:
             try:
-                self._producer.produce(topic, record.body, on_delivery=self._told, **record_of(parts))
+                self._producer.produce(topic, record.body, on_delivery=self._delivered, **record_of(parts))
                 break
             except BufferError:
                 self._producer.poll(1)  # the queue is full: wait for acknowledgements
@@ -177,7 +177,7 @@ class _Kafka:
         if self._failed is not None:
             raise self._refused(self._failed)
 
-    def _told(self, error: KafkaError | None, _: Message) -> None:
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
         self._failed = self._failed or error
 
     def _refused(self, error: KafkaError) -> RouterError:

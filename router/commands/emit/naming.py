@@ -30,8 +30,8 @@ def xid_called(name: str, xids: Iterable[str], what: str) -> str:
     if name in known:
         return name
     for way in _WAYS:
-        for wanted, made in ((name, way), (name.lower(), lambda xid, way=way: [each.lower() for each in way(xid)])):
-            called = [xid for xid in known if wanted in made(xid)]
+        for wanted, names in ((name, way), (name.lower(), lambda xid, way=way: [each.lower() for each in way(xid)])):
+            called = [xid for xid in known if wanted in names(xid)]
             if len(called) == 1:
                 return called[0]
             if called:
@@ -49,13 +49,13 @@ def only_endpoint(catalog: Catalog, xid: str, protocol: str | None) -> str | Non
     *protocol* is what is asked for, None for any. An endpoint that the definition can never match at does not count.
     """
     definition = catalog.definitions[xid]
-    found = [
+    endpoints = [
         endpoint.xid
         for endpoint in catalog.endpoints.values()
         if xid in endpoint.candidates and _speaks(endpoint.protocol, definition, protocol)
         if target_of(definition, endpoint) is not None
     ]
-    return found[0] if len(found) == 1 else None
+    return endpoints[0] if len(endpoints) == 1 else None
 
 
 def _speaks(spoken: str | None, definition: Definition, asked: str | None) -> bool:

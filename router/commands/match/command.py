@@ -16,7 +16,7 @@ from catalog.escaping import escaped_json
 from catalog.model import Catalog
 from router.commands.arguments import AllowAddresses, BaseUri, CatalogOption, MorePaths, usable_catalog
 from router.commands.match.expecting import OPTION, Expectation, ExpectationUnreadable, expectation_of
-from router.commands.match.explained import Teller
+from router.commands.match.explained import ExplanationWriter
 from router.commands.registries import LoginsOption, fetcher
 from router.errors import RouterError
 from router.matching.explanation import BEST, Explainer
@@ -112,7 +112,7 @@ def match(
     output = sys.stdout.buffer
     for outcome in matcher.outcomes(sys.stdin.buffer):
         output.write(escaped_json(to_line(outcome)))
-        for line in () if expected is None else expected.told(outcome):
+        for line in () if expected is None else expected.compare(outcome):
             say(line, err=True)
     output.flush()
     if expected is not None:
@@ -129,9 +129,9 @@ def _expected(given: str) -> Expectation:
 
 
 def _explain(explainer: Explainer) -> None:
-    teller = Teller()
+    writer = ExplanationWriter()
     for number, line in enumerate((line for line in sys.stdin.buffer if line.strip()), 1):
-        teller.tell(explainer.explain(number, line))
+        writer.write(explainer.explain(number, line))
 
 
 def _matcher(

@@ -15,7 +15,7 @@ from router.commands.test.comparing import Difference, differences
 from router.terminal import counted, shown_value
 
 OPTION: Final = "--expect"
-MAX_TOLD: Final = 50
+MAX_SHOWN: Final = 50
 """Records whose differences are told; those of the others are counted."""
 SHOWN: Final = 300
 """Characters of a value."""
@@ -35,14 +35,14 @@ class Expectation:
         self._records = 0
         self._wrong = 0
 
-    def told(self, outcome: Mapping[str, Any]) -> Iterator[str]:
+    def compare(self, outcome: Mapping[str, Any]) -> Iterator[str]:
         """Take the outcome of the next record, and yield a line for each value that is not as expected."""
         number = self._records
         self._records += 1
-        found = tuple(self._of(number, outcome))
-        self._wrong += bool(found)
-        if found and self._wrong <= MAX_TOLD:
-            yield from (f"record {number + 1}: {_text(each)}" for each in found)
+        wrong = tuple(self._of(number, outcome))
+        self._wrong += bool(wrong)
+        if wrong and self._wrong <= MAX_SHOWN:
+            yield from (f"record {number + 1}: {_text(each)}" for each in wrong)
 
     def summary(self) -> tuple[str, bool]:
         """Return a line that says how it ended, and whether all is as expected: each record, and their number."""
@@ -79,7 +79,7 @@ def expectation_of(text: str) -> Expectation:
         for at, fault in outcome_faults(form)
     ]
     if faults:
-        raise ExpectationUnreadable("\n".join(faults[:MAX_TOLD]))
+        raise ExpectationUnreadable("\n".join(faults[:MAX_SHOWN]))
     return Expectation(forms, each=not isinstance(tree, list))
 
 
@@ -101,7 +101,7 @@ def _tree_of(path: Path) -> Any:
 
 
 def _text(each: Difference) -> str:
-    return one_line(f"{each.pointer}: expected {_shown(each.expected)}, found {_shown(each.found)}")
+    return one_line(f"{each.pointer}: expected {_shown(each.expected)}, found {_shown(each.actual)}")
 
 
 def _shown(value: Any) -> str:

@@ -23,7 +23,7 @@ Line = tuple[str, str]
 """A line and its style."""
 
 
-class Teller:
+class ExplanationWriter:
     """Writes explanations to a stream, with signs and texts that its encoding can show."""
 
     def __init__(self, output: TextIO | None = None) -> None:
@@ -33,7 +33,7 @@ class Teller:
         fancy = self._shows("✓✗…")
         self._yes, self._no, self._cut = ("✓", "✗", "…") if fancy else ("+", "-", "...")
 
-    def tell(self, explained: RecordExplained) -> None:
+    def write(self, explained: RecordExplained) -> None:
         """Write one record's explanation, and an empty line."""
         for text, style in (*self._record(explained), ("", "")):
             safe = one_line(text).encode(self._encoding, "backslashreplace").decode(self._encoding)
@@ -87,7 +87,7 @@ class Teller:
             yield f"      {self._yes if fits else self._no} schema: {self._text(verdict)}", "" if fits else "red"
 
     def _check(self, check: Check) -> Line:
-        name, value = self._text(check.property), self._found(check)
+        name, value = self._text(check.property), self._value(check)
         # What is asked for is a description there, and the very value or template elsewhere.
         described = check.constraint is not None and check.constraint.kind in ("present", "optional")
         expected = check.expected or "" if described else self._quoted(check.expected or "")
@@ -96,7 +96,7 @@ class Teller:
         as_expected = "" if check.actual in (None, check.expected) else f", as {expected}"
         return f"      {self._yes} {name}: {value}{as_expected}", ""
 
-    def _found(self, check: Check) -> str:
+    def _value(self, check: Check) -> str:
         if check.actual is None:
             return "absent, and may be" if check.holds else "nothing"
         return self._quoted(check.actual)

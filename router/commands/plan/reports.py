@@ -21,8 +21,8 @@ def write_report(tally: Tally, places: Iterable[Place], notes: Iterable[str]) ->
     """Write what changes, kind by kind, and what was looked at."""
     console = terminal(soft_wrap=True)
     for place in places:
-        told = "; ".join([counted(place.records, "record"), *place.notes])
-        console.print(styled(one_line(f"{place.name}: {told}")))
+        summary = "; ".join([counted(place.records, "record"), *place.notes])
+        console.print(styled(one_line(f"{place.name}: {summary}")))
     for note in notes:
         console.print(styled(("note", "yellow"), one_line(f": {note}")))
     for kind, words in KINDS.items():
@@ -44,13 +44,13 @@ def write_report(tally: Tally, places: Iterable[Place], notes: Iterable[str]) ->
 def _lines(sample: Sample) -> Iterator[str]:
     others = f" (also {', '.join(KINDS[kind] for kind in sample.kinds[1:])})" if sample.kinds[1:] else ""
     yield f"    {sample.position}{others}"
-    yield f"      before: {_told(sample.before)}"
-    yield f"      after:  {_told(sample.after)}"
+    yield f"      before: {_verdict_line(sample.before)}"
+    yield f"      after:  {_verdict_line(sample.after)}"
     if sample.cause:
         yield f"      cause:  {sample.cause}"
 
 
-def _told(verdict: Mapping[str, Any]) -> str:
+def _verdict_line(verdict: Mapping[str, Any]) -> str:
     """Say one side of a sample in a line."""
     if "message" in verdict:
         text = str(verdict["message"])

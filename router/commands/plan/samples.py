@@ -67,8 +67,8 @@ class Sampling:
         if kind == "dead-letter" and before.message in self._new.definitions:
             return _mismatch(after, before.message, redaction) or self._change(before) or _detail(after, redaction)
         if kind == "matched" and after.message in self._old.definitions:
-            told = _mismatch(before, after.message, redaction) or _detail(before, redaction)
-            return f"before: {told}" if told else self._change(after)
+            cause = _mismatch(before, after.message, redaction) or _detail(before, redaction)
+            return f"before: {cause}" if cause else self._change(after)
         if kind == "event":
             return self._change(before, _OF_EVENTS) or self._change(before)
         return self._change(before) or self._change(after) or _detail(after, redaction)
@@ -104,9 +104,9 @@ def _shown(verdict: Verdict, other: Verdict, redaction: Redaction) -> dict[str, 
         shown["topics"] = {name: _cut(redaction.text(topic)) for name, topic in verdict.topics.items()}
     if verdict.message and other.message:
         for name in ("context", "attributes"):
-            told = _differing(getattr(verdict, name), getattr(other, name), redaction)
-            if told:
-                shown[name] = told
+            differing = _differing(getattr(verdict, name), getattr(other, name), redaction)
+            if differing:
+                shown[name] = differing
     return shown
 
 

@@ -96,12 +96,12 @@ def choice_of(
 
 
 def _condition(text: str) -> Condition:
-    found = _CONDITION.fullmatch(text)
-    name = found[1].strip() if found is not None else ""
+    match = _CONDITION.fullmatch(text)
+    name = match[1].strip() if match is not None else ""
     known = name in PLAIN or name.startswith("/") or any(name.startswith(each) and name != each for each in PREFIXES)
-    if found is None or not known:
+    if match is None or not known:
         raise RouterError(f"--where {text!r} cannot be read", hint=_WRITE)
-    return Condition(name, found[3].strip(), found[2] == "=")
+    return Condition(name, match[3].strip(), match[2] == "=")
 
 
 def value_at(tree: Any, pointer: str) -> list[str]:

@@ -125,7 +125,7 @@ def _reader_gone() -> Callable[[], bool]:
 
 
 def _json(sample: Sample) -> None:
-    say_json_lines([sample.told])
+    say_json_lines([sample.document])
 
 
 def _text(sample: Sample) -> None:

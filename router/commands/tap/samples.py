@@ -35,7 +35,7 @@ TEXT: Final = 500
 class Sample:
     """One outcome as it may be shown; ``body`` are lines, ``tree`` is the body as JSON, if it is."""
 
-    told: Mapping[str, Any]
+    document: Mapping[str, Any]
     tree: Any = None
 
     def values(self, name: str) -> Sequence[str]:
@@ -46,10 +46,10 @@ class Sample:
             if name.startswith(prefix):
                 rest = name.removeprefix(prefix)
                 if prefix == "native.":
-                    return [text for path, text in self.told["before"]["native"] if path == rest]
-                after = self.told["after"] or {}
+                    return [text for path, text in self.document["before"]["native"] if path == rest]
+                after = self.document["after"] or {}
                 return [value for key, value in after.get(prefix[:-1], {}).items() if key == rest]
-        value = self.told[name]
+        value = self.document[name]
         return list(value) if isinstance(value, list) else [] if value is None else [value]
 
 
@@ -92,7 +92,7 @@ class Sampling:
         shown, detail = redaction.letter, outcomes.details.get(row, "")
         body = body_lines(shown.body) if shown.body is not None else []
         size = len(chunk.taken_apart(source)[2] or b"")
-        told = {
+        document = {
             "at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "position": shown.position,
             "endpoint": endpoint,
@@ -113,7 +113,7 @@ class Sampling:
             "after": None if message is None else _after(chunk, decided, row, redaction),
             "epoch": self._plan.epoch,
         }
-        return Sample(told, _tree(shown.body))
+        return Sample(document, _tree(shown.body))
 
 
 def _after(chunk: Chunk, decided: Decided, row: int, redaction: Redaction) -> dict[str, Any]:
@@ -144,8 +144,8 @@ def _attributes(chunk: Chunk, decided: Decided, row: int) -> dict[str, str]:
 
 def _topics(columns: Mapping[str, pa.Array], row: int, redaction: Redaction, *, routed: bool) -> dict[str, str]:
     prefix = "topic_" if routed else "letters_"
-    found = {name.removeprefix(prefix): columns[name][row].as_py() for name in columns if name.startswith(prefix)}
-    return {name: _cut(redaction.text(topic)) for name, topic in found.items() if topic is not None}
+    topics = {name.removeprefix(prefix): columns[name][row].as_py() for name in columns if name.startswith(prefix)}
+    return {name: _cut(redaction.text(topic)) for name, topic in topics.items() if topic is not None}
 
 
 def _near(nearest: Mapping[str, Any]) -> dict[str, Any]:

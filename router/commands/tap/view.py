@@ -13,26 +13,28 @@ from router.terminal import styled
 
 def lines_of(sample: Sample) -> Iterator[Text]:
     """Yield the lines of a sample, an empty one last."""
-    told = sample.told
-    routed = told["outcome"] == "routed"
+    document = sample.document
+    routed = document["outcome"] == "routed"
     outcome = ("routed", "green") if routed else ("dead letter", "bold red")
-    yield styled(f"{told['at'][11:19]} ", outcome, f" {told['message'] or told['reason']}")
-    places = ", ".join(_place(name, told["topics"].get(name)) for name in told["sinks"])
-    yield styled(f"  {told['protocol']} {told['position']} at {told['endpoint'] or 'no endpoint'} to {places or '-'}")
-    if told["detail"]:
-        yield styled("  ", (told["detail"], "red"))
-    for near in told["nearest"]:
+    yield styled(f"{document['at'][11:19]} ", outcome, f" {document['message'] or document['reason']}")
+    places = ", ".join(_place(name, document["topics"].get(name)) for name in document["sinks"])
+    yield styled(
+        f"  {document['protocol']} {document['position']} at {document['endpoint'] or 'no endpoint'} to {places or '-'}"
+    )
+    if document["detail"]:
+        yield styled("  ", (document["detail"], "red"))
+    for near in document["nearest"]:
         yield styled(f"  nearest {near['message']}{''.join(map(_mismatch, near['mismatches'][:1]))}")
     yield styled("  ", ("before", "bold"))
-    for path, text in told["before"]["native"]:
+    for path, text in document["before"]["native"]:
         yield styled("    ", (path, "cyan"), f" {text}")
-    for line in told["before"]["body"].split("\n") if told["before"]["body"] else ():
+    for line in document["before"]["body"].split("\n") if document["before"]["body"] else ():
         yield styled("    ", (line, "dim"))
-    if told["after"]:
+    if document["after"]:
         yield styled("  ", ("after", "bold"))
-        for name, text in told["after"]["attributes"].items():
+        for name, text in document["after"]["attributes"].items():
             yield styled("    ", (name, "cyan"), f" {text}")
-        for name, text in told["after"]["context"].items():
+        for name, text in document["after"]["context"].items():
             yield styled("    ", (f"context.{name}", "cyan"), f" {text}")
     yield styled("")
 
@@ -42,5 +44,5 @@ def _place(sink: str, topic: str | None) -> str:
 
 
 def _mismatch(mismatch: dict[str, Any]) -> str:
-    found = "nothing" if mismatch["found"] is None else mismatch["found"]
-    return f": {mismatch['property']} should be {mismatch['expected']}, found {found}"
+    value = "nothing" if mismatch["found"] is None else mismatch["found"]
+    return f": {mismatch['property']} should be {mismatch['expected']}, found {value}"

@@ -151,7 +151,7 @@ def test(
     shortages = covered.below(wanted)
     if junit_file is not None:
         write_file(junit(placed(results)), junit_file)
-    _tell(failed, len(results), seconds, covered, shortages, format, whole=coverage)
+    _report(failed, len(results), seconds, covered, shortages, format, whole=coverage)
     if github if github is not None else os.environ.get(_GITHUB) == "true":
         for line in github_annotations(failed, shortages):
             say(line, err=format is OutputFormat.json)
@@ -192,7 +192,7 @@ def _refuse_routes(files: Sequence[CaseFile]) -> None:
         raise CasesUnreadable(problems)
 
 
-def _tell(
+def _report(
     failed: Sequence[Placed],
     total: int,
     seconds: float,
@@ -245,16 +245,18 @@ def _record(paths: Sequence[Path], source: str, options: _Options, *, count: int
     if settings is not None:
         marks |= marks_of_settings(settings.dead_letters.redact)
     with _records(source, settings) as records:
-        made = record(records, judging, redactor_of(marks, reveal=reveal), count)
-    if not made.cases:
-        say("no cases: there is no record to make one of" if not made.hidden else _hidden(made.hidden), err=True)
+        recorded = record(records, judging, redactor_of(marks, reveal=reveal), count)
+    if not recorded.cases:
+        say(
+            "no cases: there is no record to make one of" if not recorded.hidden else _hidden(recorded.hidden), err=True
+        )
         raise typer.Exit(FAILED)
-    write_file(text_of(head_of(sources, config, output), made.cases, output), output)
+    write_file(text_of(head_of(sources, config, output), recorded.cases, output), output)
     if output.suffix.lower() not in LINES:
         write_file(case_schema().decode("utf-8"), output.parent / SCHEMA_COPY)
-    say(f"{output}: {counted(len(made.cases), 'case')} recorded")
-    if made.hidden:
-        say(_hidden(made.hidden))
+    say(f"{output}: {counted(len(recorded.cases), 'case')} recorded")
+    if recorded.hidden:
+        say(_hidden(recorded.hidden))
 
 
 def _hidden(number: int) -> str:

@@ -16,28 +16,28 @@ class Difference:
 
     pointer: str
     expected: Any
-    found: Any
+    actual: Any
 
 
-def differences(expected: Any, found: Any, pointer: str) -> Iterator[Difference]:
-    """Yield where *found* is not as *expected*, whose place in its file is *pointer*.
+def differences(expected: Any, actual: Any, pointer: str) -> Iterator[Difference]:
+    """Yield where *actual* is not as *expected*, whose place in its file is *pointer*.
 
     Of maps the members that are expected count, and null there asks that a member is absent; lists are compared one by
     one, and in their length. Numbers and booleans equal the texts in which the router writes them.
     """
     if isinstance(expected, Mapping):
-        members = found if isinstance(found, Mapping) else {}
+        members = actual if isinstance(actual, Mapping) else {}
         for name, value in expected.items():
             yield from differences(value, members.get(name), pointer + as_pointer([name]))
     elif isinstance(expected, list):
-        listed = found if isinstance(found, list) else []
+        listed = actual if isinstance(actual, list) else []
         if len(expected) != len(listed):
-            yield Difference(pointer, expected, found)
+            yield Difference(pointer, expected, actual)
             return
         for number, (one, other) in enumerate(zip(expected, listed, strict=True)):
             yield from differences(one, other, f"{pointer}/{number}")
-    elif expected is None or found is None:
-        if expected is not found:
-            yield Difference(pointer, expected, found)
-    elif isinstance(found, (Mapping, list)) or text_of(expected) != text_of(found):
-        yield Difference(pointer, expected, found)
+    elif expected is None or actual is None:
+        if expected is not actual:
+            yield Difference(pointer, expected, actual)
+    elif isinstance(actual, (Mapping, list)) or text_of(expected) != text_of(actual):
+        yield Difference(pointer, expected, actual)

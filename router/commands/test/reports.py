@@ -42,14 +42,14 @@ class Placed:
         """Yield a line for each difference, with its place, and why."""
         for each, line in zip(self.result.differences, self.lines, strict=True):
             at = "" if line is None or line == self.line else f"line {line}: "
-            yield f"{at}{each.pointer}: expected {_value(each.expected)}, found {_value(each.found)}"
+            yield f"{at}{each.pointer}: expected {_value(each.expected)}, found {_value(each.actual)}"
         if self.result.why:
             yield f"why: {self.result.why}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the form of reports."""
         wrong = [
-            {"pointer": each.pointer, "line": line, "expected": each.expected, "found": each.found}
+            {"pointer": each.pointer, "line": line, "expected": each.expected, "found": each.actual}
             for each, line in zip(self.result.differences, self.lines, strict=True)
         ]
         case, head = self.result.case, {"file": self.file, "line": self.line}
@@ -59,15 +59,15 @@ class Placed:
 
 def placed(results: Iterable[Result]) -> list[Placed]:
     """Return the results with their lines, in their order; each file is looked through once."""
-    found: list[Placed] = []
+    located: list[Placed] = []
     for _, members in groupby(results, key=lambda result: result.file.path):
         group = list(members)
         places = [(each.case, pointer) for each in group for pointer in _pointers(each)]
         lines = group[0].file.lines(places)
         for each in group:
             own = tuple(lines.get((each.case, wrong.pointer)) for wrong in each.differences)
-            found.append(Placed(each, lines.get((each.case, each.case.pointer)), own))
-    return found
+            located.append(Placed(each, lines.get((each.case, each.case.pointer)), own))
+    return located
 
 
 def write_text(console: Terminal, failed: Sequence[Placed], total: int, seconds: float) -> None:

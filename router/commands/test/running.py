@@ -44,14 +44,14 @@ def run_cases(files: Iterable[CaseFile], judging: Judging) -> Run:
     cases = [(file, case) for file in files for case in file.cases]
     started = time.perf_counter()
     judged = judging.judge([case.record for _, case in cases])
-    found = [
+    mismatches = [
         tuple(differences(case.expect, outcome, f"{case.pointer}/expect"))
         for (_, case), outcome in zip(cases, judged.outcomes, strict=True)
     ]
     seconds = time.perf_counter() - started
     results = tuple(
         Result(file, case, wrong, _why(judging.matcher, judged, number, case) if wrong else "", judged.outcomes[number])
-        for number, ((file, case), wrong) in enumerate(zip(cases, found, strict=True))
+        for number, ((file, case), wrong) in enumerate(zip(cases, mismatches, strict=True))
     )
     return Run(results, judged, seconds)
 
@@ -64,9 +64,9 @@ def _why(matcher: Matcher, judged: Judged, number: int, case: Case) -> str:
     wanted = case.expect.get("message")
     for outcomes, row in judged.rows.get(number, ()):
         if wanted is not None and outcome.get("message") != wanted:
-            told = _kept_from(matcher, outcomes, row, wanted)
-            if told:
-                return f"{told}{_reason(outcome)}"
+            cause = _kept_from(matcher, outcomes, row, wanted)
+            if cause:
+                return f"{cause}{_reason(outcome)}"
     near = next(iter(outcome.get("nearest") or ()), None)
     if near is not None and near["mismatches"]:
         first = near["mismatches"][0]
@@ -101,8 +101,8 @@ def _where(matcher: Matcher, channel: int) -> str:
     return f"at {', '.join(endpoints)}" if endpoints else "of the catalog"
 
 
-def _mismatch(xid: str, name: str, expected: str | None, found: str | None) -> str:
-    value = "nothing" if found is None else repr(found)
+def _mismatch(xid: str, name: str, expected: str | None, actual: str | None) -> str:
+    value = "nothing" if actual is None else repr(actual)
     return f"{xid} asks for {name} {expected!r}, and the record has {value}"
 
 

@@ -189,8 +189,8 @@ class StatusClient:
                 return Answer(body, msgspec.json.decode(body, type=Status))
         except msgspec.MsgspecError as error:
             raise RouterError(f"{url} is not what a router answers: {error}", hint=_HINT) from None
-        told = f"{url} has format {form.format}, and this is for format {FORMAT}"
-        raise RouterError(told, hint="use the xrouter of the version that runs there")
+        message = f"{url} has format {form.format}, and this is for format {FORMAT}"
+        raise RouterError(message, hint="use the xrouter of the version that runs there")
 
 
 @contextmanager

@@ -108,8 +108,8 @@ def _query(name: str, each: Query) -> Row:
         now = f"{each.time.now.step} for {each.time.now.step_seconds:.1f} s"
     if each.time is not None and each.time.last is not None:
         steps = sorted(each.time.last.steps, key=lambda step: -step.seconds)[:LONGEST_STEPS]
-        told = ", ".join(f"{step.step} {step.seconds:.2f}" for step in steps)
-        last = f"{counted(each.time.last.records, 'record')} in {each.time.last.seconds:.2f} s ({told})"
+        longest = ", ".join(f"{step.step} {step.seconds:.2f}" for step in steps)
+        last = f"{counted(each.time.last.records, 'record')} in {each.time.last.seconds:.2f} s ({longest})"
     return name, each.state, "-" if each.batch is None else f"{each.batch}", now, last
 
 

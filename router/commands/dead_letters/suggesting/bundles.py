@@ -104,7 +104,7 @@ def _by_address(bundle: Bundle) -> Iterator[Bundle]:
     for _, alike in sorted(structures.items()):
         clusters = clusters_of([addresses[row].words for row in alike], [labels[row] for row in alike])
         clustered += [(each.pattern, tuple(alike[place] for place in each.rows)) for each in clusters]
-    if bundle.shape.event and not _tells([[labels[row] for row in rows] for _, rows in clustered]):
+    if bundle.shape.event and not _separates([[labels[row] for row in rows] for _, rows in clustered]):
         yield bundle
         return
     for pattern, rows in clustered:
@@ -112,7 +112,7 @@ def _by_address(bundle: Bundle) -> Iterator[Bundle]:
         yield replace(bundle, records=records, pattern=pattern, pinned=bundle.shape.event)
 
 
-def _tells(groups: Sequence[Sequence[int]]) -> bool:
+def _separates(groups: Sequence[Sequence[int]]) -> bool:
     """Tell whether groups of labels differ by label, and are pure."""
     return len({commonest(labels) for labels in groups}) > 1 and purity(groups) >= _PURE
 
@@ -160,7 +160,7 @@ def _telling(bundle: Bundle) -> str | None:
             groups.setdefault(each.properties.get(key), []).append(label)
             if len(groups) > _MOST_VALUES:
                 break
-        if _are_kinds(groups) and _tells(list(groups.values())):
+        if _are_kinds(groups) and _separates(list(groups.values())):
             ranked.append((-len({commonest(members) for members in groups.values()}), len(groups), key))
     return min(ranked)[2] if ranked else None
 

@@ -12,7 +12,7 @@ import pytest
 
 from catalog.model import Catalog, Definition, Endpoint, Property
 from router.cli import status_of
-from router.commands.match.explained import Teller
+from router.commands.match.explained import ExplanationWriter
 from router.matching.conformance import Validation
 from router.matching.explanation import BEST, EventExplained, Explainer, RecordExplained
 from router.matching.records import RecordMatcher
@@ -156,7 +156,7 @@ def test_schemas_are_told_where_they_were_looked_at() -> None:
 def written(line: str, encoding: str = "utf-8", **scope: Any) -> str:
     buffer = io.BytesIO()
     output = io.TextIOWrapper(buffer, encoding=encoding, errors="strict", write_through=True)
-    Teller(output).tell(explained(EVERY, line, **scope))
+    ExplanationWriter(output).write(explained(EVERY, line, **scope))
     return buffer.getvalue().decode(encoding)
 
 
