@@ -95,12 +95,12 @@ def status_of(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get(DEBUG):
             traceback.print_exc()
         for each in (error, *getattr(error, "others", ())):
-            message, hint, _ = _told(each)
+            message, hint, _ = _described(each)
             for line in _lines(each, message):
                 say(_flat(f"xrouter: error: {line}"), err=True)
             if hint:
                 say(_flat(f"hint: {hint}"), err=True)
-        return _told(error)[2]
+        return _described(error)[2]
 
 
 def _lines(error: Exception, message: str) -> Iterator[str]:
@@ -113,7 +113,7 @@ def _lines(error: Exception, message: str) -> Iterator[str]:
         yield problem if error.file and problem.startswith(error.file) else f"{place}: {problem}"
 
 
-def _told(error: Exception) -> tuple[str, str, int]:
+def _described(error: Exception) -> tuple[str, str, int]:
     """Return message, hint and exit code of an error."""
     if isinstance(error, RouterError):
         return error.message, error.hint, error.exit_code

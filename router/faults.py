@@ -88,25 +88,25 @@ def fault_of(error: BaseException) -> Fault | None:
         return None
     chain = list(_java_chain(error))
     if not chain:
-        return None if _is_world(type(error), error) else _made("error", type(error).__name__, str(error))
+        return None if _is_world(type(error), error) else _fault("error", type(error).__name__, str(error))
     for name, message in chain:
         if name.startswith("org.apache.spark.api.python.PythonException"):
             return _of_worker(message)
         if message.startswith(_CRASHED):
-            return _made("worker", "", "a Python worker died, of a signal or for want of memory")
+            return _fault("worker", "", "a Python worker died, of a signal or for want of memory")
         if _EXECUTOR.match(message):
-            return _made("worker", "", "executors died, one after the other, of a task")
+            return _fault("worker", "", "executors died, one after the other, of a task")
         if message.startswith(_IDLE):
-            return _made("time", "", "a Python worker made no progress within worker_timeout")
+            return _fault("time", "", "a Python worker made no progress within worker_timeout")
         if CANCELLED in message:
-            return _made("time", "", "the time of batch_limit was over")
+            return _fault("time", "", "the time of batch_limit was over")
     if any(name in _RECORDS_JAVA for name, _ in chain):
         name, message = next(each for each in chain if each[0] in _RECORDS_JAVA)
-        return _made("error", name, message)
+        return _fault("error", name, message)
     if any(name.startswith(_WORLD_JAVA) or _stopped(message) for name, message in chain):
         return None
     name, message = chain[-1]
-    return _made("error", name, message)
+    return _fault("error", name, message)
 
 
 def is_unreadable(error: BaseException) -> bool:
@@ -124,14 +124,14 @@ def _is_world(kind: type[Exception], error: Exception) -> bool:
 def _of_worker(message: str) -> Fault | None:
     """Return the fault that the traceback of a Python worker tells of: its last line that begins with a class."""
     lines = [line for line in _SQL_STATE.sub("", message).split("\n") if line.strip()]
-    told = next((line for line in reversed(lines) if _LAST_LINE.match(line)), lines[-1] if lines else "")
-    name = told.partition(":")[0].rpartition(".")[2]
+    last = next((line for line in reversed(lines) if _LAST_LINE.match(line)), lines[-1] if lines else "")
+    name = last.partition(":")[0].rpartition(".")[2]
     if name in _WORLD_PYTHON:
         return None
-    return _made("error", name, told.partition(":")[2])
+    return _fault("error", name, last.partition(":")[2])
 
 
-def _made(kind: FaultKind, name: str, message: str) -> Fault:
+def _fault(kind: FaultKind, name: str, message: str) -> Fault:
     line = " ".join(message.split("\n", 1)[0].split())
     short = name.rpartition(".")[2]
     text = (f"{short}: {line}" if short and line else short or line)[:TEXT_CAP]

@@ -58,11 +58,11 @@ def lazy_group(commands: Mapping[str, str]) -> type[TyperGroup]:
 
 def _command(name: str, place: str) -> _Command:
     module, _, attribute = place.partition(":")
-    found = getattr(importlib.import_module(module), attribute)
-    app = found
-    if not isinstance(found, typer.Typer):
+    target = getattr(importlib.import_module(module), attribute)
+    app = target
+    if not isinstance(target, typer.Typer):
         app = typer.Typer(add_completion=False, context_settings=HELP)
-        app.command(name)(found)
+        app.command(name)(target)
     command = get_command(app)
     command.name = name
     return command

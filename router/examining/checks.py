@@ -64,11 +64,11 @@ def require(checks: Iterable[Check]) -> None:
     Raises:
         RouterError: something would stop it; ``others`` are further things that would.
     """
-    found = list(diagnoses(list(checks)))
-    error = refusal(found)
+    findings = list(diagnoses(list(checks)))
+    error = refusal(findings)
     if error is not None:
         raise error
-    for each in found:
+    for each in findings:
         if each.state == "warn":
             _log.warning("not as it should be", what=each.name, problem=each.observation, hint=each.remedy)
 

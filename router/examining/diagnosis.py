@@ -52,17 +52,17 @@ def diagnoses(checks: Sequence[Check]) -> Iterator[Diagnosis]:
     """
     began = time.monotonic()
     pending = [(check, _begun(check)) for check in checks]
-    for check, found in pending:
+    for check, future in pending:
         try:
-            yield from found.result(max(0.0, began + check.seconds - time.monotonic()))
+            yield from future.result(max(0.0, began + check.seconds - time.monotonic()))
         except TimeoutError:
             remedy = "see whether its host answers, and whether its name can be resolved"
             yield Diagnosis(check.name, "warn", f"nothing is known of it after {check.seconds:g} s", remedy)
 
 
-def refusal(found: Iterable[Diagnosis]) -> RouterError | None:
+def refusal(findings: Iterable[Diagnosis]) -> RouterError | None:
     """Return what a start ends with, for all that would stop it; None when nothing does."""
-    errors = [each.refusal() for each in found if each.state == "fail"]
+    errors = [each.refusal() for each in findings if each.state == "fail"]
     if not errors:
         return None
     first, *others = errors
@@ -72,13 +72,13 @@ def refusal(found: Iterable[Diagnosis]) -> RouterError | None:
 
 def _begun(check: Check) -> Future[list[Diagnosis]]:
     """Begin a check in a thread that nobody has to wait for."""
-    found: Future[list[Diagnosis]] = Future()
+    future: Future[list[Diagnosis]] = Future()
 
     def look() -> None:
         try:
-            found.set_result(list(check.look()))
+            future.set_result(list(check.look()))
         except BaseException as error:
-            found.set_exception(error)
+            future.set_exception(error)
 
     threading.Thread(target=look, name=f"check {check.name}", daemon=True).start()
-    return found
+    return future

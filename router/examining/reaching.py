@@ -117,8 +117,8 @@ def _kafka(group: Sequence[_Asked]) -> Iterator[Diagnosis]:
         elif each.topic not in topics:
             yield Diagnosis(each.name, "warn", f"Kafka at {client.servers} has no topic {each.topic}", "make the topic")
         else:
-            told = f"Kafka at {client.servers}, topic {each.topic}, {len(topics[each.topic])} partitions"
-            yield Diagnosis(each.name, "ok", told)
+            observation = f"Kafka at {client.servers}, topic {each.topic}, {len(topics[each.topic])} partitions"
+            yield Diagnosis(each.name, "ok", observation)
 
 
 def _servers(

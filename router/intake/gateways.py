@@ -180,11 +180,11 @@ class BrokerGateways:
             return
         self._connected[broker.key] = up
         addresses = few([each.address for each in broker.subscriptions])
-        told = {"protocol": broker.protocol, "endpoints": broker.name, "addresses": addresses}
+        connection = {"protocol": broker.protocol, "endpoints": broker.name, "addresses": addresses}
         if up:
-            _log.info("connected" if before is None else "connected again", **told)
+            _log.info("connected" if before is None else "connected again", **connection)
         else:
-            _log.warning("connection lost", **told, problem=trouble or CONNECTING)
+            _log.warning("connection lost", **connection, problem=trouble or CONNECTING)
 
     def _reopen(self, broker: BrokerConnection, ended: Gateway) -> None:
         if not self._retries.due(broker.key):

@@ -157,7 +157,7 @@ class Held:
                 raise SubscriptionFailed(_SILENT)
             note = self._noted()
             if note is not None and note.url:
-                self._told("delete", lambda: self._at(note.manager, seconds).delete(note.url))
+                self._requested("delete", lambda: self._at(note.manager, seconds).delete(note.url))
                 self._path.unlink(missing_ok=True)
                 _log.info("subscription deleted", endpoint=self.source.endpoint, subscription=note.url)
         except (SubscriptionFailed, DocumentError, StateError, OSError) as error:
@@ -194,29 +194,29 @@ class Held:
         if note is not None and note.url:
             try:
                 url = note.url
-                return self._pause(self._told("renew", lambda: self._manager.renew(url, document)))
+                return self._pause(self._requested("renew", lambda: self._manager.renew(url, document)))
             except SubscriptionFailed as error:
                 if not error.gone:
                     raise
                 self._until = _NEVER
                 _log.warning("subscription is gone, and made anew", endpoint=self.source.endpoint, subscription=url)
-        return self._pause(self._made(document, sought=note is not None and not note.url))
+        return self._pause(self._create(document, sought=note is not None and not note.url))
 
-    def _made(self, document: Mapping[str, Any], *, sought: bool) -> Subscribed:
+    def _create(self, document: Mapping[str, Any], *, sought: bool) -> Subscribed:
         """Make the subscription; with *sought* a crash may have left one that is taken in its place."""
-        found = self._manager.delivering(self.chosen.sink) if sought else []
+        existing = self._manager.delivering(self.chosen.sink) if sought else []
         if self._stop.is_set():
             raise SubscriptionFailed("it is not wanted any more")
         self._note("")
-        for other in found[1:]:
+        for other in existing[1:]:
             self._manager.delete(other.url)
-        if found:
-            made = self._told("renew", lambda: self._manager.renew(found[0].url, document))
+        if existing:
+            subscription = self._requested("renew", lambda: self._manager.renew(existing[0].url, document))
         else:
-            made = self._told("create", lambda: self._manager.create(document))
-        self._note(made.url)
-        _log.info("subscribed", endpoint=self.source.endpoint, subscription=made.url)
-        return made
+            subscription = self._requested("create", lambda: self._manager.create(document))
+        self._note(subscription.url)
+        _log.info("subscribed", endpoint=self.source.endpoint, subscription=subscription.url)
+        return subscription
 
     def _moved(self, note: Note) -> None:
         """End a subscription at another manager, or to another sink, as far as that manager lets us."""
@@ -246,13 +246,13 @@ class Held:
             document["expiration"] = end.isoformat(timespec="seconds").replace("+00:00", "Z")
         return document
 
-    def _pause(self, made: Subscribed) -> float:
+    def _pause(self, subscription: Subscribed) -> float:
         """Note until when a subscription lasts, and return the seconds until half of that is over.
 
         What its manager says of its end counts before what was asked for, unless that is over already.
         """
         asked = (self.chosen.lasts or ENDLESS_LOOK).total_seconds() / (2 if self.chosen.lasts else 1)
-        end = _moment(made.document.get("expiration"))
+        end = _moment(subscription.document.get("expiration"))
         now = datetime.now(UTC)
         if end is not None and end <= now:
             _log.warning(
@@ -275,7 +275,7 @@ class Held:
             seconds=seconds,
         )
 
-    def _told(self, action: str, work: Callable[[], T]) -> T:
+    def _requested(self, action: str, work: Callable[[], T]) -> T:
         """Do something at the manager, and count how it went."""
         try:
             done = work()
@@ -316,7 +316,7 @@ def _remedy(error: SubscriptionFailed | DocumentError) -> str:
 def _moment(text: object) -> datetime | None:
     """Return an instant of RFC 3339; None for what is none."""
     try:
-        found = datetime.fromisoformat(text) if isinstance(text, str) else None
+        instant = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
         return None
-    return found if found is not None and found.tzinfo is not None else None
+    return instant if instant is not None and instant.tzinfo is not None else None

@@ -63,10 +63,10 @@ def recent_letter(settings: Settings, letter: str) -> Letter:
         LookupError: it is not.
         RouterError: as :func:`latest_letters`.
     """
-    found = _looked_at(settings, lambda looked: {letter} & {each for _, each in looked})
-    if not found:
+    letters = _looked_at(settings, lambda looked: {letter} & {each for _, each in looked})
+    if not letters:
         raise LookupError(f"this dead letter is not among the newest; {_HINT}")
-    return found[0]
+    return letters[0]
 
 
 def _looked_at(settings: Settings, wanted: Wanted) -> list[Letter]:
@@ -101,10 +101,10 @@ def _of_delta(name: str, uri: str) -> tuple[Iterable[Any], pa.Schema]:
     whole = dataset_of(table)
     table_reading.check_columns(name, uri, whole.schema)
     # The log knows the newest time in each file, and when it was added: only the newest files are opened.
-    told = pa.table(table.get_add_actions(flatten=True))
-    failed = told.column("max.failed").to_pylist() if "max.failed" in told.schema.names else [None] * told.num_rows
-    added = told.column("modification_time").to_pylist()
-    paths = told.column("path").to_pylist()
+    files = pa.table(table.get_add_actions(flatten=True))
+    failed = files.column("max.failed").to_pylist() if "max.failed" in files.schema.names else [None] * files.num_rows
+    added = files.column("modification_time").to_pylist()
+    paths = files.column("path").to_pylist()
     newest = {path: (_micros(at), since) for path, at, since in zip(paths, failed, added, strict=True)}
     fragments = whole.get_fragments()
     return heapq.nlargest(LOOK_FILES, fragments, key=lambda each: newest.get(each.path, _UNKNOWN)), whole.schema

@@ -22,7 +22,7 @@ FORMAT: Final = 1
 KEPT_SECONDS: Final = 0.9
 """For so long one answer serves all who ask, so that many watchers cost what one does."""
 
-Told = Callable[[], list[dict[str, Any]]]
+RecentReplays = Callable[[], list[dict[str, Any]]]
 """Tells how the last replays went."""
 
 
@@ -35,7 +35,7 @@ class StatusDocument:
         figures: Figures,
         coverage: Coverage,
         door: Doorkeeper,
-        replays: Told,
+        replays: RecentReplays,
         shadow: Callable[[], dict[str, Any] | None],
     ) -> None:
         self._status = status
@@ -48,19 +48,19 @@ class StatusDocument:
         self._making = threading.Lock()
         self._plan: Plan | None = None
         self._ways: tuple[Plan, Ways] | None = None
-        self._made: tuple[float, dict[str, Any]] | None = None
+        self._kept: tuple[float, dict[str, Any]] | None = None
 
     def follow(self, plan: Plan) -> None:
         """Tell of this plan from now on."""
         self._plan = plan
 
-    def told(self) -> dict[str, Any]:
+    def current(self) -> dict[str, Any]:
         """Return the document, not older than a second."""
         with self._making:
             now = time.monotonic()
-            if self._made is None or now - self._made[0] >= KEPT_SECONDS:
-                self._made = (now, self._document())
-            return self._made[1]
+            if self._kept is None or now - self._kept[0] >= KEPT_SECONDS:
+                self._kept = (now, self._document())
+            return self._kept[1]
 
     def _document(self) -> dict[str, Any]:
         alive, life = self._status.healthy()
@@ -95,7 +95,7 @@ class StatusDocument:
             "epochs": history(self._status.catalogs, self._status.differences),
         }
 
-    def _queries(self, told: dict[str, Any], reading: Reading) -> dict[str, Any]:
+    def _queries(self, queries: dict[str, Any], reading: Reading) -> dict[str, Any]:
         times, holds = self._status.steps.to_json(), reading.held()
         return {
             name: {
@@ -103,7 +103,7 @@ class StatusDocument:
                 "held_by": [sink for held, sink in holds if held == name],
                 "time": times.get(name),
             }
-            for name, query in told.items()
+            for name, query in queries.items()
         }
 
     def _ways_of(self, plan: Plan) -> Ways:

@@ -16,17 +16,17 @@ VALUE: Final = 500
 
 def history(events: Sequence[CatalogEvent], differences: Mapping[str, CatalogDifference]) -> list[dict[str, Any]]:
     """Return what became of catalogs, newest first; the difference is that of the newest change to an epoch."""
-    told: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     seen: set[str] = set()
     for event in reversed(events):
         difference = None if event.epoch is None or event.epoch in seen else differences.get(event.epoch)
-        told.append(
+        entries.append(
             {
                 "at": event.at,
                 "result": "refused" if event.epoch is None else "active",
                 "epoch": event.epoch,
                 "definitions": None if event.epoch is None else event.definitions,
-                "difference": None if difference is None else _told(difference),
+                "difference": None if difference is None else _difference(difference),
                 "findings": [asdict(finding) for finding in event.findings],
                 "findings_total": event.total,
                 "times": event.times,
@@ -34,10 +34,10 @@ def history(events: Sequence[CatalogEvent], differences: Mapping[str, CatalogDif
         )
         if event.epoch is not None:
             seen.add(event.epoch)
-    return told
+    return entries
 
 
-def _told(difference: CatalogDifference) -> dict[str, Any]:
+def _difference(difference: CatalogDifference) -> dict[str, Any]:
     changes = [each.to_json() for each in difference.changes]
     return {
         "before": difference.before,

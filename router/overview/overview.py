@@ -64,7 +64,7 @@ class Replays(Judging, Protocol):
     def replay(self, plan: Plan, letter: Letter) -> dict[str, Any]:
         """Begin to replay a letter, and return how that stands."""
 
-    def told(self) -> list[dict[str, Any]]:
+    def recent(self) -> list[dict[str, Any]]:
         """Return how the last replays went, newest first."""
 
 
@@ -116,9 +116,9 @@ class Overview:
         self._page = page()
         self._door = Doorkeeper(settings.metrics, records=replays is not None)
         self._figures = Figures(metrics.registry)
-        told = _nothing if replays is None else replays.told
+        recent = _nothing if replays is None else replays.recent
         shadow = metrics.shadow.to_json
-        self._document = StatusDocument(status, self._figures, metrics.coverage, self._door, told, shadow)
+        self._document = StatusDocument(status, self._figures, metrics.coverage, self._door, recent, shadow)
         self._figures_lane, self._records_lane = _Lane("status-figures"), _Lane("status-records")
         self._plan: Plan | None = None
 
@@ -156,7 +156,7 @@ class Overview:
     def _admitted(self, head: Head) -> AcceptedRequest | Reply | None:
         if head.path == b"/status.json":
             _allow(head, *_READING)
-            return _Request(self._figures_lane, lambda body: self._document.told(), 0)
+            return _Request(self._figures_lane, lambda body: self._document.current(), 0)
         if head.path == b"/":
             _allow(head, *_READING)
             return self._page

@@ -47,7 +47,7 @@ class Ways:
         for each in surveyed.letters:
             for endpoint in endpoints if each.endpoints == ("*",) else each.endpoints:
                 letters.setdefault(endpoint, {}).update((aim.sink, None) for aim in each.aims)
-        return cls(*({name: tuple(each) for name, each in found.items()} for found in (definitions, sinks, letters)))
+        return cls(*({name: tuple(each) for name, each in ways.items()} for ways in (definitions, sinks, letters)))
 
 
 def picture(plan: Plan, ways: Ways, reading: Reading, occurred: Occurred) -> dict[str, Any]:
@@ -77,8 +77,8 @@ def picture(plan: Plan, ways: Ways, reading: Reading, occurred: Occurred) -> dic
     return {
         "window_seconds": round(reading.window, 1),
         "totals": {
-            "routed": _told(_added(each for each, _ in routed.values())),
-            "dead_letters": _told(_added(each for _, each in routed.values())),
+            "routed": _shown(_added(each for each, _ in routed.values())),
+            "dead_letters": _shown(_added(each for _, each in routed.values())),
         },
         "endpoints": [
             {
@@ -87,8 +87,8 @@ def picture(plan: Plan, ways: Ways, reading: Reading, occurred: Occurred) -> dic
                 "query": sources[xid].query if xid in sources else None,
                 "topic": sources[xid].topic or None if xid in sources else None,
                 "pushed": xid in sources and sources[xid].pushed,
-                "routed": _told(routed[xid][0]),
-                "dead_letters": _told(routed[xid][1]),
+                "routed": _shown(routed[xid][0]),
+                "dead_letters": _shown(routed[xid][1]),
                 "lag": _whole(reading.value(LAG, xid)),
                 "oldest_seconds": reading.value(OLDEST, xid),
                 "received": _whole(reading.value(RECEIVED, xid)),
@@ -100,7 +100,7 @@ def picture(plan: Plan, ways: Ways, reading: Reading, occurred: Occurred) -> dic
         "definitions": [
             {
                 "definition": xid,
-                **_told(definitions.get(xid, _NOTHING)),
+                **_shown(definitions.get(xid, _NOTHING)),
                 **occurred.definition(xid),
                 "gone": xid not in ways.sinks,
             }
@@ -143,13 +143,13 @@ def _added(figures: Iterable[Figure]) -> Figure:
     return Figure(sum(each.count for each in several), round(sum(rates), 3) if rates else None)
 
 
-def _told(figure: Figure) -> dict[str, Any]:
+def _shown(figure: Figure) -> dict[str, Any]:
     return {"records": figure.count, "rate": figure.rate}
 
 
 def _share(figure: Figure, ways: tuple[str, ...]) -> dict[str, Any]:
     """Return the figures of one of several ways: which share goes there nobody counts, unless nothing does."""
-    return _told(figure) if len(ways) == 1 or not figure.count else {"records": None, "rate": None}
+    return _shown(figure) if len(ways) == 1 or not figure.count else {"records": None, "rate": None}
 
 
 def _whole(value: float | None) -> int | None:

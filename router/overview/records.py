@@ -84,18 +84,18 @@ class Records:
         except LookupError as error:
             raise HttpProblem(HTTPStatus.NOT_FOUND, str(error)) from error
 
-    def whole(self, plan: Plan, letter: str) -> dict[str, Any]:
+    def whole(self, plan: Plan, letter_id: str) -> dict[str, Any]:
         """Return one letter whole, its past, the explanation candidate by candidate, and what a replay would do.
 
         Raises:
             HttpProblem: 404 for one that is not among the newest.
         """
-        found = self.letter(plan, letter)
-        redaction = self._redactor_of(plan).redact(found)
+        letter = self.letter(plan, letter_id)
+        redaction = self._redactor_of(plan).redact(letter)
         with LetterLedger.open(Path(plan.settings.state), create=False) as ledger:
-            entry = ledger.entries([found.id]).get(found.id)
-            history = ledger.history(found.id)
-            behind = ledger.order.behind(found.id)
+            entry = ledger.entries([letter.id]).get(letter.id)
+            history = ledger.history(letter.id)
+            behind = ledger.order.behind(letter.id)
         shown = redaction.letter
         return {
             **_line(redaction, entry),
@@ -103,8 +103,8 @@ class Records:
             "protocol": shown.protocol,
             "native": [[_cut(name), _cut(text)] for name, text in native_rows(shown.native)],
             "body": "\n".join(body_lines(shown.body)) if shown.body is not None else None,
-            "body_bytes": None if found.body is None else len(found.body),
-            "body_cut": found.body is not None and len(found.body) > BODY_SHOWN,
+            "body_bytes": None if letter.body is None else len(letter.body),
+            "body_cut": letter.body is not None and len(letter.body) > BODY_SHOWN,
             "epoch": shown.epoch,
             "position": shown.position,
             "received": None if shown.received is None else instant(shown.received),
@@ -118,7 +118,7 @@ class Records:
                 }
                 for each in history
             ],
-            "now": _now(self._told(plan, found), self._judging.verdict(plan, found), redaction),
+            "now": _now(self._explained(plan, letter), self._judging.verdict(plan, letter), redaction),
         }
 
     def pasted(self, plan: Plan, body: bytes) -> dict[str, Any]:
@@ -140,9 +140,9 @@ class Records:
         letter = _letter_of(record)
         # Nothing is hidden: whoever pastes a record knows it.
         redaction = Redactor(Marks()).redact(letter)
-        return _now(self._told(plan, letter), self._judging.verdict(plan, letter), redaction)
+        return _now(self._explained(plan, letter), self._judging.verdict(plan, letter), redaction)
 
-    def _told(self, plan: Plan, letter: Letter) -> RecordExplained:
+    def _explained(self, plan: Plan, letter: Letter) -> RecordExplained:
         framing = plan.settings.framings.get(letter.endpoint or "", "auto")
         key = (plan.id, framing)
         explainer = self._explainers.get(key)
@@ -194,9 +194,9 @@ def _near(nearest: Mapping[str, Any]) -> dict[str, Any]:
 
 def _now(story: RecordExplained, verdict: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
     """Return what a record is now: its story, and the verdict with the sinks that a replay would write to."""
-    told = {**verdict, "detail": _cut(redaction.detail(verdict["reason"], verdict["detail"]))}
+    shown = {**verdict, "detail": _cut(redaction.detail(verdict["reason"], verdict["detail"]))}
     explained: dict[str, Any] = _bounded(redacted_story(story, redaction).to_json())
-    return {"verdict": told, "explained": explained}
+    return {"verdict": shown, "explained": explained}
 
 
 def _letter_of(record: Record) -> Letter:

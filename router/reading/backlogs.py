@@ -92,13 +92,13 @@ class TopicBacklogs:
             if end > starts[topic][number]
         }
         arrived = self._heads.arrived(waiting) if 0 < len(waiting) <= PLACES else {}
-        found: dict[str, Backlog | None] = dict.fromkeys(wanted)
+        backlogs: dict[str, Backlog | None] = dict.fromkeys(wanted)
         for topic, partitions in ends.items():
             records = sum(max(0, end - starts[topic][number]) for number, end in partitions.items())
             heads = [arrived.get(place) for place in waiting if place[0] == topic]
             oldest = None if None in heads else min((at for at in heads if at is not None), default=None)
-            found[topic] = Backlog(records, oldest)
-        return found
+            backlogs[topic] = Backlog(records, oldest)
+        return backlogs
 
     def _note(
         self, asked: float, topics: list[str], ends: Mapping[str, Mapping[int, int]], starts: dict[str, dict[int, int]]

@@ -123,8 +123,8 @@ class Succession:
 def reads(sources: Sequence[Source], query: str) -> dict[str, str]:
     """Return what a query reads, for people: endpoints, and topics where these have some; a few of them."""
     members = [source for source in sources if source.query == query]
-    told = {"endpoints": [source.endpoint for source in members], "topics": list(topics_of(members))}
-    return {name: few(names) for name, names in told.items() if any(names)}
+    names = {"endpoints": [source.endpoint for source in members], "topics": list(topics_of(members))}
+    return {name: few(values) for name, values in names.items() if any(values)}
 
 
 def topics_of(sources: Sequence[Source]) -> tuple[str, ...]:

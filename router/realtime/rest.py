@@ -38,7 +38,7 @@ def restored(rows: DataFrame) -> DataFrame:
     count = len(_ORIGIN)
     ours = F.when(F.size("headers") >= count, F.slice("headers", -count, count))
     timestamp = _milliseconds() if converts(rows, "kafka") else F.col("timestamp")
-    told = rows.withColumns({"timestamp": timestamp, "ours": ours})
+    marked = rows.withColumns({"timestamp": timestamp, "ours": ours})
     texts = [F.try_validate_utf8(F.get("ours", F.lit(place))["value"].cast("string")) for place in range(count)]
     numbers = [text.try_cast(kind) for text, kind in zip(texts[1:], ("int", "bigint", "bigint"), strict=True)]
     is_ours = F.coalesce(F.transform("ours", lambda entry: entry["key"]) == F.array(*map(F.lit, _NAMES)), F.lit(False))
@@ -48,7 +48,7 @@ def restored(rows: DataFrame) -> DataFrame:
     # A record without headers has none, and not an empty list of them.
     came = F.when(F.size(left) > 0, left)
     origin = dict(zip(_ORIGIN, (texts[0], *numbers), strict=True))
-    return told.select(
+    return marked.select(
         "key",
         "value",
         *(F.when(is_ours, value).otherwise(F.col(name)).alias(name) for name, value in origin.items()),

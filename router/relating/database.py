@@ -80,14 +80,14 @@ def translated(path: Path) -> Iterator[None]:
 
 def _check_format(database: sqlite3.Connection, path: Path) -> None:
     """Make the tables of a new file, and refuse one that a later router wrote."""
-    found = int(database.execute("PRAGMA user_version").fetchone()[0])
-    if found == 0:
+    version = int(database.execute("PRAGMA user_version").fetchone()[0])
+    if version == 0:
         database.execute("BEGIN IMMEDIATE")
         for statement in _TABLES:
             database.execute(statement)
         database.execute("INSERT INTO facts VALUES ('id', ?), ('delivery', 0)", (uuid.uuid4().hex,))
         database.execute(f"PRAGMA user_version = {FORMAT}")
         database.execute("COMMIT")
-    elif found != FORMAT:
+    elif version != FORMAT:
         hint = "use the router version that wrote it"
-        raise StateError(f"{path} has format {found}; this router knows {FORMAT}", hint=hint)
+        raise StateError(f"{path} has format {version}; this router knows {FORMAT}", hint=hint)

@@ -164,8 +164,10 @@ class Exchanges:
                 self._set("upto", upto)
                 self._set("delivery", int(self._fact("delivery") or 0) + 1)
             number = int(self._fact("delivery") or 0)
-            told = self._database.execute("SELECT number, told FROM outbox WHERE number <= ? ORDER BY number", (upto,))
-            rows = [msgspec.structs.replace(_ROW.decode(text), id=f"{self._id}-{place}") for place, text in told]
+            outbox = self._database.execute(
+                "SELECT number, told FROM outbox WHERE number <= ? ORDER BY number", (upto,)
+            )
+            rows = [msgspec.structs.replace(_ROW.decode(text), id=f"{self._id}-{place}") for place, text in outbox]
         return Delivery(Commit(f"{self._id}-relations", number), rows, int(upto))
 
     def delivered(self, delivery: Delivery) -> None:
@@ -199,46 +201,46 @@ class Exchanges:
         return self.overdue() or self._clock() - self._changed >= NOTED_SECONDS
 
     def _put(self, taken: Taken) -> None:
-        exchange, told = taken.exchange, taken.half
+        exchange, half = taken.exchange, taken.half
         if exchange.answers == "":
-            self._settle("unasked", "unnamed", None, told)
+            self._settle("unasked", "unnamed", None, half)
         elif exchange.answers is not None:
-            self._answer(exchange.answers, told)
+            self._answer(exchange.answers, half)
         if exchange.asks:
-            self._ask(exchange.asks, told)
+            self._ask(exchange.asks, half)
         elif exchange.answers is None:
-            self._settle("unanswered", "unnamed", told, None)
+            self._settle("unanswered", "unnamed", half, None)
 
-    def _answer(self, key: str, told: Half) -> None:
+    def _answer(self, key: str, half: Half) -> None:
         """Pair an answer with the last question of its key; all of them count as answered from then on."""
         # One look, however many have the key.
         last = "SELECT max(number) FROM keys WHERE key = ? AND asked = ?"
-        found = f"SELECT number, told FROM halves WHERE number IN (({last}), ({last})) ORDER BY number DESC"
-        question = self._database.execute(found, (key, OPEN, key, ANSWERED)).fetchone()
+        query = f"SELECT number, told FROM halves WHERE number IN (({last}), ({last})) ORDER BY number DESC"
+        question = self._database.execute(query, (key, OPEN, key, ANSWERED)).fetchone()
         if question is None:
-            self._keep((key,), told, asked=False)
+            self._keep((key,), half, asked=False)
             return
         # Each question is marked but once, however many answers have the key.
         marked = "SELECT number FROM keys WHERE key = ? AND asked = ?"
         self._database.execute(f"UPDATE halves SET paired = 1 WHERE number IN ({marked})", (key, OPEN))
         self._database.execute("UPDATE keys SET asked = ? WHERE key = ? AND asked = ?", (ANSWERED, key, OPEN))
-        self._settle("paired", "", _HALF.decode(question[1]), told)
+        self._settle("paired", "", _HALF.decode(question[1]), half)
 
-    def _ask(self, keys: Sequence[str], told: Half) -> None:
+    def _ask(self, keys: Sequence[str], half: Half) -> None:
         """Keep a question, and pair the answers that came before it."""
-        number = self._keep(keys, told, asked=True)
+        number = self._keep(keys, half, asked=True)
         waiting = "SELECT number, told FROM keys JOIN halves USING (number) WHERE key = ? AND keys.asked = ?"
         for key in keys:
             while answers := self._some(f"{waiting} ORDER BY number LIMIT ?", key, ANSWER, AT_ONCE):
                 for each, text in answers:
-                    self._settle("paired", "", told, _HALF.decode(text))
+                    self._settle("paired", "", half, _HALF.decode(text))
                     self._drop(each)
                 self._database.execute("UPDATE halves SET paired = 1 WHERE number = ?", (number,))
 
-    def _keep(self, keys: Sequence[str], told: Half, *, asked: bool) -> int:
+    def _keep(self, keys: Sequence[str], half: Half, *, asked: bool) -> int:
         number = self._database.execute(
             "INSERT INTO halves (asked, paired, due, told) VALUES (?, 0, ?, ?)",
-            (asked, self._clock() + self._wait, msgspec.json.encode(told).decode()),
+            (asked, self._clock() + self._wait, msgspec.json.encode(half).decode()),
         ).lastrowid
         assert number is not None
         side = OPEN if asked else ANSWER
@@ -270,8 +272,8 @@ class Exchanges:
         return rows
 
     def _give_up(self, halves: Iterable[tuple[int, int, int, str]], cause: Cause) -> None:
-        for number, asked, paired, told in halves:
-            half = _HALF.decode(told)
+        for number, asked, paired, text in halves:
+            half = _HALF.decode(text)
             if asked and not paired:
                 self._settle("unanswered", cause, half, None)
             elif not asked:
@@ -287,11 +289,11 @@ class Exchanges:
         self.undelivered += 1
 
     def _has(self, commit: Commit) -> bool:
-        found = (
+        cursors = (
             self._database.execute("SELECT 1 FROM commits WHERE app = ? AND version >= ?", (app, commit.version))
             for app in commit.apps
         )
-        return any(cursor.fetchone() is not None for cursor in found)
+        return any(cursor.fetchone() is not None for cursor in cursors)
 
     def _note(self, commit: Commit, query: str) -> None:
         """Note a batch, and forget those of its query before it, which never come again."""
@@ -314,10 +316,10 @@ class Exchanges:
 
 def _row(outcome: str, cause: str, settled: str, question: Half | None, answer: Half | None) -> PairRow:
     """Return the row of a pair, or of the one half that there is."""
-    told: dict[str, str | None] = {"cause": cause or None}
+    columns: dict[str, str | None] = {"cause": cause or None}
     for side, half in (("question", question), ("answer", answer)):
         if half is not None:
-            told.update({f"{side}_{name}": getattr(half, name) or None for name in PARTS_OF_A_SIDE})
+            columns.update({f"{side}_{name}": getattr(half, name) or None for name in PARTS_OF_A_SIDE})
     if answer is not None:
-        told |= {"relation": answer.relation or None, "correlation": answer.correlation or None}
-    return PairRow(outcome=outcome, settled=settled, **told)
+        columns |= {"relation": answer.relation or None, "correlation": answer.correlation or None}
+    return PairRow(outcome=outcome, settled=settled, **columns)

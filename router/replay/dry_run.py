@@ -34,17 +34,17 @@ def verdicts(plan: Plan, letters: Sequence[Letter]) -> list[Verdict]:
     if not letters:
         return []
     rows = rows_of(letters).select(list(INBOX_COLUMNS)).combine_chunks().to_batches()[0]
-    outcomes, _ = outcome_lists("letters", plan.judge, rows)
+    judged, _ = outcome_lists("letters", plan.judge, rows)
     routes = plan.settings.routes
-    made: list[Verdict] = []
-    for letter, found in zip(letters, outcomes.to_pylist(), strict=True):
-        dead = next((each for each in found if each["route"] < 0), None)
-        if dead is not None or not found:
-            told = dead or {"reason": letter.reason, "detail": "nothing came of it"}
-            made.append(Verdict(letter.id, None, (), told["reason"], told["detail"] or ""))
+    results: list[Verdict] = []
+    for letter, outcomes in zip(letters, judged.to_pylist(), strict=True):
+        dead = next((each for each in outcomes if each["route"] < 0), None)
+        if dead is not None or not outcomes:
+            cause = dead or {"reason": letter.reason, "detail": "nothing came of it"}
+            results.append(Verdict(letter.id, None, (), cause["reason"], cause["detail"] or ""))
         else:
-            made.append(Verdict(letter.id, found[0]["message"], tuple(routes[found[0]["route"]].to)))
-    return made
+            results.append(Verdict(letter.id, outcomes[0]["message"], tuple(routes[outcomes[0]["route"]].to)))
+    return results
 
 
 def in_turn(judged: Sequence[Verdict], turns: Turns) -> Iterator[Verdict]:

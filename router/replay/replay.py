@@ -306,14 +306,14 @@ class _Run:
 
     def _letters(self, ids: Sequence[str]) -> list[Letter]:
         """Return letters by id, in that order; those that are gone are left out."""
-        left, found = set(ids), {}
+        left, by_id = set(ids), {}
         for letter in read_letters(self._settings):
             if letter.id in left:
-                found[letter.id] = letter
+                by_id[letter.id] = letter
                 left.remove(letter.id)
                 if not left:
                     break
-        return [found[letter] for letter in ids if letter in found]
+        return [by_id[letter] for letter in ids if letter in by_id]
 
     def _opened(self) -> Replayer:
         """Start Spark when it is first needed. Its hold is on a folder of its own: a router may run beside it."""

@@ -40,7 +40,7 @@ class SingleReplays:
         self._base = base
         self._lock = threading.Lock()
         self._loads: Loads | None = None
-        self._told: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._recent: deque[dict[str, Any]] = deque(maxlen=KEPT)
 
     def begin(self, spark: SparkSession) -> None:
         """Replay in this session from now on; before there is none, nothing is replayed."""
@@ -64,7 +64,7 @@ class SingleReplays:
         }
 
     def replay(self, plan: Plan, letter: Letter) -> dict[str, Any]:
-        """Begin to replay a letter, and return how that stands; :meth:`told` says how it went on.
+        """Begin to replay a letter, and return how that stands; :meth:`recent` says how it went on.
 
         Raises:
             RouterError: another replay of ours is under way, or the router is not running.
@@ -73,10 +73,10 @@ class SingleReplays:
             loads = self._loads
             if loads is None:
                 raise RouterError("the router is not running its queries now", hint="try again when it is ready")
-            if any(each["state"] == "running" for each in self._told):
+            if any(each["state"] == "running" for each in self._recent):
                 raise RouterError("another letter is being replayed", hint="try again when it is done")
             entry = {"letter": letter.id, "began": _now(), "state": "running", "outcome": None, "detail": ""}
-            self._told.append(entry)
+            self._recent.append(entry)
         _log.info("dead letter is replayed, as the status page asked", letter=letter.id)
         work = threading.Thread(target=self._run, args=(plan, letter, loads, entry), name="replay", daemon=True)
         try:
@@ -86,23 +86,23 @@ class SingleReplays:
                 entry |= {"state": "failed", "detail": str(error)}
         return dict(entry)
 
-    def told(self) -> list[dict[str, Any]]:
+    def recent(self) -> list[dict[str, Any]]:
         """Return how the last replays went, newest first."""
         with self._lock:
-            return [dict(each) for each in reversed(self._told)]
+            return [dict(each) for each in reversed(self._recent)]
 
     def _run(self, plan: Plan, letter: Letter, loads: Loads, entry: dict[str, Any]) -> None:
         notes = _Notes()
         try:
-            told = _outcome(replay_one(plan, self._base, letter, notes, loads), notes)
+            result = _outcome(replay_one(plan, self._base, letter, notes, loads), notes)
         except RouterError as error:
-            told = {"state": "failed", "detail": str(error)}
+            result = {"state": "failed", "detail": str(error)}
         except Exception as error:
             # Whatever it is, the stream goes on: the batch in hand is finished by the next replay.
             _log.exception("a replay from the status page failed")
-            told = {"state": "failed", "detail": f"{type(error).__name__}; the log says why"}
+            result = {"state": "failed", "detail": f"{type(error).__name__}; the log says why"}
         with self._lock:
-            entry |= told
+            entry |= result
         _log.info("replay that the status page asked for has ended", **entry)
 
 
