@@ -16,7 +16,7 @@ from catalog.values import over_websockets
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One server, and who we are there; ``scheme`` is the one that says whether TLS is spoken. Texts have no login."""
+    """One server and our login there; ``scheme`` says whether TLS is used. The text form leaves the login out."""
 
     scheme: str
     host: str
@@ -39,9 +39,9 @@ class Address:
 class AddressForm:
     """How one protocol writes addresses: ports by scheme, without TLS (``plain``) and with it (``secure``).
 
-    An address without a scheme is one of ``bare``, where that is allowed. With ``raised``, settings for TLS make plain
-    addresses use it: a login that somebody meant to protect must not leave in the clear. The texts say what is wrong
-    with an address; ``{address}`` in them is without login.
+    An address without a scheme has the scheme ``bare``, unless that is empty. With ``raised``, settings for TLS make
+    plain addresses use it: a login that somebody meant to protect must not leave in the clear. The texts say what is
+    wrong with an address; ``{address}`` in them is without login.
     """
 
     protocol: str
@@ -72,7 +72,7 @@ class AddressForm:
         """Split an address; *tls* is whether there are settings for TLS.
 
         Raises:
-            GatewayError: it is none of this protocol's.
+            GatewayError: it is not an address of this protocol.
         """
         scheme, mark, place = uri.strip().partition("://")
         scheme, place = (scheme.lower(), place) if mark else (self.bare, scheme)
@@ -99,7 +99,7 @@ def addresses_of(form: AddressForm, connection: Connection) -> tuple[Address, ..
     """Return the addresses of a connection, in the order in which they are tried; all but those over WebSockets.
 
     Raises:
-        GatewayError: one is none of this protocol's, or all are over WebSockets.
+        GatewayError: one is not an address of this protocol, or all are over WebSockets.
     """
     uris = [uri for uri in connection.uris if not over_websockets(uri)]
     if connection.uris and not uris:
@@ -117,7 +117,7 @@ def with_login(address: Address, login: Login) -> Address:
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
-    """Return the context of a client, which checks certificates and host names always.
+    """Return the TLS context of a client; it always checks certificates and host names.
 
     Raises:
         GatewayError: a certificate or key cannot be used; names the file.

@@ -1,7 +1,7 @@
-"""Threads that work beside the stream for as long as a router runs, and that no fault of their own ends.
+"""Threads that work beside the stream for as long as a router runs; a fault does not end them.
 
-What runs here has nobody waiting for it: a thread that dies in silence would leave tables unmerged or senders without
-an answer until the next restart. So a fault is logged and counted, and the work begins again after a pause.
+Nobody waits for these threads: one that died silently would leave tables unmerged or senders without an answer until
+the next restart. So a fault is logged and counted, and the work begins again after a pause.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STEADY_SECONDS: Final = 60.0
 """Work that lasted this long before a fault begins again after the shortest pause."""
 _logger = logging.getLogger(__name__)
 PARTS: Final = ("gateway", "inbox", "inbox-compactor", "kafka-inbox", "upkeep", "dead-letter-retention")
-"""What there is of this kind in every router; each is counted from 0, so that a first fault shows up in a rate."""
+"""The threads of this kind in every router; each count starts at 0, so that a first fault shows up in a rate."""
 _faults: Counter[str] = Counter(dict.fromkeys(PARTS, 0))
 _lock = threading.Lock()
 
@@ -40,7 +40,7 @@ class Background:
     """A daemon thread that runs *work* until that returns, again after each fault.
 
     ``part`` names it in counts, which begin once it is started, ``name`` in the list of threads. *work* must be safe to
-    begin again after any exception, and is to return soon after :meth:`ask_to_end`, which it learns by its own means.
+    begin again after any exception. It must return soon after :meth:`ask_to_end`, and notice that call itself.
     """
 
     def __init__(self, part: str, work: Callable[[], None], *, name: str = "") -> None:

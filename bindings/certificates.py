@@ -1,4 +1,4 @@
-"""When our own certificates end, as a metric: what a connection shows is of no use a second later."""
+"""When our own certificates expire, as a metric: one second later no connection can use them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGEST: Final = 1 << 20
 class CertificateCollector(Collector):
     """Tells when certificates end, by the keys of the settings that name their files; the first of a chain counts.
 
-    Those of *kept* are read once, as who shows them does; those of *renewed* anew whenever their files change.
+    Files of *kept* are read once, as the server that shows them does; files of *renewed* whenever they change.
     """
 
     def __init__(self, kept: Mapping[str, Path], renewed: Mapping[str, Path] | None = None) -> None:
@@ -31,7 +31,7 @@ class CertificateCollector(Collector):
         self._seen: dict[str, tuple[int, float | None]] = {}
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Tell the registry the name, which it then keeps others from taking."""
+        """Give the registry the name, so that no other collector can take it."""
         yield self._family()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -68,7 +68,7 @@ def end_of(pem: str) -> float:
     block = _PEM.search(pem)
     if block is None:
         raise ValueError("there is no certificate")
-    # The standard library tells the end of a peer's certificate alone; the way to it is short (RFC 5280, 4.1).
+    # The standard library gives the end of a peer's certificate only; finding it takes few steps (RFC 5280, 4.1).
     certificate = _part(ssl.PEM_cert_to_DER_cert(block[0]), _SEQUENCE)[0]
     rest = _part(certificate, _SEQUENCE)[0]
     if rest[:1] == bytes((_VERSION,)):
@@ -84,7 +84,7 @@ def _end_of(path: Path) -> float | None:
         with path.open("rb") as file:
             return end_of(file.read(_LARGEST).decode("ascii", "replace"))
     except (OSError, ValueError):
-        return None  # Who is to show it says what is wrong with it.
+        return None  # The server that shows the certificate reports what is wrong with it.
 
 
 def _part(text: bytes, kind: int | None = None) -> tuple[bytes, bytes]:

@@ -1,4 +1,4 @@
-"""Events for Python callers, as the ``cloudevents`` SDK has them; no record of the router takes this way."""
+"""Events for Python callers, as the ``cloudevents`` SDK has them; the router itself does not use them."""
 
 from __future__ import annotations
 

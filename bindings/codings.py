@@ -11,9 +11,9 @@ from bindings.parts import Parts
 
 NAME: Final = "content-encoding"
 KEYS: Final = frozenset({f"headers.{NAME}", f"properties.{NAME}", f"user_properties.{NAME}"})
-"""The parts that say it."""
+"""The parts that name the coding."""
 
 
 def coding_of(parts: Parts) -> str:
-    """Return the content coding of a message's body, empty when it names none; of several the first counts."""
+    """Return the content coding of a message's body, empty when it names none; the first of several counts."""
     return next((part.text or "" for part in parts if part.key in KEYS and part.value is not None), "")

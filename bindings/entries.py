@@ -1,7 +1,7 @@
 """Named entries of many records at once: header lists as columns, read without a look at each row.
 
-A record has a list of entries, each with a name and bytes. Producers share their names, so whatever a name alone tells
-is asked once for each distinct name of a batch, and looked up for its entries.
+A record has a list of entries, each with a name and bytes. Producers share their names. So what depends on a name alone
+is computed once for each distinct name of a batch, and looked up for its entries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What gateways of brokers have in common: how they are told where to connect, and what they promise.
+"""What gateways of brokers have in common: how their connections are described, and what they promise.
 
 A gateway is a client of one broker that takes messages and stores them in the inbox. It acknowledges a message after it
 is on disk, never before; what it has not acknowledged the broker delivers again. HTTP, whose gateway is a server, has
@@ -84,8 +84,8 @@ class Limits:
 
     No protocol of brokers can refuse a message for its size, so one of more than ``max_body_bytes`` is stored whole all
     the same, with a part ``oversized`` whose value is the number of bytes as text; the router dead-letters it.
-    ``max_in_flight`` messages are held between arrival and disk; past them the broker is told to wait (receive
-    maximum, credit, pull size).
+    ``max_in_flight`` messages are held between arrival and disk; past them the broker has to wait (receive maximum,
+    credit, pull size).
     """
 
     max_body_bytes: int = 2**20
@@ -130,7 +130,8 @@ class Gateway(Protocol):
         """Begin to connect, and return at once: a broker that is away is waited for, with backoff and jitter.
 
         Raises:
-            GatewayError: something that no waiting mends: a certificate that cannot be read, an address of no form.
+            GatewayError: something that waiting does not repair: a certificate that cannot be read, a malformed
+            address.
         """
         ...
 
@@ -144,4 +145,4 @@ class Gateway(Protocol):
 
 
 class GatewayError(Exception):
-    """A gateway that can never work as it is told; the message names the thing and the remedy."""
+    """A gateway that can never work with its settings; the message names what is wrong, and the remedy."""

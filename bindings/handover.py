@@ -26,7 +26,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Owner(Protocol[M]):
-    """Who answers for messages; called within :meth:`Handover.advance`."""
+    """The owner of messages, which answers their senders; called within :meth:`Handover.advance`."""
 
     def stored(self, messages: Sequence[M]) -> None:
         """Acknowledge these: they survive a crash from now on."""
@@ -80,7 +80,7 @@ class Handover(Generic[M]):
 
     @property
     def pause(self) -> float:
-        """The seconds that the store is left alone for, since it failed."""
+        """Seconds for which nothing is sent to the store, since it failed."""
         return max(0.0, self._retry_at - time.monotonic())
 
     def advance(self) -> None:
@@ -118,7 +118,7 @@ class Handover(Generic[M]):
             done.set_exception(error)
         self._sent.append((group, done))
         self._under_way += len(group)
-        wake = self._wake  # and nothing that is held: who answers messages may have to drop them on its own thread
+        wake = self._wake  # and nothing that is held: the owner may have to drop messages on its own thread
         done.add_done_callback(lambda _done: wake())
 
     def _settle(self, group: list[M], done: Future[None]) -> None:

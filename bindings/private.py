@@ -20,12 +20,12 @@ _STATUS: Final = Path("/proc/self/status")
 
 
 def open_to(readers: Readers) -> None:
-    """Let no file that this process makes from now on be read beyond *readers*; a narrower umask stays as it is."""
+    """Keep files that this process makes from now on from all but *readers*; a stricter umask stays as it is."""
     os.umask(os.umask(0o077) | _DENIED[readers])
 
 
 def umask() -> int:
-    """Return what this process denies others of the files that it makes."""
+    """Return the umask: the rights that this process denies others on the files that it makes."""
     with suppress(OSError, ValueError):
         return int(_STATUS.read_bytes().partition(b"\nUmask:")[2].partition(b"\n")[0], 8)
     mask = os.umask(0o077)  # Not Linux: for a moment, other threads deny more.
@@ -92,7 +92,7 @@ def replaced(path: Path, temporary: Path, *, private: bool = True, anew: bool = 
 
 
 def narrow(root: Path) -> int:
-    """Take every right from others than the owner below *root*, itself included; return how many entries had some.
+    """Remove all rights of others than the owner from *root* and what is below; return how many entries had some.
 
     Links are left alone. An entry that vanishes meanwhile is no fault.
 

@@ -92,7 +92,7 @@ BINDINGS: Final[dict[str, Binding]] = {
 
 
 CARRIED: Final = tuple(dict.fromkeys(f"{binding.headers}." for binding in BINDINGS.values()))
-"""What keys of parts begin with that are headers, which go on with a message."""
+"""The beginning of keys of parts that are headers; headers are passed on with a message."""
 
 
 def binding_of(protocol: str) -> Binding | None:

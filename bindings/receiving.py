@@ -1,7 +1,7 @@
 """The receiving side of protocols with brokers: what to subscribe to for an endpoint, and the gateway that does.
 
-Each says it in its folder, and :data:`bindings.protocols.BINDINGS` names it. How gateways of brokers behave is in
-:mod:`bindings.gateways`.
+Each protocol has it in its folder, and :data:`bindings.protocols.BINDINGS` names it. How gateways of brokers behave is
+in :mod:`bindings.gateways`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from catalog.values import text_of
 class Receiving:
     """How messages of one protocol are taken from brokers.
 
-    ``addresses`` returns what to subscribe to for an endpoint (topic filters, nodes, subjects), the widest ones only,
-    and nothing where nothing says: what the endpoint's options name, else the path of its address, else a filter for
-    each definition expected there (JUDGING.md#sources). It raises ValueError, with what is wrong, for an option
-    or path that is no such thing. ``overlap`` tells whether one message may come by both of two addresses. ``gateway``
-    makes what does not connect before its start, and raises GatewayError for a subscription that can never work.
+    ``addresses`` returns what to subscribe to for an endpoint (topic filters, nodes, subjects), the widest ones only:
+    what the endpoint's options name, else the path of its address, else a filter for each definition expected there
+    (JUDGING.md#sources), else nothing. It raises ValueError, with what is wrong, for a malformed option or path.
+    ``overlap`` tells whether one message may come by both of two addresses. ``gateway`` makes what does not connect
+    before its start, and raises GatewayError for a subscription that can never work.
     """
 
     addresses: Callable[[Endpoint, Catalog], tuple[str, ...]]

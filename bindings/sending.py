@@ -61,7 +61,7 @@ class SendingClient(Protocol[M_contra]):
 
         Raises:
             Unsettled: the server takes nothing now; send again.
-            GatewayError: an address, certificate or login that no waiting mends.
+            GatewayError: an address, certificate or login that waiting does not repair.
         """
         ...
 
@@ -76,7 +76,7 @@ Publisher = SendingClient[Outbound]
 
 @dataclass(frozen=True, slots=True)
 class Translating(Generic[M]):
-    """Keeps :data:`Publisher` over a *client* whose messages have a form of their own."""
+    """A :class:`Publisher` that uses a *client* with its own form of messages."""
 
     client: SendingClient[M]
     message_of: Callable[[Outbound], M]
@@ -123,7 +123,7 @@ class Sending:
     scalars: ClassVar[tuple[str, ...]] = ()
     """Options of an endpoint that are parts of each message, unless a definition has them."""
     least: ClassVar[Mapping[str, int]] = {}
-    """Parts whose numbers are raised to these: what is to be confirmed cannot be sent otherwise."""
+    """Parts whose numbers are raised to these: with lower ones nothing would be confirmed."""
     blobs: ClassVar[frozenset[str]] = frozenset()
     """Options that are bytes by the protocol, and base64 in a record, whatever type is declared."""
     texts: ClassVar[tuple[str, ...]] = ("headers.",)
@@ -159,8 +159,8 @@ class Sending:
     def channel(self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False) -> dict[str, str]:
         """Return where a record goes by its channel, for what the definition itself leaves open; values are templates.
 
-        Without an endpoint, or one that says it, the address is the name of the message. *connected* tells that the
-        record is sent to the endpoint's own addresses, whose paths count then.
+        Without an endpoint, or one that says it, the address is the name of the message. With *connected* the record is
+        sent to the endpoint's own addresses, whose paths count then.
         """
         options = endpoint.options if endpoint else {}
         return {self.address: str(options.get(self.address) or definition.messageid)} if self.address else {}

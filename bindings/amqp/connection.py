@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Shared:
-    """What the connections of one gateway have in common, one after the other.
+    """What the successive connections of one gateway share.
 
     ``kept`` are rows whose sender had settled them before they arrived, and that the store refused: nobody would send
     them again. ``trouble`` is what the gateway says; ``opened`` whether the last connection came about.
@@ -225,7 +225,7 @@ class ReceivingConnection(Handler):
             self._report()
 
     def _probe(self) -> None:
-        """See with one message a link whether the store takes some again."""
+        """Try with one message of each link whether the store takes messages again."""
         if pause := self._handover.pause:
             self._later(pause, self._probe)
             return

@@ -37,7 +37,7 @@ _DIGITS: Final = 40
 
 
 def typed_value(prop: Property, text: str) -> Typed:
-    """Return the value that *text* stands for; a string when it is none of the type, as its reader will find out."""
+    """Return the value that *text* stands for; a string when it does not fit the type; the receiver will notice."""
     kind = _kind(prop, text)
     if prop.type == "binary" and kind in ("string", "symbol"):
         return _bytes_as_text(kind, binary_value(text))

@@ -16,7 +16,7 @@ from bindings.backoff import Backoff
 from bindings.gateways import Connection, GatewayError, Tls
 
 HEARTBEAT_SECONDS: Final = 30.0
-"""A peer that is silent for so long is gone; both sides send empty frames in between."""
+"""A peer that is silent for so many seconds is gone; both sides send empty frames in between."""
 FIRST_WAIT_SECONDS: Final = 0.2
 LONGEST_WAIT_SECONDS: Final = 15.0
 MAX_REASON: Final = 300
@@ -34,7 +34,7 @@ class Dialer:
     certificate; else ANONYMOUS. TLS always checks the chain and the host name.
 
     Raises:
-        GatewayError: an address of no form, or without TLS where certificates are given, a certificate that cannot be
+        GatewayError: a malformed address, or one without TLS where certificates are given, a certificate that cannot be
             read, properties that are no map.
     """
 

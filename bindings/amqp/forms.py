@@ -23,7 +23,7 @@ from catalog.values import instant
 TYPES: Final = "types"
 """The part that has the types."""
 OBVIOUS: Final = frozenset(("string", "boolean", "binary", "long", "double"))
-"""Types that the JSON form of a value tells by itself."""
+"""Types that the JSON form of a value shows by itself."""
 _NUMBERS: Final = frozenset(("byte", "ubyte", "short", "ushort", "int", "uint", "long", "ulong", "timestamp"))
 _RAW: Final = frozenset(("decimal32", "decimal64", "decimal128", "string", "symbol"))
 """Types whose values may come as bytes: decimals, and texts that are no UTF-8."""
@@ -35,7 +35,7 @@ _LAST: Final = (datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC) - _EPOCH)
 
 
 def part(key: str, typed: Typed, types: dict[str, str], usual: str | None = None) -> Part | None:
-    """Return a value as a part, and add to *types* what its form does not tell; ``null`` is no part.
+    """Return a value as a part, and add to *types* what its form does not show; ``null`` is no part.
 
     ``usual`` is the type that the specification gives to the field.
     """
@@ -52,7 +52,7 @@ def part(key: str, typed: Typed, types: dict[str, str], usual: str | None = None
 
 
 def types_of(parts: Parts) -> dict[str, str]:
-    """Return what the part ``types`` of a record tells, by path; empty without one, and for one that is odd."""
+    """Return the AMQP types in the part ``types`` of a record, by path; empty without it, or if it is malformed."""
     encoded = next((part.value for part in parts if part.key == TYPES), None)
     try:
         return msgspec.json.decode(encoded, type=dict[str, str]) if encoded else {}
@@ -61,7 +61,7 @@ def types_of(parts: Parts) -> dict[str, str]:
 
 
 def typed_of(part: Part, types: Mapping[str, str]) -> Typed:
-    """Return the value that a part is, by what *types* say of it: what :func:`part` made a part of.
+    """Return the value of a part, with its type in *types*: the inverse of :func:`part`.
 
     Lists, maps and arrays come as strings of their JSON text: no sender here makes one.
     """
@@ -81,7 +81,7 @@ def typed_of(part: Part, types: Mapping[str, str]) -> Typed:
 
 
 def milliseconds(text: str) -> int | None:
-    """Return the time that a text is, as AMQP counts it since 1970; None for one that is none."""
+    """Return the time that a text names, in milliseconds since 1970; None for a text that is no time."""
     at = instant(text)
     return None if at is None else at // _NANOSECONDS
 
@@ -134,7 +134,7 @@ def json_form(typed: Typed, path: str, types: dict[str, str], usual: str | None 
 
 
 def moment(milliseconds: int) -> str | int:
-    """Return RFC 3339 text; a number that no such text can stand for is kept as it came."""
+    """Return RFC 3339 text; a number outside its range is kept as it is."""
     if not _FIRST <= milliseconds <= _LAST:
         return milliseconds
     at = _EPOCH + timedelta(milliseconds=milliseconds)

@@ -27,7 +27,7 @@ class AmqpGateway:
     """Takes the messages of some nodes; started once, stopped once. A ``bindings.gateways.Gateway``.
 
     Raises:
-        GatewayError: the connection or a subscription has something that no waiting mends.
+        GatewayError: the connection or a subscription has something that waiting does not repair.
     """
 
     def __init__(self, terms: Terms) -> None:
@@ -60,7 +60,7 @@ class AmqpGateway:
         """Begin to connect, and return at once.
 
         Raises:
-            GatewayError: an address, certificate, node or option that no waiting mends.
+            GatewayError: an address, certificate, node or option that waiting does not repair.
         """
         for subscription in self._subscriptions:
             check(subscription)

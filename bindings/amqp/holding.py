@@ -33,8 +33,8 @@ class Arrival:
     delivery: Delivery | None = None
 
     def let_go(self, outcome: int) -> None:
-        """Hold it no longer, and tell the broker what became of it; not when its link is gone, or attached anew: then
-        the broker has taken the message back.
+        """Release the message, and tell the broker its outcome; not when its link is gone or attached anew: then the
+        broker has taken the message back.
         """
         if self.inlet is None or self.receiver is None or self.inlet.receiver is not self.receiver:
             return
@@ -47,7 +47,7 @@ class Arrival:
 class Holding:
     """The messages held for one connection, all on its thread; see :class:`bindings.handover.Owner`.
 
-    ``kept`` are the rows that nobody would send again, left by the connection before and to be left to the next.
+    ``kept`` are the rows that nobody would send again; each connection leaves them to the next one.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ def check(subscription: Subscription) -> None:
     """Make sure that a subscription can be attached.
 
     Raises:
-        GatewayError: it has no address, or an option of no meaning.
+        GatewayError: it has no address, or an option has an unknown value.
     """
     if not subscription.address:
         raise GatewayError(f"{subscription.endpoint} has no AMQP node; give the endpoint the option node")
@@ -74,7 +74,7 @@ class Inlet:
         self._attempts = 0
 
     def attach(self, container: Container, connection: proton.Connection) -> None:
-        """Ask the broker for the link. It is served once the handler hears of its remote opening."""
+        """Ask the broker for the link. The broker serves it once the handler gets its remote opening."""
         self._attempts += 1
         name = self._name if self._durable else f"{self._name}|{self._attempts}"
         terms = _Terms(self.subscription, self._durable)

@@ -16,7 +16,8 @@ EVENT: Final = "mail"
 class Mailbox:
     """Of one container, for the time that it runs. What is posted after :meth:`close` is dropped.
 
-    Many posts before the container looks cost one wake-up, so that its pipe can never fill and block who posts.
+    Many posts before the container looks cost one wake-up, so that its pipe can never fill and block the posting
+    thread.
     """
 
     def __init__(self) -> None:

@@ -59,7 +59,7 @@ class AmqpMessage:
     :class:`Typed`, which names the AMQP type; a property without one gets the type that the specification gives it.
     ``header`` goes by the names there as well; without ``durable`` in it the message is durable, which asks the
     broker to keep it through a crash. The body is one data section; None sends none.
-    ``lane`` names what the message keeps its order with when the broker ends the connection at another.
+    Messages of one ``lane`` keep their order when the broker ends the connection at another message.
     """
 
     address: str
@@ -75,7 +75,7 @@ class AmqpMessage:
 
 
 def message_of(message: Outbound) -> AmqpMessage:
-    """Return the client's message, each value of the type that its part and the part ``types`` tell."""
+    """Return the client's message; part and the part ``types`` give the type of each value."""
     types = types_of(message.parts)
     sections: dict[str, dict[str, Any]] = {section: {} for section in AMQP_SECTIONS}
     for part in message.parts:

@@ -45,7 +45,7 @@ Refused = tuple[int, str, str]
 
 
 class _Terms(SenderOption):
-    """At least once; and every outcome is understood: a broker not told so would end the link to refuse a message."""
+    """At least once, and we understand every outcome: without this, a broker would end the link to refuse a message."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._properties = properties
@@ -64,10 +64,10 @@ class _Terms(SenderOption):
 
 
 class LinkLost(Exception):
-    """A job that did not come to its end; the text says why. What it did not settle is to be sent again.
+    """A job that was cut off; the text says why. Messages that it did not settle have to be sent again.
 
-    ``ended`` when the broker ended connection or link with messages under way, and says nothing that is no message's
-    fault; ``sure`` when it says that what it was sent is at fault.
+    ``ended`` when the broker ended connection or link with messages under way, and names no cause beside messages;
+    ``sure`` when it says that what it was sent is at fault.
     """
 
     def __init__(self, reason: str, *, ended: bool = False, sure: bool = False) -> None:
@@ -80,8 +80,8 @@ class LinkLost(Exception):
 class Job:
     """Messages (place, node, bytes) to send, and the future of those that the broker refused.
 
-    The future fails with LinkLost when something happened after which nothing is known of a message; ``accepted`` and
-    ``refused`` have those of which something is.
+    The future fails with LinkLost when the outcome of a message stays unknown; ``accepted`` and ``refused`` then have
+    the messages whose outcome is known.
     """
 
     messages: list[tuple[int, str, bytes]]
@@ -105,7 +105,7 @@ class _Node:
 class Outlet(Handler):
     """See the module. :meth:`live` is its thread; :meth:`submit` and :meth:`close` are for others.
 
-    ``properties`` are told to the broker of every link.
+    The broker gets ``properties`` with every link.
     """
 
     def __init__(

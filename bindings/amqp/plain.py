@@ -1,8 +1,8 @@
-"""The short way through the sections that most messages are made of: short ASCII texts, without a value for each step.
+"""A quick reader of the sections that most messages are made of, short ASCII texts; it makes no value at each step.
 
 Nothing here decides anything: a section that is not as expected gives None, and the readers of
-:mod:`bindings.amqp.sections` take it from its start, with all that they know of odd values and of errors. What is
-returned is what they would return; a property test holds the two ways equal.
+:mod:`bindings.amqp.sections` read it from its start, with odd values and errors. Both return the same; a property test
+holds them equal.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from bindings.parts import Part
 
 _STRING: Final = 0xA1
 _CODES: Final[Mapping[str | None, int]] = {None: _STRING, "string": _STRING, "symbol": 0xA3}
-"""By the usual type of a field, what a short text begins with whose type need not be noted."""
+"""By the usual type of a field, the first byte of a short text of that type, which need not be noted."""
 _NONE: Final = -1
 _INNER: Final = 1
-"""How deep the values of a list or map are that is no value of another."""
+"""The depth of values in an outermost list or map."""
 
 Taken = tuple[list[Part], dict[str, str], int]
-"""The parts of a section, the types that their forms do not tell, and the offset behind it."""
+"""The parts of a section, the types that their forms do not show, and the offset behind it."""
 
 
 def binary(data: bytes, at: int, end: int) -> tuple[bytes, int] | None:
@@ -38,7 +38,7 @@ def binary(data: bytes, at: int, end: int) -> tuple[bytes, int] | None:
 
 
 def texts(data: bytes, at: int, end: int, section: str) -> Taken | None:
-    """Return the parts of a map whose keys are short ASCII strings, each there once; None when it is another."""
+    """Return the parts of a map whose keys are short, distinct ASCII strings; None for any other map."""
     extent = _extent(data, at, end, 0xC1)
     if extent is None or extent[0] % 2:
         return None

@@ -17,7 +17,7 @@ from bindings.parts import JSON_KIND, InboxRow, Part
 
 PROTOCOL: Final = "AMQP/1.0"
 UNDECODABLE: Final = "undecodable"
-"""The part by which the gateway marks a message that is none: its value says why, the body has all its bytes."""
+"""The part by which the gateway marks bytes that are no message: its value says why, the body has all the bytes."""
 OVERSIZED: Final = "oversized"
 """The part by which every gateway marks a body past its limit; its value is the number of bytes."""
 
@@ -147,7 +147,7 @@ def _descriptor(data: bytes, at: int, end: int) -> tuple[str, int]:
 
 
 def _plain(draft: _Draft, section: str, data: bytes, at: int, end: int) -> int:
-    """Take a section the short way and return the offset behind it; 0 when it has to be read in full."""
+    """Read a section by the quick reader and return the offset behind it; 0 when it has to be read in full."""
     if section == "data":
         body = binary(data, at, end)
         if body is None:

@@ -42,10 +42,10 @@ class AmqpSender:
     """Sends to any nodes of one broker. It connects when it is first needed, and anew after a connection was lost.
 
     ``timeout`` seconds bound one exchange with the broker, connecting included. At most ``max_in_flight`` messages are
-    without an answer at any time. Delivery is at least once: after a Unsettled messages may arrive twice.
+    without an answer at any time. Delivery is at least once: after :class:`Unsettled` messages may arrive twice.
 
     Raises:
-        GatewayError: the connection has something that no waiting mends.
+        GatewayError: the connection has something that waiting does not repair.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class AmqpSender:
     def send(self, messages: Sequence[AmqpMessage]) -> list[Refusal | None]:
         """Send messages, in order for each node, and wait: None for one that was accepted, else why it never will be.
 
-        Those of other lanes go before one at which the broker ends the connection.
+        Messages of other lanes may overtake one at which the broker ends the connection.
 
         Raises:
             Unsettled: the broker cannot be reached, does not answer in time, or released a message.

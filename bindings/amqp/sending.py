@@ -33,7 +33,7 @@ class AmqpSending(Sending):
     most_bytes = 4096
 
     def option_parts(self, options: Iterable[tuple[Property, str]]) -> list[Part]:
-        """Return the parts for options and their texts, with the AMQP types that parts do not tell."""
+        """Return the parts for options and their texts, with the AMQP types that parts do not show."""
         types: dict[str, str] = {}
         parts: list[Part] = []
         for prop, text in options:
@@ -49,7 +49,7 @@ class AmqpSending(Sending):
         return expand(node) if node else to or ""
 
     def carries_bytes(self, key: str) -> bool:
-        """Always True: types are minded when a message is encoded."""
+        """Always True: types are checked when a message is encoded."""
         return True
 
     def header(self, name: str, part: Part) -> Part | None:

@@ -46,7 +46,7 @@ _TYPED: Final = r"^(?:true|false|-?[0-9]+)$"
 class _Roles:
     """What names mean, by their number.
 
-    ``attributes`` is the place of the attribute in ``places``, -1 for none; ``prefixed`` tells names below the prefix
+    ``attributes`` is the place of the attribute in ``places``, -1 for none; ``prefixed`` marks names below the prefix
     of attributes, well-formed or not, ``malformed`` those of them that make an event invalid. ``encoded`` and ``typed``
     are as in the rule; ``contents`` are the names of the content type.
     """
@@ -63,13 +63,13 @@ class _Roles:
 class Envelopes:
     """The envelopes of the rows of *entries*.
 
-    ``rules`` are those of the groups of rows, by number, and ``binary`` tells which of them have binary mode.
+    ``rules`` are those of the groups of rows, by number, and ``binary`` marks which of them have binary mode.
 
-    ``odd`` tells the rows to be read by the exact codec; nothing else here means anything for them. Of the others
-    ``events`` tells the CloudEvents, and ``binary`` those of them in binary mode. ``types`` are the content types: of
+    ``odd`` marks the rows to be read by the exact codec; nothing else here means anything for them. Of the others
+    ``events`` marks the CloudEvents, and ``binary`` those of them in binary mode. ``types`` are the content types: of
     an event that of its data, else the native one; ``contents`` the entry that says it, -1 for none. ``structured``
-    tells the rows whose body is an event in JSON, ``sniffable`` those whose body may be one where a channel lets it:
-    of both kinds :meth:`hold` is told which are.
+    marks the rows whose body is an event in JSON, ``sniffable`` those whose body may be one where a channel lets it:
+    :meth:`hold` gets the rows of both kinds that are events.
     """
 
     def __init__(self, entries: PartEntries, rules: Sequence[AttributeRule], binary: Sequence[bool]) -> None:
@@ -122,7 +122,7 @@ class Envelopes:
 
     @property
     def from_json(self) -> Bool:
-        """Tell the events in JSON."""
+        """Mark the events in JSON."""
         return self.events & ~self.binary
 
     def data_or(self, bodies: pa.BinaryArray) -> pa.BinaryArray:
@@ -138,7 +138,7 @@ class Envelopes:
 
     @property
     def prefixed(self) -> Bool:
-        """By the numbers of names, which are below the prefix of attributes: of an event they are nothing else."""
+        """By the numbers of names, which are below the prefix of attributes; in events such names mean nothing else."""
         return self._roles.prefixed
 
     @property
@@ -158,7 +158,7 @@ class Envelopes:
         return types
 
     def _media(self) -> tuple[Bool, Bool]:
-        """Find rows odd whose media type is one of events, but that of one in JSON.
+        """Mark rows as odd whose media type is one of events, other than that of one event in JSON.
 
         Returns the rows with no media type, or that of JSON; and those with that of an event in JSON.
         """
@@ -171,7 +171,7 @@ class Envelopes:
         return plain, structured
 
     def _events(self) -> Bool:
-        """Tell the events in binary mode, which are those with a version."""
+        """Mark the events in binary mode: those with a version."""
         places, _ = self.entries.leading(self._called(VERSION))
         versions = self._texts[VERSION] = texts_of(self.entries.bytes_of(places))
         events = valid(versions)
@@ -189,7 +189,7 @@ class Envelopes:
         return np.flatnonzero(mine)
 
     def _hold_values(self) -> None:
-        """Find events odd that lack what events have, repeat an attribute, or whose values are not what is written."""
+        """Mark events as odd that lack a required attribute, repeat one, or have a value that needs decoding."""
         entries, mine = self.entries, self.attributes
         numbers = entries.numbers[mine]
         held = entries.values.take(pa.array(mine))
@@ -202,7 +202,7 @@ class Envelopes:
         self.odd |= self.events & ~pc.fill_null(sound, False).to_numpy(zero_copy_only=False)
 
     def _repeated(self, numbers: Int) -> Bool:
-        """Tell which rows have two entries for one attribute."""
+        """Mark rows that have two entries for one attribute."""
         owners, places = self.entries.owners[self.attributes], self._roles.attributes[numbers]
         repeated = np.zeros(self.entries.rows, bool)
         count = len(self._roles.places)
@@ -216,7 +216,7 @@ class Envelopes:
         return repeated
 
     def _doubtful(self, texts: pa.StringArray, mine: Int, numbers: Int) -> Bool:
-        """Tell values that are no text, that HTTP or NATS would decode, or whose type CloudEvents may lack."""
+        """Mark values that are no text, that HTTP or NATS would decode, or whose type CloudEvents may lack."""
         bad = ~valid(texts)
         if texts.null_count:
             texts = pc.fill_null(texts, "")

@@ -1,8 +1,7 @@
 """CloudEvents in JSON by columns: the second evaluation of :func:`bindings.events.decode_event`.
 
 Rows are *odd* where columns may not settle them, as in :mod:`bindings.columns.envelopes`: values with escapes or of
-types that an attribute has not, data in base64, events that break a rule. Being odd costs time, and changes nothing
-else.
+types that no attribute has, data in base64, events that break a rule. Being odd costs time, and changes nothing else.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ _WHOLE: Final = r"^-?[0-9]+$"
 class JsonEvents:
     """The events that bodies hold, in structured mode. No body is null.
 
-    ``odd`` tells the bodies to be read by the exact codec; nothing else here means anything for them. Of the others
-    ``events`` tells those that are an event, which are those with a version that is a text; the rest are JSON objects
+    ``odd`` marks the bodies to be read by the exact codec; nothing else here means anything for them. Of the others
+    ``events`` marks those that are an event: they have a version that is a text; the rest are JSON objects
     of another kind. ``owners``, ``codes`` and ``values`` are of the attributes, but for the content type, in the order
     of the text: the body of each, the place of its name in ``names``, and its text. ``types`` are the content types of
     the data, and ``data`` the data, both null for none.
@@ -86,7 +85,7 @@ class JsonEvents:
         return places
 
     def _hold(self, mine: Bool, quoted: Bool) -> None:
-        """Find events odd whose attributes are no such values, or that lack what events have."""
+        """Mark events as odd whose attributes have no valid value, or that lack a required attribute."""
         wrong = np.array([not ATTRIBUTE_NAME.fullmatch(name) for name in self.names], bool)
         texts = np.array([name in TEXTS for name in self.names], bool)
         bad = wrong[self._codes] | (texts[self._codes] & ~quoted) | np.isin(self._firsts, _NESTED)
@@ -128,7 +127,7 @@ def _taken(values: pa.BinaryArray, places: Int) -> pa.BinaryArray:
 
 
 def _escaped(values: pa.BinaryArray, asked: Bool) -> Bool:
-    """Tell which of the values that are asked for hold an escape."""
+    """Mark those of the *asked* values that hold an escape."""
     escaped = np.zeros(len(values), bool)
     escaped[holding(values, "\\")] = True
     return escaped & asked

@@ -39,7 +39,7 @@ _FEW: Final = 32
 class Members:
     """The members of the objects themselves, not of what they hold; ascending.
 
-    ``odd`` tells texts that are no JSON object, or one that the codec has to look at: names that repeat or hold an
+    ``odd`` marks texts that are no JSON object, or one that the codec has to look at: names that repeat or hold an
     escape, and what is beyond the limits here. They have no members. The value of member *i*, as it is written, is
     ``data[begins[i]:ends[i]]``; ``owners`` are the places of its text.
     """
@@ -69,7 +69,7 @@ def members_of(texts: pa.BinaryArray) -> Members:
 
 
 def _check(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> None:
-    """Find texts odd that are no JSON."""
+    """Mark texts that are no JSON as odd."""
     view, places, decode = held.data, bounds.tolist(), _CHECK.decode
     for at in np.flatnonzero(~odd).tolist():
         try:
@@ -108,7 +108,7 @@ def _owners(places: Int, bounds: Int) -> Int:
 
 
 def _find_no_objects(odd: Bool, held: npt.NDArray[np.uint8], brackets: Int, owners: Int) -> None:
-    """Find texts odd whose first bracket begins no object: lists, and values of other kinds."""
+    """Mark texts as odd whose first bracket begins no object: lists, and values of other kinds."""
     objects = np.zeros(len(odd), bool)
     leads = np.diff(owners, prepend=-1) != 0
     objects[owners[leads]] = held[brackets[leads]] == _OBJECT
@@ -158,7 +158,7 @@ class _Names:
         return Members(odd, mine[kept], names, places, held, begins[kept], stops[kept])
 
     def _find_repeated(self, brackets: Int, levels: Int, before: Int, codes: Int, distinct: int) -> None:
-        """Find texts odd of which an object, itself or within, has a name twice."""
+        """Mark texts as odd in which an object, at any depth, has a name twice."""
         at = levels[before]
         opening = _STEPS[self._held[brackets]] > 0
         for level in np.flatnonzero(np.bincount(at)).tolist():

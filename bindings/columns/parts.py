@@ -20,8 +20,8 @@ from bindings.entries import Bool, Entries, Int
 class PartEntries(Entries):
     """The parts of a batch: ``key``, ``value`` and ``type`` as in :class:`bindings.parts.Part`.
 
-    ``pairs`` are the distinct pairs of a row's group and a name; ``numbers`` tell the pair of every entry by its place
-    there.
+    ``pairs`` are the distinct pairs of a row's group and a name; ``numbers`` give the place there of every entry's
+    pair.
     """
 
     def __init__(self, lists: pa.ListArray, groups: Int) -> None:

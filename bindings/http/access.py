@@ -1,4 +1,4 @@
-"""Who may send: bearer tokens, users with passwords, and API keys, checked before anything else of a request is.
+"""Who may send: bearer tokens, users with passwords, and API keys. They are checked before anything else in a request.
 
 Credentials are compared as keyed digests, with all that are known and each in constant time, so that neither the time
 nor the answer tells how much of one was right, or whether a name exists. The validation handshake of webhooks needs
@@ -60,7 +60,7 @@ class Guard:
         """Return the name of the sender, from the request's head alone; None where everybody may send.
 
         Raises:
-            HttpProblem: 401, as it shows no credentials or none that are right.
+            HttpProblem: 401: it shows no credentials, or no valid ones.
         """
         if self._open:
             return None
@@ -81,7 +81,7 @@ class Guard:
             raise HttpProblem(HTTPStatus.FORBIDDEN, "these credentials are valid, but may not send to this path")
 
     def _shown(self, head: Head) -> Iterator[tuple[_Known, bytes]]:
-        """Yield each secret that a request shows, with those it may be; with none, if nobody here has such."""
+        """Yield each secret that a request shows, with the known digests of its kind, of which there may be none."""
         if self._keys and (key := head.header(self._header.lower().encode("ascii"))) is not None:
             yield self._keys, key
         if self._bearer and (token := token_of(head.query)) is not None:

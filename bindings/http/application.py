@@ -66,7 +66,7 @@ class GatewayApplication:
         self.stopping = False
 
     def admit(self, head: Head) -> AcceptedRequest | Reply:
-        """Return the message to come, or why there shall be none."""
+        """Return the message to come, or the reply that refuses it."""
         try:
             return self._admitted(head)
         except HttpProblem as problem:

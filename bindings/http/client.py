@@ -16,10 +16,10 @@ Version = Literal["1.1", "2"]
 
 
 class _NoCookies(httpx.Cookies):
-    """Keeps no cookies: a target could have us keep any number, and looking costs the square of the headers sent."""
+    """Keeps no cookies: a target could make us keep any number, and looking them up costs the square of the headers."""
 
     def extract_cookies(self, response: httpx.Response) -> None:
-        """Leave those of an answer where they are."""
+        """Ignore the cookies of an answer."""
 
 
 class _Client(httpx.Client):
@@ -44,7 +44,7 @@ def client(
 ) -> httpx.Client:
     """Return a client that checks certificates, follows no redirects, and reads no proxy from the environment.
 
-    With *reach* it connects to no address beyond that: what it asks for there fails with :class:`OutOfReach`.
+    With *reach* it connects to no address beyond that: such a request fails with :class:`OutOfReach`.
 
     Raises:
         OSError, ssl.SSLError: a certificate file that cannot be read.

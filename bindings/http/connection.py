@@ -1,6 +1,6 @@
-"""One connection of an HTTP server: requests are answered in turn, and every wait of it has an end.
+"""One connection of an HTTP server: requests are answered in turn, and every wait has a limit.
 
-A connection that is refused something with a body under way gets the answer at once; what follows is read and dropped
+When a request is refused while its body is under way, the answer goes out at once; what follows is read and dropped
 for :attr:`ServerLimits.linger` seconds, so that the sender sees the answer and not a reset.
 """
 
@@ -84,7 +84,8 @@ _UNREADY: Final = (Phase.ANSWER, Phase.LINGER, Phase.CLOSED)
 class HttpConnection(asyncio.Protocol):
     """See the module.
 
-    ``address`` is whom its client counts as; :meth:`expire` is due at ``deadline`` (loop time).
+    ``address`` is the address or network under which its client is counted; :meth:`expire` is due at ``deadline`` (loop
+    time).
     """
 
     def __init__(self, ledger: Ledger, address: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -108,7 +109,7 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def waiting(self) -> bool:
-        """Whether a request of it is whole and not yet answered."""
+        """Whether it has a complete request that is not yet answered."""
         return self.phase is Phase.ANSWER
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -188,7 +189,7 @@ class HttpConnection(asyncio.Protocol):
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is None
 
     def _pump(self) -> None:
-        """Go through what has come, until a request has to be waited for."""
+        """Handle what has arrived, until a request has to be waited for."""
         if self._pumping:
             return
         self._pumping = True

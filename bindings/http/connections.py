@@ -127,7 +127,7 @@ class Connections:
 
 
 def address_group(peer: Any) -> str:
-    """Return whom a client counts as: its address, or for IPv6 its network of 64 bits, which one host has whole."""
+    """Return what a client is counted under: its address, or its IPv6 network of 64 bits, which one host has whole."""
     address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:

@@ -1,4 +1,4 @@
-"""Metrics as an answer of HTTP: in the form that the watcher prefers (``Accept``), compressed if it takes that."""
+"""Metrics as an answer of HTTP: in the form that the client prefers (``Accept``), compressed if it accepts that."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMITS: Final = ServerLimits(
     header_timeout=10.0,
     request_timeout=10.0,
 )
-"""Few watch, and they ask for little."""
+"""Few clients ask for metrics, and their requests are small."""
 NO_STORE: Final = (b"cache-control", b"no-store")
 
 

@@ -1,4 +1,4 @@
-"""What one HTTP server bears, of each request and of all connections together."""
+"""The limits of one HTTP server: for each request, and for all connections together."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ def listen(host: str, port: int, who: str) -> socket.socket:
     """Return a listening socket; *who* is named in errors.
 
     Raises:
-        GatewayError: the address cannot be had.
+        GatewayError: the address is not available.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -24,7 +24,7 @@ def listen(host: str, port: int, who: str) -> socket.socket:
 
 
 def server_tls(certificate: Path | None, key: Path | None, clients: Path | None) -> ssl.SSLContext | None:
-    """Return what a server speaks TLS with, None when it shall not.
+    """Return the TLS context of a server; None when it serves without TLS.
 
     *certificate* and *key* are PEM files; with *clients*, certificates of authorities, a client needs one of theirs.
 

@@ -38,7 +38,7 @@ FIRST_PAUSE: Final = 0.2
 PATIENCE: Final = 2.0
 """Longest pause in seconds inside :meth:`HttpPoster.send`; a target that asks for more ends the call."""
 LONGEST_PAUSE: Final = 300.0
-"""Seconds of ``Retry-After`` that are believed."""
+"""Longest ``Retry-After`` that is obeyed, in seconds; a longer one counts as this."""
 _SHOWN: Final = 200
 _SHOWN_BYTES: Final = 1024
 
@@ -174,7 +174,7 @@ class HttpPoster:
                 status, detail, after = self._request(message)
             except httpx.TransportError as error:
                 trouble, after = f"{_target(message.url)} does not answer: {type(error).__name__}: {error}", None
-                late = isinstance(error, httpx.TimeoutException)  # it had its time, and others wait
+                late = isinstance(error, httpx.TimeoutException)  # it used up its time, and other messages wait
                 ended = ended and isinstance(error, ENDED)
             except httpx.InvalidURL as error:
                 return Refusal(f"cannot be sent: {error}")
@@ -198,14 +198,14 @@ class HttpPoster:
         raise _Ended(trouble) if ended and not run.trouble else Unsettled(trouble)
 
     def _request(self, message: OutRequest) -> tuple[int, str, float | None]:
-        """Return status, what the target says about it, and the seconds after which to try again if it tells."""
+        """Return status, what the target says about it, and the seconds after which to try again if it names them."""
         headers = [(name.encode("ascii"), value) for name, value in message.headers]
         with self._client.stream(message.method, message.url, headers=headers, content=message.body or b"") as answer:
             said = b""
             for chunk in answer.iter_raw(_SHOWN_BYTES):
                 said += chunk
                 if len(said) >= _SHOWN_BYTES:
-                    break  # The connection is closed rather than read to an end that nobody has promised.
+                    break  # The connection is closed: the rest of the answer may never end.
             return (
                 answer.status_code,
                 _detail(answer.reason_phrase, said),
@@ -276,7 +276,7 @@ def fault_of(message: OutRequest) -> str:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Return the seconds that a ``Retry-After`` header asks for (RFC 9110 section 10.2.3); None if it has no form."""
+    """Return the seconds that a ``Retry-After`` header asks for (RFC 9110 section 10.2.3); None if it is malformed."""
     if value is None:
         return None
     if value.strip().isdecimal() and len(value) < 12:

@@ -20,7 +20,8 @@ class Head(NamedTuple):
 
     ``length`` is what Content-Length says, None without one. ``keep_alive`` tells whether the client would send more
     requests on this connection, ``expects_continue`` whether it waits for 100 before it sends the body. ``peer`` is the
-    common name of the client's certificate, '' without one; ``address`` is whom it counts as.
+    common name of the client's certificate, '' without one; ``address`` is the address or network under which it is
+    counted.
     """
 
     method: str

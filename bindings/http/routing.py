@@ -51,7 +51,7 @@ class PathRoutes:
 
 
 class _Table:
-    """One state of the routes. What each path of plain text comes to is settled once, unless templates may take it."""
+    """One state of the routes. The outcome for each plain path is computed once, unless templates may take it."""
 
     def __init__(self, routes: Sequence[HttpRoute]) -> None:
         plain: dict[str, list[tuple[int, HttpRoute]]] = {}

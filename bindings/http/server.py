@@ -66,7 +66,7 @@ class HttpServer:
         self._tls = tls
         self._name = name
         self._connections = Connections(limits, _affordable(limits.max_connections))
-        # The parts of a ledger, asked for with every message.
+        # Part of :class:`Ledger`; used for every message.
         self.hold = self._connections.hold
         self.accepted = self._connections.accepted
         self.gone = self._connections.remove

@@ -1,4 +1,4 @@
-"""Routes that let more people in than a later route means to: the first of those that take a path decides."""
+"""Routes that let in more senders than a later route for the same path: the first route that takes a path decides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Pattern = tuple[str | None, ...]
 
 
 def shadows(routes: Sequence[HttpRoute]) -> Iterator[tuple[HttpRoute, HttpRoute]]:
-    """Yield each pair of an earlier and a later route where the earlier takes requests from whom the later bars.
+    """Yield each pair of an earlier and a later route where the earlier takes requests of senders that the later bars.
 
     That is so when some path and method suit both, and the earlier is open to all or to somebody whom ``users`` of the
     later does not name.

@@ -1,7 +1,7 @@
 """Messages on their way to the inbox: those of one turn of the server are one group.
 
-The store has each group at once, and commits all that it has together: so it never waits for the server while requests
-do, and many of them share one fsync. Everything here happens on the server's thread.
+The store gets each group at once and commits all that it has together. So it never waits for the server while requests
+wait for it, and many of them share one fsync. Everything here happens on the server's thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bindings.inbox.errors import InboxError, InboxRowError
 from bindings.parts import InboxRow
 
 Settle = Callable[[BaseException | None], None]
-"""Is told, on the server's thread, what became of a message: None when it is durable, else why it is not stored."""
+"""Called on the server's thread with the outcome of a message: None when it is durable, else why it is not stored."""
 
 
 class _Waiting(NamedTuple):

@@ -78,7 +78,7 @@ def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 class Compactor:
-    """One background thread that compacts the segments it is told of, so that appending never waits for it."""
+    """One background thread that compacts the segments it is given, so that appending never waits for it."""
 
     def __init__(self, inbox: str) -> None:
         self._inbox = inbox

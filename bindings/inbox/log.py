@@ -224,7 +224,7 @@ class PartitionLog:
         try:
             self._end_file.publish(self._end)
         except OSError as error:
-            # The rows are durable, so their senders are told so; readers see them with the next publish.
+            # The rows are durable, so their senders get their answer; readers see them with the next publish.
             _logger.warning("%s: durable end not published, will retry: %s", self._directory, error)
             self._unpublished = True
         else:

@@ -64,7 +64,7 @@ class InboxView:
         return InboxPosition(published.segment, published.rows)
 
     def count(self, partition: int, start: InboxPosition, end: InboxPosition) -> int:
-        """Return the number of rows from *start* to *end*; whoever counts has done with what lies before *start*.
+        """Return the number of rows from *start* to *end*; the caller no longer needs what lies before *start*.
 
         Raises:
             InboxDamaged: a segment between them is gone or broken.

@@ -1,4 +1,4 @@
-"""paho's client, told to do nothing by itself: no thread, no loop, no reconnecting, no acknowledgement of its own."""
+"""paho's client, set up to do nothing by itself: no thread, no loop, no reconnecting, no acknowledgement of its own."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from bindings.mqtt.messages import Delivery, MalformedPublish, Version, read_pub
 from bindings.mqtt.options import SessionOptions
 
 MAX_RECEIVE: Final = 65_535
-"""The largest receive maximum, and the one that holds where none is told."""
+"""The largest receive maximum, which also holds when the broker names none."""
 _AHEAD_BYTES: Final = 2**16
 VERSIONS: Final = {"MQTT/5.0": MQTTProtocolVersion.MQTTv5, "MQTT/3.1.1": MQTTProtocolVersion.MQTTv311}
 
 
 @dataclass(frozen=True, slots=True)
 class LinkTerms:
-    """On what terms we connect. ``clean``: the session begins and ends with the connection; else it lasts for
-    ``options.expiry`` seconds after it. ``receive`` is the receive maximum, which only MQTT 5 can tell a broker;
+    """The terms on which we connect. ``clean``: the session begins and ends with the connection; else it lasts for
+    ``options.expiry`` seconds after it. ``receive`` is the receive maximum, which only MQTT 5 can pass to a broker;
     ``tls`` is for addresses with TLS.
     """
 
@@ -40,7 +40,7 @@ class LinkTerms:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLimits:
-    """What a broker said of itself when it took the connection; without a word, all that MQTT allows.
+    """The limits that a broker named when it took the connection; those that it did not name are the widest of MQTT.
 
     ``receive`` messages that may be unconfirmed, ``packet`` bytes that one may have (None: any), ``qos`` the highest,
     ``retain`` whether it keeps messages, ``identifiers`` whether subscriptions may have one.
@@ -119,7 +119,7 @@ def client_for(terms: LinkTerms, address: Address, take: Callable[[Delivery], No
     """Return a client that is ready to connect to *address*, and gives *take* every message that arrives."""
     client = LinkClient(terms, take)
     client.on_socket_open = _send_at_once
-    # With a taker of this event paho queues what it sends, and all writing is done when the owner says so.
+    # With a handler of this event paho queues what it sends, and writes only when the owner says so.
     client.on_socket_register_write = _leave_to_owner
     client.max_inflight_messages = 0  # the owner counts; paho would go through all of them at each answer
     if address.tls:
@@ -150,7 +150,7 @@ def packed_size(properties: Properties) -> int:
 
 
 def limits_of(properties: Properties | None) -> BrokerLimits:
-    """Return what a CONNACK tells."""
+    """Return the limits that a CONNACK names."""
 
     def value_of(name: str, default: Any) -> Any:
         return getattr(properties, name, default)

@@ -28,7 +28,7 @@ class Connector:
         """Connect to the address whose turn it is, counted from 0 for ever; blocks for the network's time limits.
 
         Raises:
-            LinkError: nothing answers there, or it is not who it should be.
+            LinkError: nothing answers there, or the server's certificate is not valid for it.
         """
         address = self.addresses[turn % len(self.addresses)]
         link = Link(self.terms, address, owner)

@@ -2,9 +2,9 @@
 
 It has a session that outlasts its connections, so that the broker keeps what arrives while it is away, and one thread,
 on which everything about the connection happens: acknowledgements of a connection are sent on that one or never.
-Messages published with QoS 2 arrive with QoS 1 (paho would answer QoS 2 before anything could be stored), those of
-QoS 0 as they come, without any promise of their broker. Delivery is at least once: what was stored when the connection
-broke is delivered, and stored, again.
+Messages published with QoS 2 arrive with QoS 1 (paho would answer QoS 2 before anything could be stored), those of QoS
+0 arrive as they are, and the broker promises nothing for them. Delivery is at least once: what was stored when the
+connection broke is delivered, and stored, again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bindings.mqtt.wakeup import Wakeup
 from bindings.parts import InboxRow
 
 _ROUND_SECONDS: Final = 1.0
-"""Longest wait of the thread: what needs no waking, such as pings, is looked after that often."""
+"""Longest wait of the thread: it looks this often after what does not wake it, such as pings."""
 _STEADY_SECONDS: Final = 5.0
 """A connection that lasted this long was a good one: the next attempt after it comes at once."""
 _CLOSE_SECONDS: Final = 10.0
@@ -156,11 +156,11 @@ class MqttGateway:
             self._handover.add(Held(row, link, delivery.mid))
 
     def subscribed(self, _link: Link, mid: int, fault: str) -> None:
-        """Hear the answer to a SUBSCRIBE."""
+        """Take the answer to a SUBSCRIBE."""
         self._subscriber.subscribed(mid, fault)
 
     def unsubscribed(self, _link: Link, mid: int) -> None:
-        """Hear the answer to an UNSUBSCRIBE."""
+        """Take the answer to an UNSUBSCRIBE."""
         self._subscriber.unsubscribed(mid)
 
     def published(self, _link: Link, _mid: int, _code: int, _fault: str) -> None:
@@ -218,7 +218,7 @@ class MqttGateway:
                 self._connected = self._subscriber.complete
 
     def _drain(self, link: Link | None) -> None:
-        """Store and acknowledge what is held until the time to stop is over, then say goodbye; the first call only."""
+        """Store and acknowledge what is held until the time to stop is over, then disconnect; once only."""
         if self._drained:
             return
         self._drained = True
@@ -227,7 +227,8 @@ class MqttGateway:
             self._handover.advance()
             most = min(self._handover.patience(_ROUND_SECONDS), max(0.0, deadline - time.monotonic()))
             if link is not None and link.alive:
-                # Reading goes on, to nowhere: unread data would make the system reset the connection as it closes.
+                # Reading goes on, and drops what it reads: unread data would make the system reset the connection as it
+                # closes.
                 link.serve(most, lambda: True, self._wakeup.receiver)
             else:
                 self._wakeup.wait(most)

@@ -33,19 +33,19 @@ _FAILED: Final = 128
 
 
 class LinkOwner(Protocol):
-    """Who hears what arrives on a link; called on the thread that serves it."""
+    """The owner of a link, which gets what arrives; called on the thread that serves it."""
 
     def delivered(self, link: Link, delivery: Delivery) -> None:
         """Take a message; QoS 1 wants :meth:`Link.acknowledge` once it is safe."""
 
     def subscribed(self, link: Link, mid: int, fault: str) -> None:
-        """Hear that the broker took a SUBSCRIBE, or why it did not."""
+        """Note that the broker took a SUBSCRIBE, or why it did not."""
 
     def unsubscribed(self, link: Link, mid: int) -> None:
-        """Hear that the broker answered an UNSUBSCRIBE."""
+        """Note that the broker answered an UNSUBSCRIBE."""
 
     def published(self, link: Link, mid: int, code: int, fault: str) -> None:
-        """Hear that the broker took a PUBLISH, or refused it with a reason code of 128 or more."""
+        """Note that the broker took a PUBLISH, or refused it with a reason code of 128 or more."""
 
 
 class Link:
@@ -77,7 +77,7 @@ class Link:
         """Open the connection and send CONNECT; the answer comes to :meth:`serve`.
 
         Raises:
-            OSError: the network's faults, and TLS's.
+            OSError: a fault of the network or of TLS.
             ValueError: a host name that cannot be one.
         """
         five: dict[str, Any] = {}
@@ -121,7 +121,7 @@ class Link:
     def subscribe(self, filter_: str, identifier: int) -> int | None:
         """Send SUBSCRIBE for QoS 1, and return its packet identifier; None when the link has ended.
 
-        Retained messages come only with a subscription that is new to the session, where MQTT 5 can tell.
+        With MQTT 5, retained messages come only with a subscription that is new to the session.
         """
         if self._terms.version != "MQTT/5.0":
             return self._client.subscribe(filter_, 1)[1]
@@ -152,7 +152,7 @@ class Link:
         return not self._client.want_write()
 
     def finish(self, limit: float = 2.0) -> None:
-        """Say goodbye: send what is queued and DISCONNECT, and close once the broker did, within *limit* seconds."""
+        """Disconnect: send what is queued and DISCONNECT, and close once the broker did, within *limit* seconds."""
         deadline = time.monotonic() + limit
         place = self._client.socket()
         if place is None or not self.alive:
@@ -166,7 +166,7 @@ class Link:
             _read_to_end(kept, deadline)
 
     def close(self, fault: str) -> None:
-        """Close at once, without a word; does nothing to a link that has ended."""
+        """Close at once, without DISCONNECT; does nothing to a link that has ended."""
         self.fault = self.fault or fault
         place = self._client.socket()
         if place is not None:

@@ -37,7 +37,7 @@ class Delivery(NamedTuple):
 
     ``mid`` is the packet identifier, 0 with QoS 0; it means nothing on another connection. ``properties`` are the parts
     of the native record that only MQTT 5 has; ``subscriptions`` the identifiers of the subscriptions that the broker
-    delivered it for, none where it does not tell.
+    delivered it for, none where it names none.
     """
 
     topic: str

@@ -26,7 +26,7 @@ class MqttMessage:
 
     ``qos`` 0 counts as confirmed once it is handed to the operating system; 1 and 2 are both sent with QoS 1. From
     ``content_type`` to ``payload_format``, MQTT 5 alone carries it; 3.1.1 leaves it out. ``message_expiry_interval`` is
-    in seconds. ``lane`` names what the message keeps its order with when the broker ends the connection at another.
+    in seconds. Messages of one ``lane`` keep their order when the broker ends the connection at another message.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""Sending to an MQTT broker: what :meth:`MqttPublisher.send` returned for is with the broker.
+"""Sending to an MQTT broker: once :meth:`MqttPublisher.send` returns, the broker has the messages.
 
 A broker may end the connection at a message that it does not like, in MQTT 3.1.1 without another way to say so (MQTT 5
 section 4.13). Such a message is found and given up (:mod:`bindings.suspects`); the others pass.
@@ -41,8 +41,8 @@ _STALLED: Final = 1 / 3
 class MqttPublisher:
     """A client that sends; used by one thread at a time. It connects when there is something to send.
 
-    Messages are sent in order, and again after a connection broke: at least once. Those of other lanes go before one at
-    which the broker ends the connection. ``timeout`` is the longest time in seconds without any confirmation.
+    Messages are sent in order, and again after a connection broke: at least once. Messages of other lanes may overtake
+    one at which the broker ends the connection. ``timeout`` is the longest time in seconds without any confirmation.
     ``client_id`` must be no other client's.
 
     Raises:
@@ -133,7 +133,7 @@ class MqttPublisher:
         """Nothing is subscribed to here."""
 
     def published(self, link: Link, mid: int, code: int, fault: str) -> None:
-        """Hear what became of a message; see :class:`bindings.mqtt.link.LinkOwner`."""
+        """Take the outcome of a message; see :class:`bindings.mqtt.link.LinkOwner`."""
         if link is not self._link:
             return
         if not fault:

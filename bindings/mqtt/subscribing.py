@@ -1,4 +1,4 @@
-"""What is subscribed to, whose a message is, and the talk with the broker about it."""
+"""What is subscribed to, which endpoint a message is for, and how the broker's subscriptions are brought in line."""
 
 from __future__ import annotations
 
@@ -84,8 +84,9 @@ class Copies:
     """Tells the copies of one message apart from messages that look alike.
 
     Overlapping subscriptions bring a message once for each, or once for all; every delivery names its subscriptions
-    (MQTT 5 section 3.3.4). Of deliveries that look alike, as many are messages as the subscription that brought most
-    of them brought. Where the broker names none (3.1.1) each delivery counts as a message: twice, but never lost.
+    (MQTT 5 section 3.3.4). Among deliveries that look alike, there are as many messages as the most that one
+    subscription brought. Where the broker names none (3.1.1) each delivery counts as a message, which may come twice
+    but is never lost.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What JetStream is told of the messages it delivered: stored ones are acknowledged, held ones are worked on."""
+"""The answers to JetStream about messages it delivered: stored ones are acknowledged, held ones are in progress."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Answers:
     def __init__(self, client: RawClient, ack_wait: float, counters: GatewayCounters) -> None:
         self._client = client
         self._counters = counters
-        self._held: dict[int, Item] = {}  # in order of the last word about them
+        self._held: dict[int, Item] = {}  # in order of the last answer about them
         self._stored: list[Item] = []
         self._wake = asyncio.Event()
         self.ack_wait = ack_wait
-        """Seconds after which the server delivers again what it heard nothing about."""
+        """Seconds without an answer after which the server delivers a message again."""
         self.freed: Callable[[], None] = lambda: None
         """Called when messages are no longer held."""
 
@@ -91,7 +91,7 @@ class Answers:
         await self._client.command(b"".join([_command(item.reply, _PROGRESS) for item in due]))
         for item in due:
             item.since = now
-            # Moved behind those that were spoken of earlier; one that was stored meanwhile is gone.
+            # Moved behind those that were answered earlier; one that was stored meanwhile is gone.
             if self._held.pop(id(item), None) is not None:
                 self._held[id(item)] = item
 

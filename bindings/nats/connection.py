@@ -1,4 +1,4 @@
-"""One connection to a NATS server: where to, as whom, and what nats-py does not do by itself.
+"""One connection to a NATS server: its address, its login, and what nats-py does not do by itself.
 
 A client lives for one connection. Reconnecting is up to its owner (:mod:`bindings.nats.gateway`), because nats-py gives
 up for good on errors that an operator mends, such as a changed password.
@@ -49,7 +49,7 @@ def dialling_of(connection: Connection, name: str) -> Dialling:
     """Check a connection and return how to make it; *name* is what the server shows to its operators.
 
     Raises:
-        GatewayError: an address of no form, or a certificate or credentials file that cannot be used.
+        GatewayError: a malformed address, or a certificate or credentials file that cannot be used.
     """
     if not connection.uris:
         raise GatewayError(f"{name}: there is no server to connect to; give an address such as nats://host:4222")

@@ -1,13 +1,13 @@
 """The NATS gateway: takes messages of core NATS and JetStream, and stores them in the inbox.
 
 **JetStream** (an endpoint whose options name a ``stream``): a message is acknowledged after it survives a crash here,
-never before; until then JetStream is told that it is being worked on. What was not acknowledged, through a crash of
-either side, is delivered again, so delivery is at least once, and the same stream and sequence mean the same message.
-While the inbox takes nothing, no more is asked for than ``max_in_flight``.
+never before; until then the gateway reports it to JetStream as in progress. What was not acknowledged, through a crash
+of either side, is delivered again, so delivery is at least once, and the same stream and sequence mean the same
+message. While the inbox takes nothing, no more is asked for than ``max_in_flight``.
 
 **Core NATS** has no acknowledgement: a message is lost when it comes while nobody is connected, when this process ends
 before it is on disk, or when ``max_in_flight`` are held already because the inbox takes nothing. The last are counted
-in ``dropped`` and told in ``trouble``. A server also lets go of a client that reads too slowly, which loses messages.
+in ``dropped`` and named in ``trouble``. A server also disconnects a client that reads too slowly, which loses messages.
 
 Order is that of arrival; redelivered messages come later than they were sent.
 """
@@ -93,7 +93,7 @@ class NatsGateway:
         """Begin to connect, and return at once.
 
         Raises:
-            GatewayError: an address, option, certificate or credentials file that no waiting mends.
+            GatewayError: an address, option, certificate or credentials file that waiting does not repair.
         """
         if self._thread is not None:
             raise GatewayError(f"{self._name} was started already; make another gateway")

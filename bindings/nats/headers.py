@@ -25,7 +25,7 @@ class Header(NamedTuple):
 
 
 class Status(NamedTuple):
-    """What a server tells in place of a message: 100 idle heartbeat, 404, 408, 409, 503 and so on."""
+    """What a server sends in place of a message: 100 idle heartbeat, 404, 408, 409, 503 and so on."""
 
     code: int
     description: str

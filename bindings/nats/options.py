@@ -7,12 +7,12 @@ The specification has ``subject`` only. These are ours, each a text unless it sa
 ``stream``
     Take the subject from this JetStream stream, by a durable pull consumer. Without it the subscription is core NATS.
 ``durable``
-    The name of that consumer (also ``consumer``, ``consumergroup``); without it one that endpoint and subject make.
+    The name of that consumer (also ``consumer``, ``consumergroup``); by default a name made of endpoint and subject.
     Gateways that name the same one share its messages. It is created when it is missing, and used as it is when it
     exists.
 ``ackwait``
     Seconds after which JetStream delivers a message again that nobody acknowledged, when the consumer is created here;
-    30 unless told. A gateway that still holds a message says so in time.
+    30 by default. A gateway that still holds a message says so in time.
 ``deliver``
     Where a consumer created here begins: ``all`` (the default) or ``new`` (also ``deliverpolicy``).
 """
@@ -129,6 +129,6 @@ def _text(one: Subscription, options: Mapping[str, Any], *names: str) -> str:
 
 
 def _durable(one: Subscription) -> str:
-    """Make a name that is the same at every start: a readable one, told apart by a checksum."""
+    """Make a name that is the same at every start: a readable text, made unique by a checksum."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", one.endpoint.removeprefix("/endpoints/")).strip("-")[:64]
     return f"xrouter-{readable}-{zlib.crc32(f'{one.endpoint} {one.address}'.encode()):08x}"

@@ -1,7 +1,7 @@
 """Sending to NATS for sinks: every message is confirmed, refused for good, or to be tried again.
 
-A server ends the connection at what it takes for a violation of its protocol. A message that brings this about is found
-and given up (:mod:`bindings.suspects`); the others pass.
+A server ends the connection at what it takes for a violation of its protocol. A message that causes this is found and
+given up (:mod:`bindings.suspects`); the others pass.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bindings.sending import Outbound, Refusal, Unsettled, headers_of
 from bindings.suspects import Ended, Item, Suspects
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
-"""The header by which JetStream tells a repeat, within the duplicate window of the stream."""
+"""The header by which JetStream recognises a repeat, within the duplicate window of the stream."""
 CHUNK: Final = 1000
 CHUNK_BYTES: Final = 4 * 2**20
 """Most messages, and most bytes, that are sent before their confirmations are waited for."""
@@ -42,8 +42,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class NatsMessage:
     """One message to send. ``headers`` keep order and repeats; ``id`` is the same for every attempt to send it and
-    becomes ``Nats-Msg-Id`` where JetStream takes the message. ``lane`` names what it keeps its order with when the
-    server ends the connection at another message.
+    becomes ``Nats-Msg-Id`` where JetStream takes the message. Messages of one ``lane`` keep their order when the server
+    ends the connection at another message.
     """
 
     subject: str
@@ -68,7 +68,7 @@ class NatsPublisher:
 
     Used from one thread at a time; *timeout* seconds bound each chunk of messages. With *stream* a message counts as
     sent when JetStream acknowledged that it stored it, which takes the place of the message's ``reply``; without, when
-    the server has it, which is all that core NATS can tell: whether anybody received it stays unknown.
+    the server has it, which is all that core NATS can confirm: whether anybody received it stays unknown.
     """
 
     def __init__(self, connection: Connection, *, name: str, timeout: float, stream: bool) -> None:
@@ -88,12 +88,12 @@ class NatsPublisher:
     def send(self, messages: Sequence[NatsMessage]) -> list[Refusal | None]:
         """Send messages in order and wait until each is confirmed; return a refusal, or None, for each.
 
-        Those of other lanes go before one at which the server ends the connection.
+        Messages of other lanes may overtake one at which the server ends the connection.
 
         Raises:
             Unsettled: the server is away, no stream takes a subject, or a confirmation did not come in time. Some of
                 the messages may have been taken; sent again with the same ids, JetStream drops the repeats.
-            GatewayError: an address, certificate or credentials file that no waiting mends.
+            GatewayError: an address, certificate or credentials file that waiting does not repair.
         """
         settled: dict[int, Refusal | None] = {}
         items = [Item(message.lane, hash((message.subject, message.data, message.id))) for message in messages]
@@ -172,7 +172,7 @@ class NatsPublisher:
     def _forget(self) -> None:
         for future in self._waiting.values():
             if future.done() and not future.cancelled():
-                future.exception()  # looked at, so that nobody complains of it
+                future.exception()  # read, so that asyncio does not complain that nobody did
             future.cancel()
         self._waiting.clear()
 

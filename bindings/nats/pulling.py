@@ -1,8 +1,8 @@
 """Taking a JetStream stream by a durable pull consumer.
 
 The server sends only what was asked for, and no more is asked for than may be held: that is how a full inbox holds the
-stream. Requests overlap, so that the server need not wait for the next one; how many messages they still stand for is
-counted here, and told by the server when a request ends unfilled.
+stream. Requests overlap, so that the server need not wait for the next one; this module counts how many messages they
+still stand for, and the server says so when a request ends unfilled.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ class Puller:
                 self._wake.clear()
             await self._client.flush()
         except (errors.Error, TimeoutError):
-            return  # the connection is gone; what it was not told it delivers again
+            return  # the connection is gone; the server delivers again what got no answer
 
     async def _consumer(self) -> ConsumerInfo:
-        """Return the durable consumer, made when it is missing."""
+        """Return the durable consumer; make it when it is missing."""
         plan, context = self.plan, JetStreamContext(self._client)
         try:
             consumer: ConsumerInfo = await context.consumer_info(plan.stream, plan.durable)

@@ -20,7 +20,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Owner(Protocol):
-    """Who is told what became of a message; called on the event loop."""
+    """The owner of messages, which gets their outcomes; called on the event loop."""
 
     def stored(self, items: Sequence[Item]) -> None:
         """These survive a crash from now on."""
@@ -31,7 +31,9 @@ class Owner(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """One message between arrival and disk; ``reply`` is where it is acknowledged, ``since`` when that was put off."""
+    """One message between arrival and disk; ``reply`` is the subject to acknowledge it at, ``since`` when it arrived,
+    or was last reported as in progress.
+    """
 
     row: InboxRow
     owner: Owner
@@ -40,7 +42,7 @@ class Item:
 
 
 class Storing:
-    """Hands messages to the store, and tells their owners; used on one event loop only."""
+    """Hands messages to the store, and outcomes to their owners; used on one event loop only."""
 
     def __init__(self, store: RowStore, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -55,7 +57,7 @@ class Storing:
         return self._handover.trouble
 
     def add(self, item: Item) -> None:
-        """Store a message soon, together with others that are there by then; its owner hears of it."""
+        """Store a message soon, together with others that are there by then; its owner gets the outcome."""
         self._handover.add(item)
         if self._idle.is_set():
             self._idle.clear()

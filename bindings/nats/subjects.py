@@ -14,7 +14,7 @@ from catalog.protocols.properties import squashed
 _SUBJECT_OPTIONS: Final = ("subjectfilter", "subject")
 _PLACEHOLDER: Final = re.compile(r"\{[A-Za-z0-9_.\-]+\}", re.ASCII)
 _BLANK: Final = "{}"
-"""What stands for a placeholder while tokens are told apart: its name may have dots."""
+"""Stands for a placeholder while a text is split into tokens, since its name may have dots."""
 
 
 def subject_of_template(template: str) -> str:

@@ -126,7 +126,7 @@ def _servers(
 ) -> Iterator[Diagnosis]:
     """Look whether one of the servers of a connection takes connections.
 
-    What no waiting mends is ``fail``: an address of no form, a certificate that cannot be read.
+    What waiting does not repair is ``fail``: an address of no form, a certificate that cannot be read.
     """
     try:
         addresses = addresses_of(form, _bare(connection))

@@ -53,7 +53,7 @@ class _Target(RemoteSink):
         """Return a client.
 
         Raises:
-            OSError, GatewayError: something that no waiting mends.
+            OSError, GatewayError: something that waiting does not repair.
         """
         try:
             return BrokerSender(self.publisher(name, self.binding(None), None))

@@ -215,7 +215,7 @@ class RemoteSink(SinkSettings):
         """Return the client, whose library is imported here.
 
         Raises:
-            SinkError, GatewayError: something that no waiting mends.
+            SinkError, GatewayError: something that waiting does not repair.
         """
 
     def login(self) -> Login:
