@@ -1,6 +1,6 @@
 """Errors of the router room, each a way for the process to end.
 
-RouterError              1   anything of ours without a code of its own
+RouterError              1   any other error of the router
 ├── ConfigError          3   settings that cannot be read, are unknown, or contradict each other
 ├── CatalogUnavailable   4   no usable catalog: missing, unreadable, or with nothing that can be used
 ├── BrokerUnreachable    5   a broker named by the settings does not answer or refuses us
@@ -55,7 +55,7 @@ class ConfigError(RouterError):
     ``file`` is the settings file ('' when there is none) and ``key`` the path of the first key at fault, such as
     ``sinks.bus.topic``. ``problems`` holds every fault found as a line ``key: fault``, the first also in the message.
     ``places`` says of each where it was written: ``router.yaml:6``, or ``environment variable XROUTER_TRIGGER``; it is
-    empty where nobody knows.
+    empty where that is not known.
     """
 
     places: tuple[str, ...] = ()
@@ -88,9 +88,8 @@ class ConnectorError(RouterError):
 class SinkError(RouterError):
     """A destination that cannot take a batch; exit code 8. ``sink`` is its name in the settings.
 
-    Nothing is lost by it: the batch is not committed and is written again after the next start. Without ``of_batch`` it
-    is not the batch that the destination cannot take: to set that aside would make dead letters of good events, and the
-    hint says what helps.
+    Nothing is lost by it: the batch is not committed and is written again after the next start. Without ``of_batch``
+    the batch is not the cause: setting it aside would make dead letters of good events, and the hint says what helps.
     """
 
     def __init__(self, sink: str, message: str, *, hint: str = "", of_batch: bool = True) -> None:

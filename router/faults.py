@@ -1,10 +1,10 @@
 """Whose fault it is that a batch could not be judged or written: the world's, or that of something in the batch.
 
-The world's faults (a sink, a broker, the disk, the network, a broken installation) pass, or somebody mends them; the
+The world's faults (a sink, a broker, the disk, the network, a broken installation) pass, or somebody repairs them; the
 batch is held or tried again until then. Any other fault comes of the records, and would come again for ever: such a
 batch is cut until the record is found (:mod:`router.batches.parts`).
 
-Faults are told by the *classes* of errors, never by texts that a record may have a share in.
+Faults are recognised by the *classes* of errors, never by texts that a record can influence.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXECUTOR: Final = re.compile(
     r"Job aborted due to stage failure: Task \d+ in stage [\d.]+ failed \d+ times, most recent failure: "
     r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^()\s]+ executor \S+\): ExecutorLostFailure "
 )
-"""Nothing of a record is in what goes before: Spark's own numbers, and an address of the cluster."""
+"""The text before it holds nothing of a record: only Spark's own numbers, and an address of the cluster."""
 CANCELLED: Final = "was longer than batch_limit"
 """In the reason with which a job is cancelled that took too long (:mod:`router.watching.batches`)."""
 _WORLD_JAVA: Final = (
@@ -52,7 +52,7 @@ _LOST: Final = ("data may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange"
 """What Spark, and our own client, say when a broker no longer has records that were to be read."""
 _WHICH: Final = re.compile(r"Reason:\s*([^\n]{1,300})")
 _DAMAGED: Final = ("InboxDamaged", "InboxFormatError")
-"""What a Python worker says of an inbox that no further try mends."""
+"""What a Python worker says of an inbox that no further try repairs."""
 _UNREADABLE: Final = ("org.apache.spark.sql.kafka010.KafkaIllegalStateException", "java.lang.ArithmeticException")
 """An error of Spark's Kafka source, and its cause: a timestamp that is too large for microseconds."""
 _RECORDS_JAVA: Final = ("org.apache.kafka.common.errors.RecordTooLargeException",)
@@ -80,7 +80,7 @@ class Fault:
 
 
 def fault_of(error: BaseException) -> Fault | None:
-    """Return the fault of the batch that an error tells of; None when it is the world's, or nobody knows.
+    """Return the fault of the batch that an error shows; None when it is the world's, or is not known.
 
     Faults are alike when the class and the message of the error are, but for numbers and quoted values.
     """
@@ -122,7 +122,7 @@ def _is_world(kind: type[Exception], error: Exception) -> bool:
 
 
 def _of_worker(message: str) -> Fault | None:
-    """Return the fault that the traceback of a Python worker tells of: its last line that begins with a class."""
+    """Return the fault in the traceback of a Python worker: its last line that begins with a class."""
     lines = [line for line in _SQL_STATE.sub("", message).split("\n") if line.strip()]
     last = next((line for line in reversed(lines) if _LAST_LINE.match(line)), lines[-1] if lines else "")
     name = last.partition(":")[0].rpartition(".")[2]
@@ -165,7 +165,7 @@ def is_lost(text: str) -> bool:
 
 
 def lasting_error(query: str, text: str) -> StateError | None:
-    """Return what a failed query's report says that no further try mends; None when the query may start again."""
+    """Return what a failed query's report says that no further try repairs; None when the query may start again."""
     if is_lost(text):
         which = _WHICH.search(text)
         lost = (which[1].strip(" .") if which else "") or cause_of(text)

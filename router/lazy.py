@@ -1,4 +1,4 @@
-"""Commands that are imported when they are called: nobody waits for the libraries of what he does not use."""
+"""Commands that are imported when they are called: no command waits for libraries that it does not use."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def lazy_group(commands: Mapping[str, str]) -> type[TyperGroup]:
                 raise
 
         def shell_complete(self, ctx: _Context, incomplete: str) -> Any:
-            # Whoever presses the tab key waits: the names are known without importing every command for its help.
+            # Completion must be quick: the names are known without importing every command for its help.
             self._only_names = True
             try:
                 return super().shell_complete(ctx, incomplete)
@@ -75,4 +75,4 @@ def _stand_in() -> _Command:
 
 
 _STAND_IN: Final = _stand_in()
-"""What completion is given in place of a command that it only wants to name."""
+"""Stands for a command that completion only names."""

@@ -1,7 +1,7 @@
 """Logs: one line for each event on standard error, for people or as JSON, the same for our code and for libraries.
 
 Values under names such as ``password`` or ``token`` are masked, times are UTC, and no text can break out of its line.
-The JVM has its own logger, which prints to the same place; :func:`jvm_log_conf` says how it is told what to leave out.
+The JVM has its own logger, which prints to the same place; :func:`jvm_log_conf` configures what it leaves out.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
 
 
 def _not_of_the_bridge(record: logging.LogRecord) -> bool:
-    """Leave out what py4j says by the root logger itself, for the reason that its own is quiet."""
+    """Drop what py4j logs through the root logger, for the same reason that its own logger is quiet."""
     return "py4j" not in Path(record.pathname).parts
 
 
@@ -84,7 +84,7 @@ def get_logger(name: str | None = None) -> BoundLogger:
     *name* is that of the calling module if None. It may be called before :func:`configure_logs`, which takes effect
     on it all the same.
     """
-    # The module that asks, as logging.getLogger(__name__) would be told; where the first line is logged is too late.
+    # The calling module, as for logging.getLogger(__name__); the place of the first log line may be another module.
     module = name or sys._getframe(1).f_globals.get("__name__", "router")
     logger: BoundLogger = structlog.stdlib.get_logger(module)
     return logger

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, with the errors of what users write wrongly there."""
+"""Arguments that several commands share, with the errors for what users write wrongly there."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def machine_checks() -> list[Check]:
 
 
 def place_checks(settings: Settings) -> list[Check]:
-    """Return what is looked at by the settings alone."""
+    """Return the checks that need only the settings."""
     return [
         Check("memory", partial(memory, settings)),
         Check("state", partial(state_folder, settings)),
@@ -46,10 +46,10 @@ def reach_checks(
     listens: bool = True,
     beside: bool = False,
 ) -> Iterator[Check]:
-    """Yield what is looked at by settings and catalog.
+    """Yield the checks that need settings and catalog.
 
-    Credentials are shown to Kafka: addresses must be known to be those they are for. *gateways* tells whether messages
-    are taken in here, *listens* whether HTTP is, *beside* whether that may be another process than this one.
+    Kafka gets our credentials, so its addresses must be known to be the right ones. With *gateways* messages are
+    taken in here, with *listens* those over HTTP too; with *beside* another process may do the latter.
     """
     if listens and gateways and any(source.served for source in sources):
         yield Check("http port", partial(http_port, settings, beside=beside))
@@ -77,7 +77,7 @@ def router_checks(
     settings: Settings, catalog: Catalog, sources: Sequence[Source], *, once: bool = False
 ) -> Iterator[Check]:
     """Yield what ``run`` looks at; its metrics are served by then."""
-    # What is missing of the connectors, a start fetches, and says so.
+    # A start fetches missing connectors, and says so.
     every = [*machine_checks(), *place_checks(settings)]
     yield from (check for check in every if check.name not in ("connectors", "metrics port"))
     yield from reach_checks(settings, catalog, sources, gateways=settings.inbox.kafka is None, listens=not once)

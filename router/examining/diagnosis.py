@@ -1,4 +1,4 @@
-"""Looking at things: what is found of each, all of them at once, and none for longer than its limit."""
+"""Checks and their findings: all checks run at once, and none for longer than its limit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Diagnosis:
     error: type[RouterError] = RouterError
 
     def refusal(self) -> RouterError:
-        """Return what a start ends with for it."""
+        """Return the error that a start ends with because of it."""
         if issubclass(self.error, SinkError):
             return SinkError(self.name.removeprefix("sink "), self.observation, hint=self.remedy)
         return self.error(f"{self.name}: {self.observation}", hint=self.remedy)
@@ -46,9 +46,9 @@ class Check:
 
 
 def diagnoses(checks: Sequence[Check]) -> Iterator[Diagnosis]:
-    """Yield what is found, in the order of the checks, which all run at once.
+    """Yield the findings, in the order of the checks, which all run at once.
 
-    One that takes longer than its limit is left behind: that somebody does not answer is no reason against a start.
+    A check that takes longer than its limit is left behind: a missing answer does not prevent a start.
     """
     began = time.monotonic()
     pending = [(check, _begun(check)) for check in checks]
@@ -61,7 +61,7 @@ def diagnoses(checks: Sequence[Check]) -> Iterator[Diagnosis]:
 
 
 def refusal(findings: Iterable[Diagnosis]) -> RouterError | None:
-    """Return what a start ends with, for all that would stop it; None when nothing does."""
+    """Return the error that a start ends with, for all that would stop it; None when nothing does."""
     errors = [each.refusal() for each in findings if each.state == "fail"]
     if not errors:
         return None

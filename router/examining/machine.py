@@ -89,7 +89,7 @@ def open_files() -> Iterator[Diagnosis]:
 
 
 def memory(settings: Settings) -> Iterator[Diagnosis]:
-    """Look whether the machine's memory goes round."""
+    """Look whether the machine's memory suffices."""
     try:
         division = divided(settings)
     except RouterError as error:
@@ -99,7 +99,7 @@ def memory(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def cluster(settings: Settings, *, pushed: bool) -> Iterator[Diagnosis]:
-    """Look whether executors can reach what they have to, as far as settings and this machine tell."""
+    """Look whether executors can reach what they have to, as far as settings and this machine show it."""
     chosen = settings.spark
     if chosen.is_local:
         return

@@ -1,4 +1,4 @@
-"""What is on this machine besides: the state folder, the folders of tables and lines, and the ports to listen at."""
+"""What else is checked on this machine: the state folder, folders of tables and lines, and the ports to listen at."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ def state_folder(settings: Settings) -> Iterator[Diagnosis]:
 def sink_folders(settings: Settings) -> Iterator[Diagnosis]:
     """Look whether the folders of tables and lines can be written; nobody asks an object store before a batch does.
 
-    One that cannot holds the batches that are for it, and no others: a router waits for its sinks, and begins to.
+    A folder that cannot be written holds up its own batches only: a router starts all the same, and waits for its
+    sinks.
     """
     for name, sink in settings.sinks.items():
         place = sink.folder
         folder = local_folder(place) if place else None
         if folder is not None:
-            # Files of a table lie in folders of their own below it, and what it has is told by its log.
+            # The files of a table lie in folders below it, and its log lists them.
             fault = unwritable(folder) or unwritable(folder / "_delta_log")
             if fault:
                 remedy = "give this user the right to write there, or choose another path; batches wait until then"
@@ -60,7 +61,7 @@ def metrics_port(settings: Settings) -> Iterator[Diagnosis]:
 def http_port(settings: Settings, *, beside: bool = False) -> Iterator[Diagnosis]:
     """Look whether HTTP can be taken, and whether the certificates for it can be read.
 
-    *beside* tells that a router which runs on the state folder is another process, and may be what has the port.
+    With *beside*, a router that runs on the state folder is another process, which may hold the port.
     """
     chosen = settings.http
     try:

@@ -34,7 +34,7 @@ _START_KAFKA: Final = "start the broker, or correct bootstrap_servers and creden
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is asked of a Kafka cluster, and for whom; ``waited`` tells that a start does not need the answer."""
+    """What is asked of a Kafka cluster, and for whom; with ``waited`` a start does not need the answer."""
 
     name: str
     client: KafkaClient
@@ -45,9 +45,9 @@ class _Asked:
 def peer_checks(
     settings: Settings, catalog: Catalog, sources: Sequence[Source], *, gateways: bool, sinks: bool = True
 ) -> Iterator[Check]:
-    """Yield a look at who is to be reached: for sources and the inbox, and for *sinks*.
+    """Yield checks of the brokers and servers to be reached: for sources and the inbox, and for *sinks*.
 
-    Without *gateways* the brokers that these connect to are left out. What shares a Kafka cluster is one look.
+    Without *gateways* the brokers that these connect to are left out. One check serves all on one Kafka cluster.
     """
     asked = [
         _Asked(f"source {source.endpoint}", source_client(source), source.topic)
@@ -126,7 +126,7 @@ def _servers(
 ) -> Iterator[Diagnosis]:
     """Look whether one of the servers of a connection takes connections.
 
-    What waiting does not repair is ``fail``: an address of no form, a certificate that cannot be read.
+    What waiting does not repair is ``fail``: a malformed address, a certificate that cannot be read.
     """
     try:
         addresses = addresses_of(form, _bare(connection))

@@ -46,7 +46,7 @@ class BrokerConnection:
 
 
 def connections_of(sources: Iterable[Source], identity: str) -> list[BrokerConnection]:
-    """Group sources into connections. ``identity`` tells this router from others, in names that must last."""
+    """Group sources into connections. ``identity`` distinguishes this router from others, in names that must last."""
     groups: dict[str, list[Source]] = {}
     for source in sources:
         if source.brokered:
@@ -67,7 +67,7 @@ _OF_CONNECTIONS: Final = frozenset({"connectionproperties", "cleansession", "ses
 
 
 def _of_connection(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that a connection is made with; what else one endpoint says must not count for the others."""
+    """Return the options that a connection is made with; other options of an endpoint must not count for others."""
     return {name: value for name, value in options.items() if squash(name) in _OF_CONNECTIONS}
 
 
@@ -132,7 +132,7 @@ class BrokerGateways:
         """Run the gateways of these sources from now on: new ones start, those of none stop, others change live.
 
         Raises:
-            ConfigError: a gateway can never work as it is told.
+            ConfigError: a gateway can never work with its settings.
         """
         wanted = {broker.key: broker for broker in connections_of(sources, self._identity)}
         for key in [key for key in self._running if key not in wanted]:
@@ -161,7 +161,7 @@ class BrokerGateways:
         _log.info("gateway started", protocol=broker.protocol, endpoints=broker.name, addresses=addresses)
 
     def check(self) -> None:
-        """Tell the status what each gateway is about, and open one that ended by a fault of its own again.
+        """Report to the status what each gateway does, and open one again that ended by its own fault.
 
         What it held and had not stored was never acknowledged, so that its broker delivers it again.
         """

@@ -46,7 +46,7 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Where rows go. ``identity`` tells this store's gateways from others, in names that brokers remember."""
+    """Where rows go. ``identity`` distinguishes this store's gateways from others, in names that brokers remember."""
 
     rows: RowStore
     identity: str
@@ -73,7 +73,7 @@ def local_store(settings: Settings, state: State) -> Store:
 
 
 def topic_store(chosen: KafkaInboxSettings) -> Store:
-    """Open a Kafka topic as the inbox; the host's name tells gateways apart."""
+    """Open a Kafka topic as the inbox; the host's name distinguishes gateways."""
     store = KafkaStore(inbox_client(chosen), chosen.topic, max_message_bytes=chosen.max_message_bytes)
     identity = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
     return Store(store, identity, lambda: 0, store.close)
@@ -121,14 +121,14 @@ class Intake:
         needed = self._store is None and any(source.pushed for source in plan.sources)
         if needed and self._open_store is not None:
             self._store = self._open_store()
-            # Nobody is told that the router is ready before the gateways are.
+            # The router does not report itself as ready before the gateways are.
             self._status.gateway(STARTING, False, "not yet open")
 
     def take(self, plan: Plan) -> None:
         """Take messages for the sources of this plan from now on.
 
         Raises:
-            ConfigError: an address is taken, or a gateway can never work as it is told.
+            ConfigError: an address is taken, or a gateway can never work with its settings.
         """
         self.open_inbox(plan)
         store = self._store
@@ -148,7 +148,7 @@ class Intake:
         self._status.no_gateway(STARTING)
 
     def check(self) -> None:
-        """Tell the status how the gateways do, and open those again that ended by a fault of their own."""
+        """Report to the status how the gateways do, and open those again that ended by their own fault."""
         if self._http is not None and not self._http.alive and self._retries.due("http"):
             self._reopen(self._http)
         if self._brokers is not None:
@@ -163,7 +163,7 @@ class Intake:
         self._brokers.stop(_STOP_SECONDS)
 
     def size(self) -> int:
-        """Return the bytes that the inbox takes on disk; what they were before, where that cannot be told for now."""
+        """Return the bytes that the inbox takes on disk; the last known number where they cannot be counted now."""
         # Without a free descriptor nobody can look: no reason to end.
         with suppress(OSError):
             self._size = self._store.size() if self._store is not None else 0
@@ -230,7 +230,7 @@ def server_settings(chosen: HttpSettings) -> ServerSettings:
 
 
 def shadow_text(earlier: HttpRoute, later: HttpRoute) -> str:
-    """Say that a route lets in whom a later one bars."""
+    """Log that a route lets in senders that a later one bars."""
     allowed = "everybody" if earlier.users is None else ", ".join(sorted(earlier.users))
     barred = ", ".join(sorted(later.users or ())) or "nobody"
     taken = f"{earlier.path} of {earlier.endpoint}, open to {allowed}, takes requests"
@@ -240,7 +240,7 @@ def shadow_text(earlier: HttpRoute, later: HttpRoute) -> str:
 def http_routes(plan: Plan) -> list[HttpRoute]:
     """Return where the HTTP gateway listens; endpoints that share a path are one route, named by the first.
 
-    Who may send to a shared path is whom every one of its sources lets.
+    Those may send to a shared path whom every one of its sources lets in.
     """
     routes: dict[str, HttpRoute] = {}
     for source in plan.sources:

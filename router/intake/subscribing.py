@@ -89,7 +89,7 @@ class Held:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is done for it any more."""
+        """Whether it was asked to end, and its thread has ended."""
         return self.ending and not self._thread.alive
 
     def ask_to_end(self, *, delete: bool, by: float = math.inf) -> None:
@@ -172,7 +172,7 @@ class Held:
             _log.warning("subscription stays", endpoint=self.source.endpoint, problem=str(error), hint=hint)
 
     def _say(self, problem: str) -> None:
-        """Tell watchers whether there is a subscription; one that cannot be renewed now lasts until its end."""
+        """Report whether there is a subscription; one that cannot be renewed now lasts until its end."""
         if self._stop.is_set():
             return
         up = datetime.now(UTC) < self._until

@@ -86,7 +86,7 @@ def old_in_table(name: str, sink: TableSink, *, before: datetime | None, most: i
 def old_rows(sink: str, uri: str, keep: timedelta, *, before: datetime | None, most: int) -> OldRows | None:
     """Return the letters written before a time, and the oldest until the rest takes at most *most* bytes (0: any).
 
-    None when there are none. What is too much is told by whole files, as the table has them now.
+    None when there are none. What is too much is counted in whole files, as the table has them now.
 
     Raises:
         SinkError: the table cannot be read.

@@ -39,7 +39,7 @@ Until = Annotated[str | None, typer.Option(metavar="TIME", help="Letters from be
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """All that is given must hold; of several values one. An empty member takes every letter.
+    """All given members must hold, and of several values of one member any. An empty member takes every letter.
 
     ``since`` (included) and ``until`` (not) look at when the letter was written; one without that time is taken by
     neither. ``messages`` and ``endpoints`` may have shell-style ``*``.
@@ -54,7 +54,7 @@ class Filter:
     standings: frozenset[Standing] = frozenset()
 
     def takes(self, letter: Letter, standing: Standing) -> bool:
-        """Tell whether a letter of that standing is meant."""
+        """Tell whether the filter takes a letter of that standing."""
         return (
             (not self.ids or letter.id in self.ids)
             and (not self.reasons or letter.reason in self.reasons)

@@ -94,7 +94,7 @@ def old_files(sink: str, folder: Path, suffix: str, *, before: datetime | None, 
 
 
 def _age(path: Path, written: Callable[[Path], datetime | None]) -> datetime:
-    """Return when the letters of a file were written; the file's own time where they do not tell."""
+    """Return when the letters of a file were written; the file's own time where they do not say."""
     return written(path) or datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 

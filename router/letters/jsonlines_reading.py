@@ -66,7 +66,7 @@ def read_lines_of(name: str, sink: JsonLinesSink, spill: Path, *, bodies: bool =
 
 
 def first_failed(path: Path) -> datetime | None:
-    """Return when the first letter of a file was written; None when it does not tell."""
+    """Return when the first letter of a file was written; None when it does not say."""
     try:
         with path.open("rb") as file:
             line = file.readline()

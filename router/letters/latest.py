@@ -111,7 +111,7 @@ def _of_delta(name: str, uri: str) -> tuple[Iterable[Any], pa.Schema]:
 
 
 def _micros(at: datetime | None) -> int:
-    """Return an instant as microseconds; a file of which the log tells none is looked at first."""
+    """Return an instant as microseconds; a file for which the log has none is looked at first."""
     if at is None:
         return _UNKNOWN[0]
     return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)

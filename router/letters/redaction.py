@@ -46,7 +46,7 @@ class _Written(float):
 class Marks:
     """What is sensitive: ``names`` are globs, ``pointers`` JSON pointers, ``members`` names of JSON members.
 
-    With ``everything`` all that came with a record is, since what else is could not be read.
+    With ``everything`` all that came with a record is sensitive, since the marks could not be read.
     """
 
     names: frozenset[str] = frozenset()
@@ -182,7 +182,9 @@ class Redactor:
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """One letter as it may be shown. ``values`` are what was hidden, longest first; ``whole`` tells it of the body."""
+    """One letter as it may be shown. ``values`` are what was hidden, longest first; with ``whole`` the whole body is
+    hidden.
+    """
 
     redactor: Redactor
     letter: Letter

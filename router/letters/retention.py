@@ -107,9 +107,9 @@ def _forget(settings: Settings, ledger: LetterLedger, ids: set[str]) -> None:
 
 
 def _free_keys(settings: Settings, ledger: LetterLedger) -> None:
-    """Let letters that no sink has any more hold up no key: also those that a broker removed.
+    """Stop letters that no sink has any more from holding up their key; also those that a broker removed.
 
-    A letter that is to be written yet may be among them; it takes its place anew once it is.
+    A letter that is still to be written may be among them; it gets its place again once it is.
     """
     left = ledger.order.numbers()
     if left:

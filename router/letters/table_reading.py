@@ -84,7 +84,7 @@ def ordered_files(folder: Path, suffix: str, first: Callable[[Path], datetime | 
 
 
 def first_failed(path: Path) -> datetime | None:
-    """Return when the first letters of a Parquet file were written, by its statistics; None when they do not tell."""
+    """Return when the first letters of a Parquet file were written, by its statistics; None when they do not say."""
     try:
         return _least(pq.read_metadata(path))
     except FileNotFoundError:

@@ -68,7 +68,7 @@ class Division:
         return f"raise memory.worker, now {_text(self.worker)}; the machine has {_text(self.machine)}"
 
     def remedy(self, fault: str, *, worker: bool = False) -> str:
-        """Return what to do about a fault that tells of too little memory; empty for another.
+        """Return what to do about a fault that comes of too little memory; empty for another.
 
         *worker* is whether a Python worker died, which may be for want of memory.
         """

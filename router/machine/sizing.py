@@ -25,7 +25,7 @@ an estimate that is a little off must not cost a second reading."""
 STALE: Final = 4.0
 """The factor by which an estimate must be off for the query to be started again with a better one."""
 LARGEST: Final = 2**20
-"""Bytes that a record is taken for while nothing is known of its topic: what brokers take unless told otherwise."""
+"""Bytes that a record is taken for while nothing is known of its topic: what brokers take by default."""
 LEAST_RECORDS: Final = 10
 AIM: Final = 20.0
 """Seconds of work that a full batch is meant to take at most: so much is repeated after a crash."""
@@ -85,7 +85,7 @@ class BatchSizing:
         return 1 if size <= self.bound * SURE else -(-size // self.bound)
 
     def worked(self, records: int, seconds: float) -> None:
-        """Take in how long a batch took; one that is far from full tells nothing, since every batch takes a moment."""
+        """Take in how long a batch took; one that is far from full shows nothing, since every batch takes a moment."""
         if records < self.limit // 2 or seconds <= 0:
             return
         pace = records / seconds

@@ -3,8 +3,8 @@
 Figures are for all who reach the port, as metrics are. Records are shown without a token only to those on the machine
 itself: where the port is on a loopback address, no token is set, and the request names such an address as its host (a
 page of another site cannot make a browser do that under a name of its own), and no proxy that it came through. A proxy
-that says nothing of itself cannot be told from a browser here: behind one, set a token. With ``metrics.token`` every
-request for records needs it, in the header ``Authorization``, which no browser sends by itself. Replays always need it.
+that says nothing of itself looks like a browser here: behind one, set a token. With ``metrics.token`` every request for
+records needs it, in the header ``Authorization``, which no browser sends by itself. Replays always need it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _OWN: Final = (b"same-origin", b"none")
 
 
 class Doorkeeper:
-    """Looks at the head of a request and lets it through, or raises why not."""
+    """Looks at the head of a request and lets it through, or raises the reason why not."""
 
     def __init__(self, settings: WatchSettings, *, records: bool = True) -> None:
-        """*records* tells whether there are any here to be shown."""
+        """With *records* there are records here to be shown."""
         token = settings.token
         self._any = records
         self._guard = None if token is None else Guard(Access(bearer={"metrics.token": token.get_secret_value()}))

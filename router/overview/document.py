@@ -20,14 +20,14 @@ from router.watching.status import Status
 FORMAT: Final = 1
 """Grows when a member changes its meaning or goes; new members may come at any time."""
 KEPT_SECONDS: Final = 0.9
-"""For so long one answer serves all who ask, so that many watchers cost what one does."""
+"""Seconds for which one answer serves all clients, so that many cost as much as one."""
 
 RecentReplays = Callable[[], list[dict[str, Any]]]
-"""Tells how the last replays went."""
+"""Returns how the last replays went."""
 
 
 class StatusDocument:
-    """Makes the document. Any thread may call it, and one at a time works at it."""
+    """Makes the document. Any thread may call it; one at a time makes it."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class StatusDocument:
         self._kept: tuple[float, dict[str, Any]] | None = None
 
     def follow(self, plan: Plan) -> None:
-        """Tell of this plan from now on."""
+        """Show this plan from now on."""
         self._plan = plan
 
     def current(self) -> dict[str, Any]:

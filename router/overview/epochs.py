@@ -1,4 +1,4 @@
-"""The last catalogs: which took effect, what changed with each, and which were refused for what."""
+"""The last catalogs: which took effect, what changed with each, which were refused, and why."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def _difference(difference: CatalogDifference) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    """Return a value as it may be told: a text that is not too long, or what is no text if it is not long as one."""
+    """Return a value as it may be shown: one that is long is cut, as text or as JSON."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8", "backslashreplace")
     return value if len(text) <= VALUE else text[:VALUE] + "…"

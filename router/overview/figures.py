@@ -43,7 +43,7 @@ _LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     REST: (),
 }
 _COUNTED: Final = (RECORDS, DEFINITIONS, WRITES)
-"""What rates are taken of."""
+"""The metrics that rates are taken of."""
 Key = tuple[str, ...]
 Samples = dict[Key, float]
 """Values by the name of a metric and the values of its labels."""

@@ -1,4 +1,4 @@
-"""What has occurred, as the status page tells it: of each source and definition shown, and what never came at all."""
+"""What has occurred, as the status page shows it: for each source and definition shown, and what never came at all."""
 
 from __future__ import annotations
 

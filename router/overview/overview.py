@@ -1,7 +1,7 @@
-"""The requests of the status page: what each path is for, on threads beside the stream that none of them can fill.
+"""The requests of the status page: what each path is for, on threads beside the stream, which requests cannot overload.
 
-Figures have one thread, records another, so that a slow store of dead letters keeps nobody from the figures. Each has
-a short queue; who comes when it is full is told to come again.
+Figures have one thread, records another, so that a slow store of dead letters does not hold up the figures. Each has a
+short queue; a request that comes when it is full is asked to come again.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _Lane:
 
 
 class Overview:
-    """What watchers see of a router besides metrics and health; made before it has a catalog."""
+    """What clients see of a router besides metrics and health; made before it has a catalog."""
 
     def __init__(self, settings: Settings, metrics: Metrics, status: Status, replays: Replays | None) -> None:
         """*replays* None is for a process that has no dead letters: it shows figures alone."""
@@ -123,7 +123,7 @@ class Overview:
         self._plan: Plan | None = None
 
     def follow(self, plan: Plan) -> None:
-        """Tell of this plan from now on."""
+        """Show this plan from now on."""
         self._plan = plan
         self._document.follow(plan)
 
@@ -238,7 +238,7 @@ def _reply(work: Work, body: bytes) -> Reply:
         detail = f"{error.message}; {error.hint}" if error.hint else error.message
         return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail).reply()
     except Exception:
-        # Whatever it is, the stream goes on; the log has it, and the watcher is not shown what may quote a record.
+        # Whatever it is, the stream goes on; the log has it, and the client does not see what may quote a record.
         _log.exception("a request of the status page failed")
         return HttpProblem(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed; the log says why").reply()
 

@@ -1,4 +1,4 @@
-"""The status page: one HTML document with its style and script in it, which browsers are told to hold to by hashes.
+"""The status page: one HTML document with its style and script in it; browsers run nothing else, by hashes.
 
 Nothing is loaded from elsewhere and no text becomes markup: the content security policy forbids both, so that names in
 catalogs and records can do nothing.

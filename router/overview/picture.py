@@ -1,6 +1,6 @@
 """What flows from which endpoint to which definition and sink: nodes and links with their rates, for the page to draw.
 
-Who goes where is what :mod:`router.overview.survey` says of the plan in force. There may be thousands of definitions:
+:mod:`router.overview.survey` says what the plan in force sends where. There may be thousands of definitions:
 the busiest are shown, and the rest is summed.
 """
 
@@ -148,7 +148,7 @@ def _shown(figure: Figure) -> dict[str, Any]:
 
 
 def _share(figure: Figure, ways: tuple[str, ...]) -> dict[str, Any]:
-    """Return the figures of one of several ways: which share goes there nobody counts, unless nothing does."""
+    """Return the figures of one of several ways. Their shares are not counted, so of several only zeros are known."""
     return _shown(figure) if len(ways) == 1 or not figure.count else {"records": None, "rate": None}
 
 

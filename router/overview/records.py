@@ -38,7 +38,7 @@ PASTED: Final = 256 * 2**10
 TEXT: Final = 2_000
 """Characters of one text; the sink has all of it."""
 MARKS_SECONDS: Final = 60.0
-"""For so long the marks of a catalog are held to be what they were."""
+"""Seconds for which the marks of a catalog are taken to be unchanged."""
 _EXPLAINERS: Final = 4
 
 
@@ -156,7 +156,7 @@ class Records:
         """Return what hides the marks of the catalog as it is at its source: the plan does not keep them.
 
         A mark makes no other epoch, so they are looked for anew from time to time. Where the catalog cannot be read, or
-        is another than the one in force, those that were known of that one count, or everything is hidden.
+        differs from the one in force, the last known marks of that one count, or everything is hidden.
         """
         known = self._known if self._known is not None and self._known.epoch == plan.epoch else None
         if known is not None and time.monotonic() < known.until:

@@ -1,6 +1,6 @@
 """Who goes where: routes and destinations of a plan, as far as they are known before any record (`xrouter routes`).
 
-What is told is what :mod:`router.routing.destinations` decides by: records of a definition with one way take it always,
+It follows what :mod:`router.routing.destinations` decides by: records of a definition with one way take it always,
 those of one with several the first whose conditions their values meet.
 """
 

@@ -1,4 +1,4 @@
-"""How much waits behind what is committed: asked of the sources, and of the checkpoints on the disk, not of Spark."""
+"""How much waits behind what is committed, by the sources and the checkpoints on the disk, not by Spark."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ReadUntil:
     def look(self, asked: float, names: Collection[str], ends: Mapping[Any, Any], reached: Mapping[Any, Any]) -> None:
         """Take in where each place of the sources *names* ended when it was *asked*, and up to where it is read."""
         if not self._names.issuperset(names):
-            # What nobody asked about so far may have older records.
+            # A place that was not asked about so far may have older records.
             self.seconds, self._asked = 0.0, None
         self._names = frozenset(names)
         self._arrive(ends, reached)

@@ -12,13 +12,13 @@ from router.sources.clusters import query_client
 from router.sources.sources import Source
 
 Losses = Callable[[Spans], int]
-"""Tells how many of some offsets are lost at most; KafkaUnreachable where brokers do not say."""
+"""Returns how many of some offsets are lost at most; KafkaUnreachable where brokers do not say."""
 
 
 def losses_of(settings: Settings, query: str, sources: Sequence[Source]) -> Losses | None:
-    """Return what tells how many of a batch's offsets are lost at most, for a query of these sources.
+    """Return a function that gives how many of a batch's offsets are lost at most, for a query of these sources.
 
-    None where there is nothing to tell: Spark ends the query instead, or it reads the local inbox.
+    None where it is not needed: Spark ends the query instead, or it reads the local inbox.
     """
     client = query_client(settings, query, sources)
     return None if client is None or settings.on_data_loss == "stop" else TopicLosses(client).most

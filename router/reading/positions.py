@@ -1,6 +1,6 @@
 """Positions: from where each topic of a Kafka cluster is read, in a ledger that outlives topics and generations.
 
-A topic gets its position when it is first to be read, before anything says that it is; from then on the position only
+A topic gets its position when it is first to be read, before anything announces that; from then on the position only
 moves forward. "Latest" is a number from that moment on: whoever asked for it again, after a restart or another
 change of topics, would skip what came meanwhile. Every partition that the ledger does not name for a topic that it has
 begins at its first record: the topic or the partition was not there when the topic was first to be read, or the

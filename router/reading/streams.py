@@ -98,7 +98,7 @@ def _topics(
 def _beginning(client: KafkaClient, generation: Generation, topics: Sequence[str]) -> str:
     """Return Spark's ``startingOffsets``, which must name the partitions that there are, and no others."""
     if generation.begun:
-        return "earliest"  # Spark asks for it and goes by its checkpoint.
+        return "earliest"  # Spark requires it, but follows its checkpoint.
     try:
         partitions = KafkaEnds(client).partitions(topics)
     except KafkaUnreachable as error:

@@ -1,4 +1,4 @@
-"""What must hold before a real-time query begins, besides what the settings alone tell."""
+"""What must hold before a real-time query begins, besides what the settings alone show."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def require_real_time(plan: Plan, *, once: bool = False) -> None:
     """Make sure that real-time mode can read the sources of a plan; nothing is asked of one in batches.
 
-    *once* is what only batches can do.
+    With *once* the router would end when all is read, which only batches can do.
 
     Raises:
         ConfigError: a source is no Kafka topic, they are not of one query, one is the rest topic, or no definition can
@@ -101,7 +101,7 @@ def require_rest_topic(settings: Settings, state: State) -> None:
 def require_cores(spark: SparkSession, plan: Plan, topics: Sequence[str]) -> None:
     """Make sure that each partition of the sources has a core for itself, and each of the rest topic another.
 
-    A real-time query keeps its cores, and waits without a word for one that it has not.
+    A real-time query keeps its cores, and waits silently for one that it lacks.
 
     Raises:
         ConfigError: Spark has fewer; names both numbers.

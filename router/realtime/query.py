@@ -1,8 +1,8 @@
 """One real-time query: it sends records on one by one, and notes how far it is when a batch of its time ends.
 
 Spark writes the offsets of such a batch at its end. A query that is stopped inside one sends the records of it again,
-so that one asks for the end of the batch at hand, and stops right behind it; a crash repeats what came since the last
-note. Nothing is pinned: whatever plan takes a record, it is sent to where that says, or to the rest topic.
+so the router asks for the end of the batch at hand, and stops the query right after it; a crash repeats what came since
+the last note. Nothing is pinned: whatever plan takes a record, it is sent to where that says, or to the rest topic.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOUD: Final = (
     "org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask",
     "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
 )
-"""What tells of tasks that are ended, also in order."""
+"""The logger that reports tasks that are ended, also in order."""
 _log = get_logger()
 
 
@@ -82,7 +82,7 @@ class RealTimeQuery:
         return self._query
 
     def progressed(self, progress: Any) -> None:
-        """Take in a report of Spark's on the last batch that has ended."""
+        """Take Spark's report on the last batch that has ended."""
         number = int(progress["batchId"])
         if number == self._seen:
             return
@@ -130,7 +130,7 @@ class RealTimeQuery:
 
 
 def _quiet() -> None:
-    """Let Spark not tell of tasks that end, which it does at length and moments after their query was stopped.
+    """Keep Spark from logging tasks that end, which it does at length and moments after their query was stopped.
 
     Why one failed is in the error of its query.
     """

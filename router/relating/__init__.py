@@ -1,1 +1,1 @@
-"""Pairs of messages: answers with what they answer, kept open for a time, delivered once, and told where none comes."""
+"""Pairs of messages: answers with what they answer, kept open for a time and delivered once, or given up."""

@@ -7,8 +7,8 @@ Each process delivers under an id of its own, but for what an earlier one began:
 back, the sink has the next numbers of the old id, and would leave these deliveries out.
 
 A half waits for a time that passes only while a router runs, and is given up only when all that arrived before its end
-has been read, so that neither a stop nor a backlog makes answers late. How many wait is bounded: for want of room the
-oldest are given up.
+has been read, so that neither a stop nor a backlog makes answers late. The number of waiting halves is bounded: when
+there is no room, the oldest are given up.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NOTED_SECONDS: Final = 10.0
 AT_ONCE: Final = 10_000
 """Halves that are given up, and rows that are delivered, at a time."""
 TEXT_AT_ONCE: Final = 8 * 2**20
-"""Characters of these at a time, as they are kept; one that is longer comes alone."""
+"""Characters of these at a time, as they are kept; a longer one is handled alone."""
 
 
 class Half(msgspec.Struct, frozen=True, array_like=True):
@@ -82,7 +82,7 @@ _ROW: Final = msgspec.json.Decoder(PairRow)
 class Exchanges:
     """The file of open exchanges; thread-safe.
 
-    ``wait`` is for how many seconds a half waits for another, ``most`` how many wait at a time. ``clock`` gives the
+    ``wait`` is how many seconds a half waits for another, ``most`` how many wait at a time. ``clock`` gives the
     seconds since 1970, ``read_until`` up to which of these all that arrived has been read.
 
     Raises:

@@ -80,7 +80,7 @@ class Pairing:
         """
         waiting = self._exchanges.undelivered
         if waiting >= self._most:
-            hint = "mend the sink: the log says why it takes no pairs; or raise relations.most and restart"
+            hint = "repair the sink: the log says why it takes no pairs; or raise relations.most and restart"
             problem = f"{waiting} pairs wait for it, which is relations.most"
             raise SinkError(self._to, problem, hint=hint, of_batch=False)
 
@@ -94,7 +94,7 @@ class Pairing:
         """
         left = iter(rows)
         row = next(left, None)
-        if row is not None:  # A batch without any need not be known.
+        if row is not None:  # A batch without any record to pair need not be noted.
             self._count(self._exchanges.take(commit, query, _records(chain((row,), left), epoch)))
             self._news.set()
 

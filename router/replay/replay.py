@@ -62,7 +62,7 @@ class ReplayOptions:
 
 
 class Watcher(Protocol):
-    """Is told how a replay goes, for people to see."""
+    """Gets the progress of a replay, to show it to people."""
 
     def resumed(self, pending: PendingReplay) -> None:
         """A batch that an earlier replay left is finished first."""
@@ -207,10 +207,11 @@ class _Run:
         plan: Plan | None = None,
         resumed: Summary | None = None,
     ) -> None:
-        """*letters* are those there are, unset all that sinks have; *loads* those of a session, unset one is begun.
+        """*letters* are the letters to choose from, by default all that sinks have; *loads* those of a session, by
+        default a new one.
 
-        *plan* is what judges, unset that of catalog and settings as they are; *resumed* counts what an earlier replay
-        left, unset the summary of all does.
+        *plan* is what judges, by default the plan of catalog and settings as they are; *resumed* counts what an earlier
+        replay left, by default in the summary of all.
         """
         self._settings = settings
         self._ledger = ledger
@@ -250,7 +251,7 @@ class _Run:
     def _catch_up(self, selection: Selection) -> None:
         """Replay letters that came meanwhile and wait behind some that were routed, until their keys are free.
 
-        A key that always has records would never be, were it not that the router waits with them for so long
+        A key that always has records would never be free, but the router holds them back meanwhile
         (:mod:`router.writing.ordering`). One that it had held back before is read once it is written.
         """
         order = self._ledger.order

@@ -109,7 +109,7 @@ class ReplayJournal(Journal):
 
 
 Held = Callable[[str, float], None]
-"""Told why a batch is held, and in how many seconds it is tried again."""
+"""Called with the reason why a batch is held, and the seconds until it is tried again."""
 
 
 class Loads:
@@ -129,7 +129,7 @@ class Loads:
 
 
 class Replayer:
-    """Replays batches in one Spark session; of one thread. *held* is told while a sink keeps a batch waiting."""
+    """Replays batches in one Spark session; of one thread. *held* is called while a sink keeps a batch waiting."""
 
     def __init__(self, loads: Loads, ledger: LetterLedger, stop: threading.Event, held: Held) -> None:
         self._loads = loads

@@ -99,7 +99,7 @@ def batches(chosen: Iterable[Chosen], size: int, turns: Turns | None = None) -> 
 
     What a sink has of a batch is known by position, and records of two clusters may share one. By *turns*, letters of a
     key come in order of arrival: in a batch, and from one batch to the next, if each is settled before the next is
-    asked for. One that comes before its turn is left out, and told in ``turns.left``.
+    asked for. One that comes before its turn is left out, and listed in ``turns.left``.
     """
     open_ones = _OpenBatches()
     for each in chosen:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from router.state.ledger import PendingReplay
 
 KEPT: Final = 20
-"""Replays that are told of."""
+"""Replays that are remembered."""
 _log = get_logger()
 
 

@@ -1,7 +1,7 @@
 """The batches that were begun and are not finished, seen from beside a router, and the order to set one aside.
 
 Everything here reads ``state`` without its lock, and writes nothing but the order. What Spark has planned stands in the
-checkpoint, what the router has noted in ``state/batches``, and what a running router says is asked at its own port.
+checkpoint, what the router has noted in ``state/batches``, and a running router is asked at its own port.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class OpenBatch:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Whether a sink has its events of a batch; None when it cannot be asked, or an error that ``detail`` tells."""
+    """Whether a sink has its events of a batch; None when it cannot be asked, or fails as ``detail`` says."""
 
     sink: str
     has: bool | None
@@ -101,7 +101,7 @@ def _open_batch(state: State, query: str, generation: Generation, batch: int) ->
 
 
 def shares(batch: OpenBatch, plan: Plan) -> list[Share]:
-    """Return which sinks of the plan have their events of a batch, as far as they or the router's notes can tell."""
+    """Return which sinks of the plan have their events of a batch, as far as they or the router's notes show."""
     taken = batch.hold.taken if batch.hold else ()
     return [_share(name, batch, plan, noted=name in taken) for name in plan.routes.event_sinks]
 

@@ -34,7 +34,7 @@ def convert_catalog(
     """Write catalogs of any dialect as one xRegistry 1.0-rc4 document that means the same.
 
     Relative references stay as they are written: put the document beside the first source, or they lead elsewhere.
-    What has an error is left out and named on standard error; `xrouter check` tells why.
+    What has an error is left out and named on standard error; `xrouter check` says why.
 
     Example: xrouter catalog convert catalog.cereg --output catalog.xreg.json
     """

@@ -26,7 +26,7 @@ def diff(
     format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
     logins: LoginsOption = None,
 ) -> None:
-    """Tell what changed for consumers from catalog A to B, and whether it is compatible.
+    """Show what changed for consumers from catalog A to B, and whether it is compatible.
 
     Ends with 0 when nothing changed or all changes are compatible, 1 when one is not, 2 when a catalog cannot be read.
     Compatible is a change after which every record still reaches its definition and nothing of it is lost: definitions
@@ -69,7 +69,7 @@ def write_difference(difference: Difference) -> None:
 
 
 def description(change: Change) -> str:
-    """Say all of a change but kind and xid: name, relation, values and detail."""
+    """Write all of a change but kind and xid: name, relation, values and detail."""
     words = [change.name] if change.name else []
     if change.relation is not None:
         words.append(f"({change.relation})")

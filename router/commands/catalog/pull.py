@@ -54,7 +54,7 @@ def pull(
 
 
 def _compare(registry: Catalog, file: Catalog) -> None:
-    """Warn when the file means something else; schemas that nothing refers to are only in the file, and no matter."""
+    """Warn when the file means something else; schemas that only the file has, unreferenced, do not count."""
     before, after = registry.definitions, file.definitions
     other = [xid for xid in {**before, **after} if before.get(xid) != after.get(xid)]
     rest = (registry.groups, registry.endpoints) != (file.groups, file.endpoints)

@@ -106,7 +106,7 @@ def _built(document: Document, by: Fetcher) -> Catalog:
 
 
 def _ask(url: str, *, yes: bool) -> None:
-    """Go on only when somebody says so.
+    """Go on only when the user says so.
 
     Raises:
         RouterError: there is nobody to ask.
@@ -115,7 +115,7 @@ def _ask(url: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise RouterError("nobody is there to be asked", hint="give --yes to push, or --dry-run to look alone")
+        raise RouterError("there is nobody to ask", hint="give --yes to push, or --dry-run only to look")
     typer.confirm(f"push this to {url}?", abort=True, err=True)
 
 

@@ -1,4 +1,4 @@
-"""``xrouter check``: everything lint has to say about a catalog, and about settings that go with it."""
+"""``xrouter check``: the findings of lint in a catalog, and in settings that go with it."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class CheckFormat(StrEnum):
 
 
 def _explain(rule: str | None) -> None:
-    """Tell what a rule is about, and end."""
+    """Show what a rule is about, and end."""
     if rule is None:
         return
     table = rules()
     if rule != ALL_RULES and rule not in table:
         near = get_close_matches(rule, table, 1)
-        hint = f"did you mean {near[0]}?" if near else f"`xrouter check --explain {ALL_RULES}` tells them all"
+        hint = f"did you mean {near[0]}?" if near else f"`xrouter check --explain {ALL_RULES}` shows them all"
         raise RouterError(f"there is no rule {rule}", hint=hint)
     chosen = table.values() if rule == ALL_RULES else [table[rule]]
     say("\n\n".join(explanation(each) for each in chosen))
@@ -81,7 +81,7 @@ def check(
             metavar="RULE",
             callback=_explain,
             is_eager=True,
-            help=f"Tell what a rule finds, what comes of it and its basis, or of `{ALL_RULES}` rules, and end.",
+            help=f"Show what a rule finds, its consequence and its basis, or those of `{ALL_RULES}` rules, and end.",
         ),
     ] = None,
 ) -> None:

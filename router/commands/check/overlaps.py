@@ -1,4 +1,4 @@
-"""Overlapping definitions, as `check` tells of them: with a record that the matcher has found to match both."""
+"""Overlapping definitions, as `check` reports them: each with a record that, by the matcher, both take."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from catalog.model import Catalog, Definition, Endpoint, Finding, Property, Prop
 from router.matching.records import RecordMatcher
 
 _ANY_PROTOCOL: Final = "HTTP"
-"""What a witness travels over where neither definition says."""
+"""The protocol of a witness where neither definition names one."""
 _REQUIRED: Final = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 _STRUCTURED: Final = "application/cloudevents+json"
 
@@ -109,11 +109,11 @@ def _judged(
 
 
 def _matches(outcome: Mapping[str, Any]) -> bool:
-    """Tell that a record matches; whether it can be mapped is another matter, which settings may change."""
+    """Tell whether a record matches; whether it can be mapped does not count, since settings may change that."""
     return bool(outcome["outcome"] == "routed" or outcome["reason"] == "unmappable")
 
 
 def _schema_tells_apart(overlap: Overlap) -> bool:
-    """Tell definitions with two schemas, of which a body may fit one only."""
+    """Tell whether definitions have two schemas, of which a body may fit one only."""
     schemas = {schema_of(overlap.one), schema_of(overlap.other)}
     return len(schemas) == 2 and None not in schemas

@@ -103,7 +103,7 @@ def list_letters(
 
 def _nothing(page: Listing) -> str:
     if not page.seen:
-        return "there are no dead letters; of what still waits to be judged, `xrouter top` tells"
+        return "there are no dead letters; `xrouter top` shows what still waits to be judged"
     there = "there is" if page.seen == 1 else "there are"
     return (
         f"nothing listed: {there} {counted(page.seen, 'dead letter')}, none as asked for (`--standing all` takes more)"

@@ -23,7 +23,7 @@ def purge_letters(
     older: Annotated[
         str | None, typer.Option(metavar="AGE", help="Remove letters older than this, such as 30d, and no others.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
 ) -> None:
     """Remove dead letters from tables and folders, by `dead_letters.retention` or by age; beside a running router.
 

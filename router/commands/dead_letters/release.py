@@ -1,4 +1,4 @@
-"""``xrouter dead-letters release``: go on without a letter that nothing will mend (``dead_letters.order: park``)."""
+"""``xrouter dead-letters release``: go on without a letter that nothing will repair (``dead_letters.order: park``)."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def replay(
 
 
 def _run(config: Path, selection: Filter, options: ReplayOptions, format: OutputFormat) -> None:
-    """Replay, and tell of it.
+    """Replay, and report it.
 
     Raises:
         RouterError: also when letters were asked for by ids that no sink has.
@@ -102,7 +102,7 @@ def _rate_of(text: str | None) -> float | None:
 
 
 class _Lines:
-    """Tells of a replay in lines on standard error, where there is no terminal."""
+    """Reports a replay in lines on standard error, where there is no terminal."""
 
     def resumed(self, pending: PendingReplay) -> None:
         _say(f"finishing {len(pending.letters)} letters of an earlier replay first")
@@ -115,7 +115,7 @@ class _Lines:
 
 
 class _Bar:
-    """Tells of a replay by a progress bar."""
+    """Reports a replay by a progress bar."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress

@@ -102,7 +102,7 @@ def _records(letters: Iterable[Letter], ledger: LetterLedger, selection: Filter)
 
 
 def _hides(settings: Settings, basis: Basis) -> Hides:
-    """Return what tells that a value is sensitive: catalogs are published, and letters are not."""
+    """Return a check for sensitive values: catalogs are published, and letters are not."""
     marks: Marks = marks_of_settings(settings.dead_letters.redact) | marks_of(basis.declarations, basis.catalog)
     redactor = Redactor(marks)
     members = marks.members | {pointer.rpartition("/")[2] for pointer in marks.pointers}
@@ -120,7 +120,7 @@ def _form(form: Form | None, output: Path | None) -> Form:
 
 
 def _report(suggestion: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> None:
-    """Tell what was drafted, on standard output unless the document is there."""
+    """Report what was drafted, on standard output unless the document is there."""
     aside = output is None
     console = terminal(err=aside)
     if suggestion.drafts and console.is_terminal:

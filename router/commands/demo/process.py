@@ -71,7 +71,7 @@ class RouterProcess:
         return [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
 
     def wait_for(self, condition: Callable[[], bool], limit: float) -> bool:
-        """Ask until the condition holds or *limit* seconds have passed; tell which. The router must stay alive."""
+        """Ask until the condition holds or *limit* seconds have passed; return whether it holds. The router has to live."""
         deadline = time.monotonic() + limit
         while not condition():
             self.check()
@@ -105,7 +105,7 @@ class RouterProcess:
             return False
 
     def _take(self, line: str) -> None:
-        """Note the addresses that the router tells; lines that are no JSON are the JVM's."""
+        """Note the addresses that the router logs; lines that are no JSON are the JVM's."""
         try:
             entry: Any = json.loads(line)
         except ValueError:

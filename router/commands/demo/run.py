@@ -60,7 +60,7 @@ def _results(console: Terminal, folder: Path) -> Results:
         _send(console, router, planned)
         wanted = sum(step.records for step in planned)
         if not router.wait_for(lambda: _routed(router) >= wanted, ROUTE_SECONDS):
-            cause = router.last_error() or "the log tells no error"
+            cause = router.last_error() or "the log has no error"
             few = f"Only {_routed(router):g} of {wanted} records have an outcome: {cause}"
             console.print(styled((few, "red")))
         metrics = tuple(sample for sample in router.samples() if sample[0] in SHOWN)

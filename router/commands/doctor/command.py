@@ -22,7 +22,7 @@ def doctor(
 ) -> None:
     """Look at what a start needs: Java, Spark, descriptors; with settings memory, disk, ports, catalog and brokers too.
 
-    What `run` would end with is `fail`, and ends this with 1; what it would wait for, or do less by, is `warn`.
+    What would end `run` is `fail`, and ends this with 1; what `run` would wait for, or do without, is `warn`.
 
     Example: xrouter doctor router.yaml
     """

@@ -19,7 +19,7 @@ from router.state.trust import Pins, clients_of, distrusted
 
 
 def examine(config: Path | None = None) -> Iterator[Diagnosis]:
-    """Yield what is found; without *config* only what every start needs. Nobody is waited for longer than 30 s."""
+    """Yield the findings; without *config* only of what every start needs. No check waits longer than 30 s."""
     if config is None:
         yield from diagnoses(machine_checks())
         return
@@ -27,7 +27,7 @@ def examine(config: Path | None = None) -> Iterator[Diagnosis]:
         settings = load_settings(config)
     except ConfigError as error:
         yield from diagnoses(machine_checks())
-        yield Diagnosis("settings", "fail", "; ".join(error.problems), error.hint or f"mend {config}")
+        yield Diagnosis("settings", "fail", "; ".join(error.problems), error.hint or f"correct {config}")
         return
     yield from diagnoses([*machine_checks(), *place_checks(settings)])
     yield Diagnosis("settings", "ok", str(config))
@@ -77,7 +77,7 @@ def _shadow(catalog: Catalog, settings: Settings) -> Diagnosis:
 
 
 def _others(catalog: Catalog, settings: Settings) -> Iterator[Diagnosis]:
-    """Yield who is to be reached; nobody is asked who must not see our credentials."""
+    """Yield the checks of who is to be reached; servers that must not see our credentials are not asked."""
     try:
         sources = sources_of(catalog, settings)
     except ConfigError as error:

@@ -64,7 +64,7 @@ class BrokerTarget:
         try:
             answers = self._publisher.send(waiting)
         except Unsettled as error:
-            raise BrokerUnreachable(f"{self._shown} took not every record: {error}", hint=_HINT) from error
+            raise BrokerUnreachable(f"{self._shown} did not take every record: {error}", hint=_HINT) from error
         except GatewayError as error:
             raise RouterError(f"{self._shown}: {error}", hint="correct --to") from error
         refused = next((answer for answer in answers if answer is not None), None)

@@ -1,7 +1,7 @@
 """Delivering produced records: to standard output, an HTTP target, a Kafka topic or another broker, each acknowledged.
 
-A record counts as delivered when the other side says so: a 2xx answer, or the broker's acknowledgement. Nothing is
-sent twice by us but after a 503, with which an HTTP target says that it took nothing for certain.
+A record counts as delivered when the other side says so: a 2xx answer, or the broker's acknowledgement. We send nothing
+twice, except after a 503, by which an HTTP target says that it took nothing.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class _Kafka:
 
     def _refused(self, error: KafkaError) -> RouterError:
         hint = "check the address and that the topic exists; records before the failure may have been taken"
-        return BrokerUnreachable(f"Kafka at {self._servers} took not every record: {error.str()}", hint=hint)
+        return BrokerUnreachable(f"Kafka at {self._servers} did not take every record: {error.str()}", hint=hint)
 
 
 class _Checked:

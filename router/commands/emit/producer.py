@@ -234,7 +234,7 @@ def check_matches(catalog: Catalog, producer: Producer, record: Record) -> None:
         for near in outcome["nearest"]
         for each in near["mismatches"]
     ]
-    hint = "change the --context values or --mode, or mend the definition"
+    hint = "change the --context values or --mode, or correct the definition"
     raise EmitError(f"what {xid} gives would not match it: {'; '.join(faults) or outcome['detail']}", hint=hint)
 
 

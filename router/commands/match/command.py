@@ -65,7 +65,7 @@ def match(
         Validate,
         typer.Option(help="When bodies are held against the schemas of definitions; what routes ask is not looked at."),
     ] = Validate.ambiguous,
-    explain: Annotated[bool, typer.Option("--explain", help="Tell people why, instead of outcomes as JSON.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Explain outcomes to people, not in JSON.")] = False,
     everything: Annotated[
         bool, typer.Option("--all", help=f"With --explain: all candidates, not just the best {BEST}.")
     ] = False,
@@ -90,7 +90,7 @@ def match(
     """Say for each native record which definition takes it, or why none does.
 
     With neither --endpoint nor --group the record's own endpoint decides, else every definition is a candidate.
-    With --expect it ends with 1 when something is not so, after telling what on standard error.
+    With --expect it ends with 1 when something is not so, and says what on standard error.
 
     Example: xrouter match --catalog catalog.xreg.json --endpoint /endpoints/garden --explain <records.jsonl
     """

@@ -16,7 +16,7 @@ from router.terminal import counted, shown_value
 
 OPTION: Final = "--expect"
 MAX_SHOWN: Final = 50
-"""Records whose differences are told; those of the others are counted."""
+"""Records whose differences are shown; the others are counted."""
 SHOWN: Final = 300
 """Characters of a value."""
 

@@ -1,4 +1,4 @@
-"""How ``xrouter match --explain`` tells a record's story: colours on a terminal, plain lines elsewhere."""
+"""How ``xrouter match --explain`` shows what becomes of a record: in colours on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class ExplanationWriter:
 
     def _outcome(self, outcome: Mapping[str, Any]) -> Iterator[Line]:
         if outcome["outcome"] != "routed":
-            # The candidates above have told what a detail of this reason would.
+            # The candidates above have said what a detail of this reason would.
             detail = "" if outcome["reason"] == "no-match" else f": {self._text(outcome['detail'])}"
             yield f"  dead letter, {outcome['reason']}{detail}", "bold red"
             return

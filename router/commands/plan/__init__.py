@@ -1,1 +1,1 @@
-"""What a new catalog would do to the last records: those read again, judged twice, and told apart."""
+"""What a new catalog would do to the last records: they are read again, judged by both catalogs, and compared."""

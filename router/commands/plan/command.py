@@ -66,7 +66,7 @@ def plan(
     last: Annotated[
         int | None,
         typer.Option(
-            "--last", metavar="N", min=1, max=MOST, help=f"The last N records of each place; {LAST} unless said."
+            "--last", metavar="N", min=1, max=MOST, help=f"The last N records of each place; {LAST} by default."
         ),
     ] = None,
     since: Annotated[
@@ -89,14 +89,14 @@ def plan(
     fail_on: Annotated[
         list[FailOn] | None,
         typer.Option(
-            "--fail-on", help="Differences that end with 1; may be repeated. Unless said, dead-letter and definition."
+            "--fail-on", help="Differences that end with 1; may be repeated. By default dead-letter and definition."
         ),
     ] = None,
     samples: Annotated[int, typer.Option(metavar="N", min=0, max=1_000, help="Samples of each kind.")] = 5,
     reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
     format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
 ) -> None:
-    """Judge the last records under the catalog of the settings and under a new one, and tell what would change.
+    """Judge the last records under the catalog of the settings and under a new one, and show what would change.
 
     Records are those of topics, of the inbox as far as it still has them, of dead letters, and of files. Nothing is
     written, committed or started. Ends with 0 when nothing is taken away, 1 when records would become dead letters or
@@ -120,7 +120,8 @@ def plan(
     wanted = LastRecords((LAST if last is None else last) if moment is None else MOST, moment)
     read = origins if origins else [] if records else list(Origin)
     if read:
-        # Nobody is asked who must not see our credentials: the router may have refused what the catalog says now.
+        # Servers that must not see our credentials are not asked: the router may have refused what the catalog says
+        # now.
         require_trusted(clients_of(settings, old, before.sources), Pins(Path(settings.state)))
     places: list[Place] = []
     tally, ways = Tally(samples), Ways.of(settings)

@@ -13,7 +13,7 @@ from router.judging.comparing import KINDS
 from router.terminal import counted, styled, terminal
 
 GROUPS: Final = 20
-"""Pairs of before and after that are told of each kind; JSON has them all."""
+"""Pairs of before and after that are shown of each kind; JSON has them all."""
 _STYLES: Final = {"dead-letter": "bold red", "definition": "bold red", "matched": "bold green"}
 
 

@@ -19,7 +19,7 @@ from router.terminal import shown_value
 CUT: Final = 200
 """Characters of one value."""
 VALUES: Final = 20
-"""Attributes of one kind that a sample tells of."""
+"""Attributes of one kind that a sample shows."""
 _OF_EVENTS: Final = ("context-", "mapped-attribute-")
 _VIOLATION: Final = "schema-violation"
 
@@ -54,7 +54,7 @@ class Sampling:
         return changes
 
     def sample(self, chunk: Chunk, changed: Changed) -> Sample:
-        """Return what is told of one record; what is sensitive in it is hidden."""
+        """Return what is shown of one record; what is sensitive in it is hidden."""
         before, after = changed.verdicts()
         reasons = (before.reason, after.reason)
         reason = _VIOLATION if _VIOLATION in reasons else next(filter(None, reasons), "")

@@ -106,7 +106,7 @@ class WebhookTarget(HttpSink, _Target):
 
 
 class SubscriberSettings(Section):
-    """One subscriber, and which events it gets: all, unless something is said of it."""
+    """One subscriber, and which events it gets: all of them by default."""
 
     to: Annotated[KafkaTarget | MqttTarget | AmqpTarget | NatsTarget | WebhookTarget, Field(discriminator="type")] = (
         Field(description="Where to, as in `sinks` of the router.")
@@ -120,7 +120,7 @@ class SubscriberSettings(Section):
 
 
 class EventsSettings(Section):
-    """To whom the registry tells what has changed."""
+    """Whom the registry notifies of changes."""
 
     subscribers: dict[Annotated[str, Field(pattern=_NAME)], SubscriberSettings] = Field(
         {}, description="Subscribers by name, the same ones in all processes over one database."

@@ -52,7 +52,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise DocumentError(f"{file} holds several documents", file=str(file), hint="import one after the other")
     for each in findings.sorted():
         if each.severity == "error":
-            raise DocumentError(each.message, file=str(file), hint=each.hint or "mend it; nothing was imported")
+            raise DocumentError(each.message, file=str(file), hint=each.hint or "correct it; nothing was imported")
         say(f"{each.severity}: {each.message}", err=True)
     tree: dict[str, Any] = documents[0].tree
     return tree

@@ -1,4 +1,4 @@
-"""Opening a registry for one command, with errors as commands tell them."""
+"""Opening a registry for one command, with errors as commands report them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def opened(config: Path, *, lint: bool = True) -> Iterator[RegistryService]:
 
 
 def unopened(error: StoreError) -> RouterError:
-    """Return as the error that ends a command that a store cannot be opened, or does not answer any more."""
+    """Return the error that ends a command when a store cannot be opened, or does not answer any more."""
     return StateError(str(error), hint=f"{error.hint}; store in the settings says where it is" if error.hint else "")
 
 

@@ -103,7 +103,7 @@ class RegistryFile(Section):
     open: bool = Field(False, description="Whether everybody may do everything; on loopback addresses alone.")
     roles: RoleSettings = Field(RoleSettings(), description="Who may do what.")
     lint: Literal["refuse", "report", "off"] = Field(
-        "refuse", description="Whether writes that make errors for lint are refused, told of, or not looked at."
+        "refuse", description="Whether writes that make errors for lint are refused, reported, or not looked at."
     )
     writes_per_second: float = Field(200.0, gt=0, description="Writes of one sender in a second.")
     write_burst: int = Field(1000, ge=1, description="Writes of one sender at once.")
@@ -111,7 +111,7 @@ class RegistryFile(Section):
     faces: dict[str, str] = Field(
         {}, description="Older APIs over the same store, by name, each with its path, such as `/cloudevents`."
     )
-    events: EventsSettings = Field(EventsSettings(), description="Whom it tells what has changed.")
+    events: EventsSettings = Field(EventsSettings(), description="Whom it notifies of changes.")
     metrics: MetricsSettings | None = Field(None, description="Where /metrics is; unset is nowhere.")
     authority: str = Field(
         "",
@@ -145,7 +145,7 @@ def admit(given: RegistryFile, path: Path) -> None:
     """Make sure that nobody serves a registry that strangers may change.
 
     Raises:
-        ConfigError: nobody is let in, or everybody is who reaches the address.
+        ConfigError: nobody is let in, or everybody who reaches the address is.
     """
     http = given.http
     if http.auth is None and http.tls is not None and http.tls.ca is not None:

@@ -70,7 +70,7 @@ def routes(
 
 
 def _unseen(surveyed: RouteSurvey, seen: Seen | None) -> RouteSurvey:
-    """Return of what is found the definitions that never occurred."""
+    """Return the definitions that never occurred."""
     if seen is None:
         hint = "start a router with these settings; what occurs is noted in its state folder"
         raise RouterError("no router has run yet by these settings", hint=hint)
@@ -142,7 +142,7 @@ def _events(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[Row]:
 
 
 def _occurred(sighting: Sighting | None) -> str:
-    """Return when a definition last occurred, in words; one that no router has met yet has nothing to tell."""
+    """Return when a definition last occurred, in words; `-` for one that no router has met yet."""
     if sighting is None:
         return "-"
     return instant_of(sighting.last) or f"never since {instant_of(sighting.since)}"

@@ -115,7 +115,7 @@ def _follow(
 
 
 def _reader_gone() -> Callable[[], bool]:
-    """Return what tells whether nobody reads our output any more, which else is only noticed at the next sample."""
+    """Return a check whether nobody reads our output any more, which else is only noticed at the next sample."""
     try:
         output = select.poll()
         output.register(sys.stdout.fileno(), 0)

@@ -47,7 +47,7 @@ class TopicFollower:
     """Follows the topics of one cluster. It joins no group and commits nothing."""
 
     def __init__(self, client: KafkaClient, topics: Sequence[str], *, inbox: bool = False) -> None:
-        """Begin at the ends of the topics; *inbox* tells that gateways fill them.
+        """Begin at the ends of the topics; with *inbox* gateways fill them.
 
         Raises:
             KafkaUnreachable: no broker answers, or they refuse us.
@@ -132,7 +132,7 @@ class InboxFollower:
 
 @contextmanager
 def following(plan: Plan, note: Callable[[str], None]) -> Iterator[list[Follower]]:
-    """Follow all that a plan reads, from now on; *note* is told of what cannot be.
+    """Follow all that a plan reads, from now on; *note* is called with what cannot be.
 
     Raises:
         BrokerUnreachable: a cluster does not answer.

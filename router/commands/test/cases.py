@@ -29,7 +29,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_CASES: Final = 100_000
 """Cases of one call."""
 MAX_PROBLEMS: Final = 50
-"""Faults of files that are told; more have one cause."""
+"""Faults of files that are shown; more have one cause."""
 ROUTED: Final = ("endpoint", "route", "sinks", "topics")
 """What only the settings of a router decide."""
 SCHEMA: Final = "$schema"

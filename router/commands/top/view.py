@@ -114,7 +114,7 @@ def _query(name: str, each: Query) -> Row:
 
 
 def _table(head: Row, rows: Sequence[Row], width: int) -> Table:
-    """Return rows as a table; of names in the first column too long for it, the ends are what tells them apart."""
+    """Return rows as a table; of names too long for the first column the ends are shown, since they differ there."""
     table = Table(box=None, pad_edge=False, expand=False, header_style="bold")
     beside = sum(max(len(row[place]) for row in (head, *rows)) for place in range(1, len(head)))
     longest = max(_LEAST_NAME, width - beside - 2 * len(head))

@@ -40,7 +40,7 @@ def numbered(looks: Iterable[Hashable]) -> dict[Hashable, int]:
 
 
 def purity(groups: Iterable[Sequence[int]]) -> float:
-    """Tell how well groups of labels are told apart by label: the share of records of their group's commonest one."""
+    """Return how well groups differ by label: the share of records with the commonest label of their group."""
     sizes = total = 0
     for labels in groups:
         sizes += max(Counter(labels).values())

@@ -1,4 +1,4 @@
-"""From samples to bundles: the records that one draft is for, told apart by address, names or a telling value."""
+"""From samples to bundles: the records that one draft is for, distinguished by address, names or a single value."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ _WHOLE: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Records that one draft is for. ``pattern`` are the words of their address, None where it tells nothing.
+    """Records that one draft is for. ``pattern`` are the words of their address, None where it says nothing.
 
-    ``pins`` are properties whose literal value tells the bundle from others, by key. ``share`` is how many letters each
-    record of the sample stands for. ``pinned`` asks for what a draft leaves out when it can: of native records the
-    content type as the protocol has it, of events the address. Keys in ``barred`` are not asked for.
+    ``pins`` are properties whose literal value distinguishes the bundle from others, by key. ``share`` is how many
+    letters each record of the sample stands for. With ``pinned`` the draft asks for what it would otherwise leave out:
+    of native records the content type as the protocol has it, of events the address. Keys in ``barred`` are not asked
+    for.
     """
 
     shape: RecordShape
@@ -63,7 +64,7 @@ def bundles_of(shape: RecordShape, sample: Reservoir) -> list[Bundle]:
 
 
 def joined(bundles: Sequence[Bundle]) -> Bundle:
-    """Return one bundle of several that cannot be told apart; their pattern has a gap wherever they differ."""
+    """Return one bundle of several that cannot be distinguished; their pattern has a gap wherever they differ."""
     first = bundles[0]
     patterns = [each.pattern for each in bundles]
     records = tuple(record for each in bundles for record in each.records)
@@ -147,7 +148,7 @@ def _by_value(bundle: Bundle, depth: int) -> Iterator[Bundle]:
 
 
 def _telling(bundle: Bundle) -> str | None:
-    """Return the key of the property whose values tell bodies apart best; None when none does."""
+    """Return the key of the property whose values separate bodies best; None when none does."""
     labels = labels_of(bundle.records)
     if len(set(labels)) == 1:
         return None

@@ -32,7 +32,7 @@ class Gap:
 class Column:
     """One property. ``pieces`` are literal texts and gaps in order, None when values have no structure in common.
 
-    ``always`` tells whether every record has the property, ``share`` how many of them do; ``askable`` is False when a
+    ``always`` is True when every record has the property, ``share`` is how many of them do; ``askable`` is False when a
     value is no text, ``identity`` True when all look like ids.
     """
 

@@ -57,7 +57,7 @@ class Draft:
 
 
 def draft_of(bundle: Bundle, hides: Hides = never) -> Draft:
-    """Draft the definition of a bundle; of members of bodies that *hides* names, no value is told."""
+    """Draft the definition of a bundle; no value is shown of members of bodies that *hides* names."""
     columns = sorted(
         _columns(bundle), key=lambda column: (column.key not in (bundle.records[0].address, "e.type"), column.key)
     )

@@ -40,7 +40,7 @@ class Attempt:
 
 
 class Mender:
-    """Makes drafts by *drafter*, puts them where *placements* says by endpoint and protocol, and mends them."""
+    """Makes drafts by *drafter*, puts them where *placements* says by endpoint and protocol, and corrects them."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Mender:
         self._drafter = drafter
 
     def mended(self, bundles: Sequence[Bundle]) -> Attempt:
-        """Draft, try and mend until there is nothing more to mend, or it has gone on for too long."""
+        """Draft, try and correct until there is nothing more to correct, or it has gone on for too long."""
         dropped: list[tuple[Bundle, str]] = []
         attempt = self._attempt(bundles)
         for _ in range(_ROUNDS):
@@ -120,7 +120,7 @@ def _key(fragment: Mapping[str, Any], steps: Sequence[str]) -> str:
 
 
 def _untied(attempt: Attempt) -> list[Bundle] | None:
-    """Tell apart, or else join, drafts that match the same records equally well; None when there are none."""
+    """Distinguish, or else join, drafts that match the same records equally well; None when there are none."""
     tied: dict[int, list[Bundle]] = {}
     for number, owner in enumerate(_owners(attempt)):
         tied.setdefault(owner, []).append(attempt.drafts[number].draft.bundle)
@@ -144,7 +144,7 @@ def _owners(attempt: Attempt) -> list[int]:
 
 
 def _apart(bundles: list[Bundle]) -> list[Bundle]:
-    """Pin what tells the bundles apart, if that was not tried already and there is such a thing; else join them."""
+    """Pin what distinguishes the bundles, if there is such a thing and it was not tried already; else join them."""
     medias = {each.shape.media for each in bundles}
     if len(medias) < len(bundles) or bundles[0].shape.event or any(each.pinned for each in bundles):
         return [joined(bundles)]

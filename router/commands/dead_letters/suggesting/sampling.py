@@ -1,6 +1,6 @@
 """Samples of each shape, drawn while records pass: any number of letters in bounded memory.
 
-A shape is all that can be told of a record without looking at others. Each has a reservoir, so that every record of
+A shape is all that is known of a record without looking at others. Each has a reservoir, so that every record of
 it is as likely to be kept, and the same records in the same order give the same sample.
 """
 

@@ -47,7 +47,7 @@ _TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "obj
 class Observed:
     """What was seen at one place of the documents; its memory is bounded, whatever the documents hold.
 
-    ``hides`` names members whose values are not told; what is ``hidden`` is in one of them.
+    ``hides`` names members whose values are not shown; what is ``hidden`` is in one of them.
     """
 
     times: dict[str, int] = field(default_factory=dict)
@@ -171,7 +171,7 @@ def merged(several: Iterable[Observed]) -> Observed:
 
 
 def schema_of(documents: Iterable[Any], hides: Callable[[str], bool] = _shows) -> dict[str, Any]:
-    """Return a schema that all *documents* conform to; of members that *hides* names it tells no value.
+    """Return a schema that all *documents* conform to; it shows no value of members that *hides* names.
 
     Members that are not named in it are allowed.
     """

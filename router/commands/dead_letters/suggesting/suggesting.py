@@ -1,4 +1,4 @@
-"""From letters to drafts: sample, bundle, draft, try, and mend what the trial shows; :func:`suggest` is the order."""
+"""From letters to drafts: sample, bundle, draft, try, and correct by what trials show; :func:`suggest` is the order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from router.matching.records import CHUNK, RecordMatcher
 
 DRAFTABLE: Final = frozenset({"no-match", "no-candidates"})
 LEAST: Final = 3
-"""Letters that make a draft, unless told otherwise; fewer are strays."""
+"""Letters that make a draft by default; fewer are strays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Suggested:
     """One draft and what its trial showed.
 
     ``letters`` is about how many letters it stands for, ``tried`` how many of the sample were matched again and
-    ``matched`` the share of those that became events. ``notes`` are for who reviews it.
+    ``matched`` the share of those that became events. ``notes`` are for the reviewer.
     """
 
     xid: str
@@ -74,7 +74,7 @@ def suggest(
     """Draft message definitions for *records* that no definition of the catalog matches; each is looked at once.
 
     Records that the catalog does match by now, or that are dead letters for another reason, are left out, and so are
-    shapes with fewer than *least* letters. No value of what *hides* names is told in a draft. The same records in the
+    shapes with fewer than *least* letters. A draft shows no value of what *hides* names. The same records in the
     same order give the same suggestion.
 
     Raises:

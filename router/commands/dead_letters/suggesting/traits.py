@@ -30,7 +30,7 @@ JSON: Final = "application/json"
 class Traits:
     """One record as drafting sees it.
 
-    ``media`` is the media type of the data without parameters, lower case, ``""`` for none; ``typed`` tells whether the
+    ``media`` is the media type of the data without parameters, lower case, ``""`` for none; ``typed`` is True when the
     record itself gave it. ``properties`` are texts by key: ``e.NAME`` for an attribute, ``p.PATH`` for a protocol
     option; None for one that is there and no text, or too long a one. ``body`` is the data, ``document`` its value when
     it is JSON, inside a tuple. ``content_key`` is the option of the native content type, when the record has one.
@@ -64,7 +64,7 @@ class Traits:
 
 
 Hides = Callable[[str, str], bool]
-"""Tells whether what has that name (``x-card``), at that path (``headers.x-card``; ``""`` in bodies), is sensitive."""
+"""Returns whether the value of a name (``x-card``) at a path (``headers.x-card``; ``""`` in bodies) is sensitive."""
 
 
 def never(name: str, path: str) -> bool:
@@ -75,7 +75,7 @@ def never(name: str, path: str) -> bool:
 def traits_of(record: Record, sniffs: Callable[[str], bool], hides: Hides = never) -> Traits | str:
     """Return what a record shows, or why no definition can be drafted from it; what *hides* names is left aside.
 
-    *sniffs* tells, by protocol, whether its channel takes events in plain JSON bodies (JUDGING.md#cloudevents).
+    *sniffs* returns, by protocol, whether its channel takes events in plain JSON bodies (JUDGING.md#cloudevents).
     """
     binding = binding_of(record.protocol)
     if binding is None:
@@ -123,7 +123,7 @@ def _attributes(attributes: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def _options(parts: Iterable[Part], binding: Binding, *, event: bool) -> dict[str, str | None]:
-    """Return the options of a record, first value of each; of an event only the address, where that tells something."""
+    """Return the options of a record, first value of each; of an event only the address, where that says something."""
     protocol, vocabulary = binding.protocol, VOCABULARIES[binding.protocol]
     options: dict[str, str | None] = {}
     for part in parts:

@@ -26,7 +26,7 @@ class DraftTrial:
     """What became of the records of one draft.
 
     ``own`` were matched by it, ``other`` by other drafts or definitions (by xid); ``tied`` counts sets of definitions
-    that could not be told apart, ``failed`` the reasons of the rest.
+    that matched equally well, ``failed`` the reasons of the rest.
     """
 
     tried: int = 0
@@ -41,7 +41,7 @@ class DraftTrial:
         return (self.own + self.other.total()) / self.tried if self.tried else 0.0
 
     def count(self, outcome: dict[str, Any], xid: str) -> None:
-        """Count one outcome, as ``match`` tells it."""
+        """Count one outcome, as ``match`` gives it."""
         self.tried += 1
         if outcome["outcome"] == "routed":
             if outcome["message"] == xid:
