@@ -90,9 +90,8 @@ class Logins:
     async def _granted(self, origin: str, source: TokenSource, seconds: float, refused: str) -> str:
         known, now = self._tokens.get(origin), self._clock()
         worn = known is not None and f"Bearer {known.value}" == refused
-        if worn and now >= self._renewed.get(
-            origin, now
-        ):  # a server that refuses them all gets no more of them for a while
+        # A server that refuses them all gets no more of them for a while.
+        if worn and now >= self._renewed.get(origin, now):
             self._renewed[origin] = now + RENEW_SECONDS
             known = None
         if known is None or known.until <= now:

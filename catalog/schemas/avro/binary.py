@@ -42,7 +42,7 @@ def compile_binary(root: Any, named: Mapping[str, Any]) -> Read:
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
-    """Read a variable-length zig-zag number; return it and the position behind it.
+    """Read a variable-length zig-zag number; return it and the position after it.
 
     Raises:
         Misfit: the bytes end before it does, or it has more than 64 bits.
