@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 UNEQUAL: Final = ("id",)
+EACH: Final = 4
+"""One of so many rules and protocols goes through Spark in every run."""
 RULES: Final = read_rules()
 SUITE: Final = suite_of(RULES)
 
@@ -40,14 +42,28 @@ def catalog() -> Any:
 
 
 @pytest.fixture(scope="module")
-def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, Told]:
-    """All samples through Spark at once, since jobs take their time; what is known to fail must not stop the rest."""
-    sound = [place for place, sample in enumerate(SUITE.samples) if "run" not in sample.bugs]
+def ran(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Mapping[int, Told]:
+    """All samples that tests ask for through Spark at once, since jobs take their time; what is known to fail must not
+    stop the rest.
+    """
+    asked = {place for item in request.session.items for place in _places(item)}
+    sound = [place for place in sorted(asked) if "run" not in SUITE.samples[place].bugs]
     return by_run(spark, catalog(), SUITE.samples, sound, tmp_path_factory.mktemp("rules"))
 
 
+def _places(item: pytest.Item) -> Sequence[int]:
+    """Return the places of the samples that a test is to run."""
+    called = getattr(item, "callspec", None)
+    return called.params["places"] if called is not None and getattr(item, "originalname", "") == "test_run" else ()
+
+
 def cells(way: str) -> list[Any]:
-    """Give the places of the samples of each rule and protocol; those with a known bug in *way* apart, as failing."""
+    """Give the places of the samples of each rule and protocol; those with a known bug in *way* apart, as failing.
+
+    Spark has each rule by some of the protocols in every run, in turn; ``match`` has all.
+    """
     found: dict[tuple[str, str, str], list[int]] = {}
     for place, sample in enumerate(SUITE.samples):
         found.setdefault((sample.rule, sample.protocol, sample.bugs.get(way, "")), []).append(place)
@@ -55,9 +71,12 @@ def cells(way: str) -> list[Any]:
         pytest.param(
             places,
             id=f"{rule}-{protocol}" + ("-bug" if bug else ""),
-            marks=[pytest.mark.xfail(strict=True, reason=bug)] if bug else [],
+            marks=[
+                *([pytest.mark.xfail(strict=True, reason=bug)] if bug else []),
+                *([pytest.mark.full] if way == "run" and number % EACH and not bug else []),
+            ],
         )
-        for (rule, protocol, bug), places in found.items()
+        for number, ((rule, protocol, bug), places) in enumerate(found.items())
     ]
 
 

@@ -121,7 +121,7 @@ def killed_under_load(
 def test_nothing_is_lost_or_doubled_when_an_executor_and_a_worker_are_killed(
     cluster: SparkCluster, kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:
-    killed_under_load(cluster, kafka, topic_factory, router, 5_000, kills=1)
+    killed_under_load(cluster, kafka, topic_factory, router, 4_000, kills=1)
 
 
 @pytest.mark.full

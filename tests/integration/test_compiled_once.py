@@ -140,6 +140,7 @@ def test_a_changed_catalog_is_prepared_beside_the_batches(
     assert attempt() == 0
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("settings", "queries"),

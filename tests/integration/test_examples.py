@@ -92,6 +92,7 @@ def outcomes(text: str) -> list[str]:
     return sorted(words[2].rstrip(":") if words[0] == "dead" else words[1] for words in lines)
 
 
+@pytest.mark.full
 def test_one_command_runs_an_example() -> None:
     done = run("http", None)
     assert done.returncode == 0, done.stdout + done.stderr

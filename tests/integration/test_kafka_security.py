@@ -153,7 +153,7 @@ def secrets(world: World) -> tuple[str, ...]:
     return (PASSWORD, SECRET, WRONG, world.own.key.read_text().splitlines()[1])
 
 
-@pytest.mark.parametrize("way", ["scram-sha-512", "oauthbearer"])
+@pytest.mark.parametrize("way", ["scram-sha-512", pytest.param("oauthbearer", marks=pytest.mark.full)])
 def test_a_wrong_password_names_the_source_and_not_the_password(
     world: World, router: RouterProcess, tmp_path: Path, way: str
 ) -> None:

@@ -292,6 +292,7 @@ class Quiet:
         raise AssertionError(reason)
 
 
+@pytest.mark.full
 @pytest.mark.spark
 def test_a_replay_catches_up_with_what_is_held_back_beside_it(
     spark: SparkSession, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -79,7 +79,8 @@ def largest_below(router: RouterProcess, size: int) -> bool:
     return bounds[size] == metrics["xrouter_batch_bytes_count"]
 
 
-@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("again", [False, True])
 def test_records_that_grow_make_batches_of_fewer(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, again: bool
 ) -> None:

@@ -257,7 +257,14 @@ def same(lines: list[str], matched: list[dict[str, Any]], ran: list[dict[str, An
     return {one.get("reason", one["outcome"]) for one in matched}
 
 
-@pytest.mark.parametrize(("seed", "validation"), [(7, "ambiguous"), (2, "never"), (8, "always")])
+@pytest.mark.parametrize(
+    ("seed", "validation"),
+    [
+        (8, "always"),
+        pytest.param(7, "ambiguous", marks=pytest.mark.full),
+        pytest.param(2, "never", marks=pytest.mark.full),
+    ],
+)
 def test_kafka(spark: SparkSession, tmp_path: Path, seed: int, validation: Validation) -> None:
     options = {"envelopeoptions": {"mode": "structured"}} if seed != 2 else {}
     catalog = catalog_for(seed, "KAFKA", **options)

@@ -86,11 +86,12 @@ def as_sent(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def cells() -> Iterator[Any]:
-    """Give each kind of rows with each settings; what differs by settings does not by kind, in every run."""
+    """Give each kind of rows with each settings; some of them in every run."""
     named = {"one": ONE, "several": SEVERAL, "ties": TIES, "untraced": UNTRACED, "related": RELATED}
     for kind, seed in (("kafka", 7), ("inbox", 4)):
         for name, settings in named.items():
-            marks = [pytest.mark.full] if kind == "inbox" and name in ("ties", "untraced", "related") else []
+            often = ("several", "related") if kind == "kafka" else ("one",)
+            marks = [] if name in often else [pytest.mark.full]
             yield pytest.param(kind, seed, settings, id=f"{kind}-{seed}-{name}", marks=marks)
 
 

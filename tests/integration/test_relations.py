@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from deltalake import DeltaTable
 
@@ -148,6 +149,7 @@ def test_a_table_has_each_pair_once(kafka: Kafka, topic_factory: TopicFactory, r
     assert (lineage["placed-7"]["relation"], lineage["placed-7"]["relatedto"]) == (None, None)
 
 
+@pytest.mark.full
 def test_a_topic_has_each_pair_under_one_id(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
     topic = topic_factory("pairs")
     sink = {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "topic": topic}

@@ -8,6 +8,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
@@ -238,6 +239,7 @@ def of_plants(plants: str, first: int) -> bytes:
     return json.dumps(events).encode()
 
 
+@pytest.mark.full
 def test_one_write_has_what_attributes_reasons_and_a_cap_decide_and_keeps_whole_what_a_topic_cannot_take(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 DEFINITIONS = 60
-RECORDS = 4_000
+RECORDS = 2_000
 REST = "rest"
 TIMES = {"type": {"value": "timed"}, "time": {"required": True}, "n": {"type": "integer"}, "source": {"value": "{s}"}}
 """A definition whose values are looked at by their types."""
@@ -91,7 +91,7 @@ def position_of(headers: list[dict[str, Any]]) -> str:
     return value.decode()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_what_is_settled_leaves_as_the_matcher_sends_it(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     from pyspark.sql import functions as F
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import httpx
+import pytest
 from playwright.sync_api import Page
 
 from tests.support import shop
@@ -145,6 +146,7 @@ def picture(page: Page) -> None:
         page.screenshot(path=Path(wanted))
 
 
+@pytest.mark.full
 def test_a_sink_that_is_away_leaves_the_replay_to_the_next_one(router: RouterProcess) -> None:
     (port, hook) = free_ports(2)
     shop.write_catalog(router.folder, mended=False)

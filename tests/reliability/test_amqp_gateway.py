@@ -134,7 +134,7 @@ def kill_the_gateway(broker: QpidBroker, path: Path, count: int, kills: int) -> 
 
 
 def test_sigkill_of_the_gateway(broker: QpidBroker, tmp_path: Path) -> None:
-    kill_the_gateway(broker, tmp_path / "inbox", 3000, 2)
+    kill_the_gateway(broker, tmp_path / "inbox", 1500, 1)
 
 
 @pytest.mark.full
@@ -161,7 +161,7 @@ def kill_the_broker(broker: QpidBroker, path: Path, count: int) -> None:
 
 
 def test_sigkill_of_the_broker(broker: QpidBroker, tmp_path: Path) -> None:
-    kill_the_broker(broker, tmp_path / "inbox", 3000)
+    kill_the_broker(broker, tmp_path / "inbox", 1500)
 
 
 @pytest.mark.full

@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 DEFINITIONS = 20
 LIMIT = 300.0
 BURST = 200
-KILLS = 2
+KILLS = 1
 
 
 class Sender:

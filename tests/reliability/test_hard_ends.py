@@ -128,6 +128,7 @@ def test_a_catalog_waits_for_a_full_disk_and_a_dead_jvm_is_named(
     assert shop_router.ids() == {"a": 1, "b": 1, "c": 1}
 
 
+@pytest.mark.full
 def test_what_is_cut_off_says_so_in_a_line(router: RouterProcess) -> None:
     release, asked = threading.Event(), threading.Semaphore(0)
 

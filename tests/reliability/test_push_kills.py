@@ -27,7 +27,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.broker
 ALL = tuple(KINDS)
 BROKERED = tuple(name for name in KINDS if name != "http")
-SMALL, FULL = 1_000, 50_000
+SMALL, FULL = 400, 50_000
 Test = TypeVar("Test", bound=Callable[..., None])
 DISK_FULL = os.strerror(errno.ENOSPC)
 

@@ -140,6 +140,7 @@ def check_events(hook: Webhook, changes: set[tuple[str, str]]) -> None:
     assert all(list(numbers) == sorted(numbers) for numbers in first.values())
 
 
+@pytest.mark.full
 def test_sqlite(tmp_path: Path) -> None:
     endure(tmp_path, "path: ./r.db", f"sqlite:///{tmp_path}/r.db", writes=60, kills=2)
 
@@ -151,7 +152,7 @@ def database() -> Iterator[str]:
 
 
 def test_postgresql(tmp_path: Path, database: str) -> None:
-    endure(tmp_path, f"url: '{database}'", database, writes=60, kills=2, beside=True)
+    endure(tmp_path, f"url: '{database}'", database, writes=30, kills=1, beside=True)
 
 
 @pytest.mark.full

@@ -161,6 +161,7 @@ def test_a_batch_is_finished_by_the_plan_that_a_reload_took_from_it(
     assert numbers(router.folder / "wide") == Counter(range(RECORDS))
 
 
+@pytest.mark.full
 def test_latest_is_where_topics_ended_when_they_were_first_to_be_read(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
@@ -123,6 +124,7 @@ def test_a_router_waits_for_schemas_before_it_starts_and_before_it_changes(
     assert not (tmp_path / "dead").exists()
 
 
+@pytest.mark.full
 def test_a_router_that_waits_for_a_silent_server_can_be_stopped(router: RouterProcess, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with serving() as web:

@@ -6,6 +6,7 @@ number holds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import hypothesis
@@ -13,7 +14,7 @@ import pytest
 
 FULL: Final = 100
 """The number of a test that says nothing, in the full run."""
-QUICK: Final = 30
+QUICK: Final = 15
 """The same in every other run."""
 
 
@@ -25,3 +26,9 @@ def examples(count: int) -> int:
 def seeds(count: int, *, quick: int) -> list[Any]:
     """Return *count* seeds as parameters, of which all but the first *quick* are for the full run."""
     return [*range(quick), *(pytest.param(seed, marks=pytest.mark.full) for seed in range(quick, count))]
+
+
+def spread(values: Sequence[Any], *, quick: int) -> list[Any]:
+    """Return *values* as parameters, of which all but *quick*, evenly spread, are for the full run."""
+    kept = {number * len(values) // quick for number in range(quick)}
+    return [each if place in kept else pytest.param(each, marks=pytest.mark.full) for place, each in enumerate(values)]

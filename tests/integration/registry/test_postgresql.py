@@ -15,6 +15,7 @@ from registry.store import engine
 from registry.store import subscribers as rows
 from registry.store.engine import Database, StoreError, open_database
 from registry.store.subscribers import Progress, Subscriber
+from tests.support.examples import spread
 from tests.support.postgresql import cluster
 from tests.support.registry_cases import Case, cases, clean, run
 from tests.support.registry_server import served
@@ -36,7 +37,7 @@ def client(store: str) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+@pytest.mark.parametrize("case", spread(CASES, quick=30), ids=[case.id for case in CASES])
 def test_case(case: Case, client: httpx.Client, database: Database) -> None:
     clean(client, database)
     run(case, client)

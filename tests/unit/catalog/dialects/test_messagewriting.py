@@ -16,6 +16,7 @@ from catalog.dialects.names import DocumentReader
 from catalog.dialects.reading import Format
 from catalog.findings import Findings
 from catalog.protocols.properties import VOCABULARIES
+from tests.support.examples import examples
 
 NAMES = st.sampled_from(["type", "source", "subject", "dataschema", "time", "ext", "x-y", "value", "name"])
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.text("ab{}/", max_size=4))
@@ -74,7 +75,7 @@ def read_with(dialect_document: dict[str, Any]) -> tuple[dict[str, Any], Finding
 
 @pytest.mark.slow
 @given(attributes())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_readers_take_what_was_written_for_what_it_was(given_attributes: dict[str, Any]) -> None:
     plain, _ = read_with({"id": "m", **given_attributes})
     text = written(given_attributes)

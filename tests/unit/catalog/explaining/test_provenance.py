@@ -15,6 +15,7 @@ from catalog.explaining.entities import MASK, entity_to_json, known_xids, masked
 from catalog.explaining.provenance import explain
 from catalog.load import load
 from catalog.parsing.texts import parse_text
+from tests.support.examples import spread
 from tests.support.samples import samples
 
 ROOT = Path(__file__).parents[4]
@@ -140,7 +141,7 @@ def test_masking() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", spread(DOCUMENTS, quick=24), ids=lambda path: path.name)
 def test_what_is_traced_is_what_is_in_effect(path: Path) -> None:
     try:
         catalog, declarations = read(path)
@@ -164,7 +165,7 @@ def test_what_is_traced_is_what_is_in_effect(path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", spread(DOCUMENTS, quick=24), ids=lambda path: path.name)
 def test_places_of_values_are_where_they_are_written(path: Path) -> None:
     try:
         catalog, declarations = read(path)

@@ -16,6 +16,7 @@ from catalog.load import load
 from catalog.model import Catalog, Definition
 from registry.http.access import Roles
 from router.cli import status_of
+from tests.support.examples import spread
 from tests.support.registry_server import served
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -65,7 +66,7 @@ def meaning(catalog: Catalog) -> dict[str, Definition]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", spread(FILES, quick=8), ids=lambda path: path.name)
 def test_what_is_pushed_and_pulled_means_the_same(
     path: Path, client: httpx.Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

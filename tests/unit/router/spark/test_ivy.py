@@ -78,7 +78,9 @@ def test_a_damaged_folder_is_filled_anew(repository: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", ["", "{", "{}"])
+@pytest.mark.parametrize(
+    "text", ["{", pytest.param("", marks=pytest.mark.full), pytest.param("{}", marks=pytest.mark.full)]
+)
 def test_a_torn_manifest_is_no_manifest(repository: Path, tmp_path: Path, text: str) -> None:
     jars = resolve(request_for(APP), tmp_path / "cache")
     (jars[0].parent / "manifest.json").write_text(text)
