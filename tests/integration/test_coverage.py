@@ -60,6 +60,7 @@ def becomes(router: RouterProcess, endpoint: str, number: int) -> Callable[[], b
     return lambda: router.metrics().get(name) == number
 
 
+@pytest.mark.full
 def test_what_occurred_is_known_through_a_kill_and_what_a_reload_adds_is_new(
     router: RouterProcess, kafka: Kafka, topic_factory: TopicFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,6 +65,7 @@ def test_ctrl_c_ends_a_start_in_a_line(tmp_path: Path, moment: str) -> None:
         router.end()
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("terminal")
 def test_a_closed_terminal_drains(tmp_path: Path) -> None:
     router = configured(tmp_path)

@@ -96,7 +96,7 @@ class Exchange:
                 (folder / name).unlink(missing_ok=True)
 
     def through_a_kill(self) -> None:
-        """Ask 30 times and answer 20 of these; kill the router in between, and repeat a batch in the end."""
+        """Ask 30 times and answer 20 of these, and answer what nobody asked; kill the router in between."""
         self.ask(range(20))
         self.answer(range(5))
         self.router.start()
@@ -106,40 +106,51 @@ class Exchange:
         self.answer(range(5, 20))
         self.router.start()
         self.until("paired", 15)
+        self.answer(range(100, 101))
         self.until("unanswered", 10)
+        self.until("unasked", 1)
         assert self.router.stop() == 0, self.router.log[-3000:]
+
+    def once_more(self) -> None:
+        """Repeat a batch."""
         self.repeat_last_batch()
         self.router.start()
-        self.answer(range(100, 101))
+        self.answer(range(101, 102))
         self.until("unasked", 1)
         assert self.router.total("xrouter_relations_total", outcome="paired") == 0
         assert self.router.stop() == 0, self.router.log[-3000:]
 
 
-def expected() -> Counter[tuple[str, str | None, str | None]]:
+def expected(*, again: bool) -> Counter[tuple[str, str | None, str | None]]:
     paired = [("paired", f"placed-{number}", f"accepted-{number}") for number in range(20)]
     unanswered = [("unanswered", f"placed-{number}", None) for number in range(20, 30)]
-    return Counter([*paired, *unanswered, ("unasked", None, "accepted-100")])
+    unasked = [("unasked", None, f"accepted-{number}") for number in range(100, 102 if again else 101)]
+    return Counter([*paired, *unanswered, *unasked])
 
 
 def told(rows: list[dict[str, Any]]) -> Counter[tuple[str, str | None, str | None]]:
     return Counter((row["outcome"], row.get("question_id"), row.get("answer_id")) for row in rows)
 
 
-def test_a_table_has_each_pair_once(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
+@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.full)], ids=["once", "repeated"])
+def test_a_table_has_each_pair_once(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, again: bool
+) -> None:
     topics = topic_factory("asks"), topic_factory("answers")
     exchange = Exchange(router, kafka, topics, {"type": "table", "path": str(router.folder / "pairs")})
     exchange.through_a_kill()
+    if again:
+        exchange.once_more()
 
     pairs = rows_of(router.folder / "pairs")
-    assert told(pairs) == expected()
+    assert told(pairs) == expected(again=again)
     by_answer = {row["answer_id"]: row for row in pairs}
     one = by_answer["accepted-7"]
     assert (one["relation"], one["correlation"]) == ("reply", "placed-7")
     assert (one["question_message"], one["answer_message"]) == (PLACED, ACCEPTED)
     assert (one["question_position"], one["answer_position"]) == (f"{topics[0]}-0-7", f"{topics[1]}-0-7")
     lineage = {row["id"]: row for row in rows_of(router.folder / "events")}
-    assert len(lineage) == 51
+    assert len(lineage) == (52 if again else 51)
     said = lineage["accepted-7"]
     assert (said["relation"], said["relatedto"], dict(said["context"])) == (
         "reply",
@@ -153,10 +164,12 @@ def test_a_table_has_each_pair_once(kafka: Kafka, topic_factory: TopicFactory, r
 def test_a_topic_has_each_pair_under_one_id(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
     topic = topic_factory("pairs")
     sink = {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "topic": topic}
-    Exchange(router, kafka, (topic_factory("asks"), topic_factory("answers")), sink).through_a_kill()
+    exchange = Exchange(router, kafka, (topic_factory("asks"), topic_factory("answers")), sink)
+    exchange.through_a_kill()
+    exchange.once_more()
 
     messages = {message.header("ce_id"): message for message in read_all(kafka.bootstrap, topic)}
-    assert told([json.loads(message.value or b"") for message in messages.values()]) == expected()
+    assert told([json.loads(message.value or b"") for message in messages.values()]) == expected(again=True)
     assert {message.key for message in messages.values()} >= {b"placed-7", b"placed-100"}
 
 

@@ -116,6 +116,7 @@ def refuse_odd(request: Taken) -> Answer:
     return Answer(422) if int(request.envelope().data) % 2 else Answer()
 
 
+@pytest.mark.full
 def test_refused_events_become_dead_letters_once_and_counts_add_up(router: RouterProcess) -> None:
     document = catalog()
     with Webhook(refuse_odd) as strict, Webhook() as shaped:

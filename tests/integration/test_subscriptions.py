@@ -6,6 +6,8 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.subscription_manager import PATH, Manager, managing
@@ -14,7 +16,8 @@ from tests.support.waiting import wait_until
 LIMIT = 300.0
 
 
-def test_one_subscription_from_start_to_stop(router: RouterProcess) -> None:
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.full)], ids=["once", "killed"])
+def test_one_subscription_from_start_to_stop(router: RouterProcess, killed: bool) -> None:
     (port,) = free_ports(1)
     manager = Manager(lasts=timedelta(seconds=20), asks_sinks=True)
     with managing(manager) as server:
@@ -41,8 +44,9 @@ def test_one_subscription_from_start_to_stop(router: RouterProcess) -> None:
         wait_until(lambda: manager.held, LIMIT, lambda: router.log[-3000:])
         wait_until(lambda: router.readiness().get("ready"), LIMIT, lambda: router.log[-3000:])
         assert manager.deliver("told", "1") == [202]
-        router.kill()
-        router.start()
+        if killed:
+            router.kill()
+            router.start()
         wait_until(lambda: router.total("xrouter_subscription_up") == 1, LIMIT, lambda: router.log[-3000:])
         assert (list(manager.held), manager.deliver("told", "2")) == (["s1"], [202])
         wait_until(lambda: ids_in(router.folder / "out") == {"1", "2"}, LIMIT, lambda: router.log[-3000:])

@@ -9,12 +9,15 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
+import yaml
 from confluent_kafka.admin import AdminClient
 
+from router.cli import status_of
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.kafka import produce
@@ -28,8 +31,8 @@ TOPIC: Final = "/endpoints/topic"
 
 
 @contextmanager
-def traffic(kafka: Kafka, topic: str, port: int) -> Iterator[Counter[str]]:
-    """Send good and late events to both while the block runs; yields how many of each were sent."""
+def traffic(kafka: Kafka, topic: str, port: int | None) -> Iterator[Counter[str]]:
+    """Send good and late events while the block runs, to both if there is a port; yields how many of each were sent."""
     over, sent = threading.Event(), Counter[str]()
 
     def send() -> None:
@@ -40,13 +43,14 @@ def traffic(kafka: Kafka, topic: str, port: int) -> Iterator[Counter[str]]:
                 event = {"specversion": "1.0", "id": f"id-{number}", "source": "/s", "type": kind}
                 headers = [(f"ce_{name}", value.encode()) for name, value in event.items()]
                 produce(kafka.bootstrap, topic, [(b"k", json.dumps({"n": number}).encode(), headers)])
-                client.post(
-                    f"http://127.0.0.1:{port}/shop",
-                    content=json.dumps({"n": number}).encode(),
-                    headers={f"ce-{name}": value for name, value in event.items()}
-                    | {"content-type": "application/json"},
-                )
-                sent[kind] += 2
+                if port is not None:
+                    client.post(
+                        f"http://127.0.0.1:{port}/shop",
+                        content=json.dumps({"n": number}).encode(),
+                        headers={f"ce-{name}": value for name, value in event.items()}
+                        | {"content-type": "application/json"},
+                    )
+                sent[kind] += 1 if port is None else 2
                 number += 1
 
     thread = threading.Thread(target=send, daemon=True)
@@ -58,11 +62,7 @@ def traffic(kafka: Kafka, topic: str, port: int) -> Iterator[Counter[str]]:
         thread.join(LIMIT)
 
 
-def test_a_tap_shows_what_the_router_does_and_leaves_no_trace(
-    router: RouterProcess, kafka: Kafka, topic_factory: TopicFactory
-) -> None:
-    (port,) = free_ports(1)
-    topic = topic_factory("tapped")
+def write_catalog(folder: Path, kafka: Kafka, topic: str) -> None:
     catalog = shop.catalog(mended=False)
     catalog["endpoints"]["topic"] = {
         "usage": "consumer",
@@ -70,7 +70,37 @@ def test_a_tap_shows_what_the_router_does_and_leaves_no_trace(
         "protocoloptions": {"endpoints": [{"uri": f"kafka://{kafka.bootstrap}"}], "options": {"topic": topic}},
         "messagegroups": ["/messagegroups/G"],
     }
-    (router.folder / "catalog.json").write_text(json.dumps(catalog))
+    (folder / "catalog.json").write_text(json.dumps(catalog))
+
+
+def check(found: list[dict[str, Any]], *endpoints: str) -> None:
+    """Both kinds of record are there, from each endpoint, each with its verdict."""
+    assert {each["endpoint"] for each in found} == set(endpoints)
+    verdicts = {(each["outcome"], each["message"]) for each in found if each["after"]}
+    assert verdicts == {("routed", "/messagegroups/G/messages/good")}
+    assert {each["reason"] for each in found if not each["after"]} == {"no-match"}
+
+
+def test_a_topic_is_tapped_whether_a_router_runs_or_not(
+    kafka: Kafka, topic_factory: TopicFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = topic_factory("tapped")
+    write_catalog(tmp_path, kafka, topic)
+    told = shop.settings(tmp_path, "http://127.0.0.1:9/", state=str(tmp_path / "state"))
+    config = tmp_path / "router.yaml"
+    config.write_text(yaml.safe_dump({**told, "sources": [{"endpoint": TOPIC}]}))
+    with traffic(kafka, topic, None):
+        assert status_of(["tap", str(config), "--format", "json", "-n", "4"]) == 0
+    check([json.loads(line) for line in capsys.readouterr().out.splitlines()], TOPIC)
+
+
+@pytest.mark.full
+def test_a_tap_shows_what_the_router_does_and_leaves_no_trace(
+    router: RouterProcess, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    (port,) = free_ports(1)
+    topic = topic_factory("tapped")
+    write_catalog(router.folder, kafka, topic)
     told = shop.settings(router.folder, "http://127.0.0.1:9/", http={"port": port})
     router.configure({**told, "sources": [{"endpoint": shop.SHOP}, {"endpoint": TOPIC}]})
     router.start()
@@ -86,12 +116,8 @@ def test_a_tap_shows_what_the_router_does_and_leaves_no_trace(
         wait_until(lambda: sent["late"] > 4, LIMIT, "some more traffic")
     assert done.returncode == 0, done.stderr[-3000:]
     found: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {each["endpoint"] for each in found} == {shop.SHOP, TOPIC}
-    verdicts = {
-        each["after"]["attributes"]["id"]: (each["outcome"], each["message"]) for each in found if each["after"]
-    }
-    assert set(verdicts.values()) == {("routed", "/messagegroups/G/messages/good")}
-    assert {each["reason"] for each in found if not each["after"]} == {"no-match"}
+    check(found, shop.SHOP, TOPIC)
+    verdicts = {each["after"]["attributes"]["id"] for each in found if each["after"]}
 
     # The router did the same, with all of it: the tap took nothing away.
     done_with = sum(sent.values())
@@ -99,7 +125,7 @@ def test_a_tap_shows_what_the_router_does_and_leaves_no_trace(
     assert router.total("xrouter_records_total", outcome="routed") == sent["good"]
     assert router.total("xrouter_records_total", reason="no-match") == sent["late"]
     written = {each["id"] for each in shop.rows_of(router.folder / "lake")}
-    assert set(verdicts) <= written
+    assert verdicts <= written
     dead = {each["position"] for each in shop.rows_of(router.folder / "dead")}
     shown = {each["position"] for each in found if each["outcome"] == "dead-letter"}
     assert {each for each in shown if each.startswith(topic)} <= dead and shown

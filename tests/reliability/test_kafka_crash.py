@@ -189,12 +189,12 @@ def test_a_broker_that_is_killed_and_comes_back_needs_no_hand(router: RouterProc
         catalog = load.write_catalog(router.folder / "catalog.xreg.json", load.catalog(DEFINITIONS, topic="in"))
         router.configure(settings(broker.bootstrap, catalog, "out", "dead"))
         router.start()
-        produce(broker.bootstrap, "in", load.records(3_000, DEFINITIONS))
+        produce(broker.bootstrap, "in", load.records(1_000, DEFINITIONS))
         wait_until(partial(has_written, broker.bootstrap, ("out", "dead"), 1), LIMIT, router_said(router))
         broker.kill()
         broker.restart()
-        produce(broker.bootstrap, "in", load.records(3_000, DEFINITIONS, start=3_000))
-        wait_until(lambda: all_numbers(broker.bootstrap) == set(range(6_000)), LIMIT, router_said(router))
+        produce(broker.bootstrap, "in", load.records(1_000, DEFINITIONS, start=1_000))
+        wait_until(lambda: all_numbers(broker.bootstrap) == set(range(2_000)), LIMIT, router_said(router))
         assert router.stop() == 0, router.log[-2000:]
     finally:
         broker.stop()
