@@ -82,6 +82,8 @@ class Shadowing:
             plan = look.result()
             if plan is not None:
                 self._plans.shadow(plan)
+                # Only now: before, whoever reads that it is good would see the figures of the one before it.
+                self._figures.broken("")
         except Exception as error:  # Any fault of a new catalog is reported, and the stream goes on.
             _log.warning("shadow catalog cannot be used", problem=str(error), error=type(error).__name__, hint=_REMEDY)
             self._figures.broken(f"{type(error).__name__}: {error}")
@@ -122,7 +124,6 @@ class Shadowing:
             return None
         plan = Plan(polled, self._settings)
         _ = plan.judge
-        self._figures.broken("")
         _log.info("shadow catalog loaded", epoch=plan.epoch, definitions=len(polled.definitions))
         return plan
 
