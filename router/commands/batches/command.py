@@ -75,7 +75,7 @@ def park(
     running = router_queries(settings)
     known = {batch.query: batch for batch in open_batches(state)}
     if query in known and running is not None and running.get(query, {}).get("state") == "running":
-        hint = "only a batch that is held can be set aside beside a running router; `batches show` tells"
+        hint = "beside a running router only a held batch can be set aside; `batches show` shows its state"
         raise RouterError(f"batch {known[query].batch} of {query} is being written", hint=hint)
     if query in known and not yes:
         _write(_form(known[query], settings, state, config, running), config)

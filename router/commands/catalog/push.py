@@ -93,7 +93,7 @@ def _checked(path: str, by: Fetcher) -> tuple[Catalog, Mapping[str, Any]]:
     errors = [each for each in catalog.findings if each.severity == "error"]
     for each in errors:
         say(f"error: {each.file}{each.pointer}: {each.message}", err=True)
-    hint = f"`xrouter check {path}` tells more"
+    hint = f"`xrouter check {path}` shows more"
     if errors:
         raise CatalogUnavailable(f"{path} has {counted(len(errors), 'error')} and is not pushed", hint=hint)
     if not (declarations.messages or declarations.endpoints or declarations.schemas or declarations.groups):

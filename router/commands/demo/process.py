@@ -71,10 +71,7 @@ class RouterProcess:
         return [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
 
     def wait_for(self, condition: Callable[[], bool], limit: float) -> bool:
-        """Ask until the condition holds or *limit* seconds have passed; return whether it holds.
-
-        The router has to be alive meanwhile.
-        """
+        """Ask until the condition holds or *limit* seconds have passed; return if it holds. The router must run."""
         deadline = time.monotonic() + limit
         while not condition():
             self.check()

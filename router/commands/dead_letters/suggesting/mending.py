@@ -19,7 +19,7 @@ from router.commands.dead_letters.suggesting.placement import Placement
 from router.commands.dead_letters.suggesting.verification import DraftTrial, tried
 
 UNMATCHED: Final = "that other drafts are for, or none can be"
-AIMLESS: Final = "that have nothing in common to be told by"
+AIMLESS: Final = "that have nothing in common to be recognised by"
 _ROUNDS: Final = 12
 _GOOD: Final = 0.95
 _PROPERTIES: Final = ("envelopemetadata", "protocoloptions")

@@ -204,7 +204,7 @@ def test_a_draft_that_asks_nothing_is_only_for_a_channel_of_its_own(tmp_path: Pa
     other = {"protocol": "AMQP/1.0", "protocoloptions": {"properties": {"subject": {"value": "x"}}}}
     basis = basis_of(tmp_path, {"e": consumer("AMQP/1.0", "G")}, {"G": {"messages": {"other": other}}})
     beside = suggest(records, basis)
-    assert not beside.drafts and beside.left_out == {"that have nothing in common to be told by": 9}
+    assert not beside.drafts and beside.left_out == {"that have nothing in common to be recognised by": 9}
 
 
 def test_nats_subjects_are_parted_where_their_tokens_end(tmp_path: Path) -> None:
