@@ -25,13 +25,19 @@ from tests.support.brokers import LOGGING
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.process_tree import children, command_of
 from tests.support.processes import BrokerProcess
+from tests.support.router_archive import router_options
 from tests.support.waiting import wait_until
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 LIMIT: Final = 120.0
-_HEAP: Final = ("-Xmx192m", "-Xms32m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_HEAP: Final = ("-Xmx192m", "-Xms32m")
 _SCALA: Final = "2.13"
-_EXECUTOR: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+def _classpath() -> str:
+    """Return the class path that Spark's own scripts give a JVM, which is the one of the class archive."""
+    [first] = (SPARK_HOME / "jars").glob("slf4j-api-*.jar")
+    return f"{SPARK_HOME}/conf:{first}:{SPARK_HOME}/jars/*"
 
 
 class _Daemon(BrokerProcess):
@@ -63,7 +69,7 @@ class _Daemon(BrokerProcess):
         logging = self._folder / "log4j2.properties"
         logging.write_text(LOGGING)
         where = ("--host", self._host, "--port", str(self._port), "--webui-port", str(self._page))
-        options = (*_HEAP, f"-Dlog4j2.configurationFile={logging}", "-cp", f"{SPARK_HOME}/jars/*")
+        options = (*_HEAP, *router_options().split(), f"-Dlog4j2.configurationFile={logging}", "-cp", _classpath())
         return [str(find_java()), *options, f"org.apache.spark.deploy.{self._main}", *where, *self._arguments]
 
     def _environment(self) -> Mapping[str, str]:
@@ -123,7 +129,7 @@ class SparkCluster:
             "shared_folders": [str(each) for each in shared],
             "conf": {
                 "spark.executor.memory": "512m",
-                "spark.executor.extraJavaOptions": _EXECUTOR,
+                "spark.executor.extraJavaOptions": router_options(),
                 **{name.replace("__", "."): value for name, value in conf.items()},
             },
         }
