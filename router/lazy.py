@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 # Typer ships what it is built on under a name of its own; its types are reached through its own classes.
@@ -21,10 +22,51 @@ UsageError: Final[type[Exception]] = next(
 )
 
 
+class Tidy:
+    """A command whose help names the values of options as people do: nothing for a switch, and no type of Python."""
+
+    def get_params(self, ctx: _Context) -> list[Any]:
+        """Return the parameters, as their help is to show them."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for each in params:
+            if getattr(each, "is_bool_flag", False):
+                each.metavar = ""
+            elif each.metavar is None or each.param_type_name == "argument":
+                each.display_type_rich = _Shown(each)
+        return params
+
+
+class _Shown:
+    """What help says of the values of a parameter, instead of what typer would."""
+
+    def __init__(self, param: Any) -> None:
+        self._param = param
+        self._before: Callable[..., str | None] | None = getattr(type(param), "display_type_rich", None)
+
+    def __call__(self, ctx: _Context) -> str | None:
+        if self._before is None or (self._param.param_type_name == "argument" and self._param.metavar):
+            return None  # An argument's name says it.
+        told = self._before(self._param, ctx=ctx) or ""
+        plain = re.sub(r"^<list\[(.*)\]>$", r"<\1>", told)
+        return re.sub(r"^<(?:int|float)(?: range)?>$", "<number>", plain).replace("<str>", "<text>") or None
+
+
+class TidyCommand(Tidy, TyperCommand):
+    """A command by itself, whose help breaks lines where the terminal ends."""
+
+    def __init__(self, *arguments: Any, help: str | None = None, **options: Any) -> None:
+        text = "\n\n".join(each.replace("\n", " ") for each in (help or "").split("\n\n"))
+        super().__init__(*arguments, help=text, **options)
+
+
+class TidyGroup(Tidy, TyperGroup):
+    """A command that only has others below it."""
+
+
 def lazy_group(commands: Mapping[str, str]) -> type[TyperGroup]:
     """Return a group of *commands*: by name the function or Typer app that each is, as ``module:attribute``."""
 
-    class LazyGroup(TyperGroup):
+    class LazyGroup(TidyGroup):
         _only_names = False
 
         def list_commands(self, ctx: _Context) -> list[str]:
@@ -62,7 +104,7 @@ def _command(name: str, place: str) -> _Command:
     app = target
     if not isinstance(target, typer.Typer):
         app = typer.Typer(add_completion=False, context_settings=HELP)
-        app.command(name)(target)
+        app.command(name, cls=TidyCommand)(target)
     command = get_command(app)
     command.name = name
     return command

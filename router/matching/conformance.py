@@ -29,6 +29,8 @@ from router.matching.index.columns import Int
 from router.matching.index.index import MatchIndex
 
 Validation = Literal["never", "ambiguous", "always"]
+DATA: Final = "data"
+"""What a mismatch calls the body, where others name a property."""
 MAX_SCHEMAS: Final = 3
 """Rejecting schemas that a dead letter names."""
 NAMED: Final = 5
@@ -258,7 +260,7 @@ def mismatches(rejected: Rejections, targets: Sequence[Target]) -> list[dict[str
         {
             "message": xid,
             "mismatches": [
-                {"property": "data", "expected": definitions[xid].schemakey, "found": str(fault)}
+                {"property": DATA, "expected": definitions[xid].schemakey, "found": str(fault)}
                 for fault in rejected[xid][: MAX_FAULTS // len(shown)]
             ],
         }

@@ -1,7 +1,8 @@
 """One router between brokers of all five protocols: where they are, what its catalog and settings say, what is sent.
 
-On each of the five sources come a binary and a structured CloudEvent and a native message that its definition maps. The
-brokers let anybody in, or only who has credentials, over TLS.
+On each of the five sources come a binary and a structured CloudEvent and a native message that its definition maps. All
+of them are part of a trace: events say so by the distributed tracing extension, a native message by a header of its own.
+The brokers let anybody in, or only who has credentials, over TLS.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from tests.support.webhook import Webhook
 PROTOCOLS: Final = {"kafka": "KAFKA", "http": "HTTP", "mqtt": "MQTT/5.0", "amqp": "AMQP/1.0", "nats": "NATS"}
 MODES: Final = ("binary", "structured", "native")
 CELLS: Final = frozenset((protocol, mode) for protocol in PROTOCOLS for mode in MODES)
+TRACE: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+STATE: Final = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"
 DATA: Final = b'{"litres": 1.50, "bed": "\\u00e4"}'
 
 
@@ -69,7 +72,8 @@ class World:
 def attributes(protocol: str, mode: str) -> dict[str, str]:
     """Return what the event of one cell of the matrix has."""
     made = {"specversion": "1.0", "source": f"/beds/{protocol}", "type": f"watered.{mode}", "subject": "north/7"}
-    return made if mode == "native" else {**made, "id": f"{protocol}-{mode}"}
+    made["traceparent"] = TRACE
+    return made if mode == "native" else {**made, "id": f"{protocol}-{mode}", "tracestate": STATE}
 
 
 def structured(protocol: str) -> bytes:
@@ -119,6 +123,7 @@ def catalog(world: World) -> dict[str, Any]:
                 "type": {"value": "watered.native"},
                 "source": {"value": f"/beds/{name}"},
                 "subject": {"value": "north/{row}"},
+                "traceparent": {"value": "{trace}"},
             },
         }
         groups[name] = {"envelope": "CloudEvents/1.0", "messages": messages}
@@ -161,10 +166,12 @@ def settings(world: World, hook: Webhook, folder: Path) -> dict[str, Any]:
 
 def _native(world: World) -> dict[str, Any]:
     """Return what the native definition of each protocol takes."""
+    trace = {"name": "traceparent", "value": "{trace}"}
+    row = {"name": "row", "value": "{row}"}
     return {
-        "kafka": {"topic": {"value": world.topic}, "headers": [{"name": "row", "value": "{row}"}]},
-        "http": {"path": {"value": "/beds", "type": "uritemplate"}, "headers": [{"name": "row", "value": "{row}"}]},
-        "mqtt": {"topic_name": {"value": "beds/{row}", "type": "uritemplate"}},
-        "amqp": {"application-properties": {"row": {"value": "{row}"}}},
-        "nats": {"subject": {"value": "beds.{row}", "type": "uritemplate"}},
+        "kafka": {"topic": {"value": world.topic}, "headers": [row, trace]},
+        "http": {"path": {"value": "/beds", "type": "uritemplate"}, "headers": [row, trace]},
+        "mqtt": {"topic_name": {"value": "beds/{row}", "type": "uritemplate"}, "user_properties": [trace]},
+        "amqp": {"application-properties": {"row": {"value": "{row}"}, "traceparent": {"value": "{trace}"}}},
+        "nats": {"subject": {"value": "beds.{row}", "type": "uritemplate"}, "headers": [trace]},
     }

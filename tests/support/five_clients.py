@@ -18,7 +18,7 @@ from paho.mqtt.properties import Properties
 from proton import Message, SSLDomain
 from proton.utils import BlockingConnection
 
-from tests.support.five import DATA, World, attributes, structured
+from tests.support.five import DATA, TRACE, World, attributes, structured
 from tests.support.kafka import produce, read_all
 
 SECONDS: Final = 120.0
@@ -35,7 +35,7 @@ def send_kafka(world: World) -> None:
         [
             (None, DATA, [*headers, ("content-type", b"application/json")]),
             (None, structured("kafka"), [("content-type", b"application/cloudevents+json")]),
-            (None, DATA, [("row", b"7"), ("content-type", b"application/json")]),
+            (None, DATA, [("row", b"7"), ("traceparent", TRACE.encode()), ("content-type", b"application/json")]),
         ],
     )
 
@@ -50,7 +50,7 @@ def send_http(world: World) -> None:
     for headers, body in (
         ({**event, "content-type": "application/json"}, DATA),
         ({"content-type": "application/cloudevents+json"}, structured("http")),
-        ({"row": "7", "content-type": "application/json"}, DATA),
+        ({"row": "7", "traceparent": TRACE, "content-type": "application/json"}, DATA),
     ):
         answer = httpx.post(
             url, headers={**headers, **known}, content=body, verify=trust, trust_env=False, timeout=SECONDS
@@ -65,7 +65,7 @@ def send_mqtt(world: World) -> None:
     for media, pairs, body in (
         ("application/json", list(attributes("mqtt", "binary").items()), DATA),
         ("application/cloudevents+json", [], structured("mqtt")),
-        ("application/json", [], DATA),
+        ("application/json", [("traceparent", TRACE)], DATA),
     ):
         properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         properties.ContentType = media
@@ -84,7 +84,7 @@ def send_amqp(world: World) -> None:
         for media, properties, body in (
             ("application/json", event, DATA),
             ("application/cloudevents+json", {}, structured("amqp")),
-            ("application/json", {"row": "7"}, DATA),
+            ("application/json", {"row": "7", "traceparent": TRACE}, DATA),
         ):
             sender.send(Message(body=body, inferred=True, content_type=media, properties=properties, durable=True))
     finally:
@@ -100,7 +100,7 @@ def send_nats(world: World) -> None:
         for headers, body in (
             ({**event, "content-type": "application/json"}, DATA),
             ({"content-type": "application/cloudevents+json"}, structured("nats")),
-            ({"content-type": "application/json"}, DATA),
+            ({"traceparent": TRACE, "content-type": "application/json"}, DATA),
         ):
             await client.jetstream().publish("beds.7", body, headers=headers)
         await client.close()

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from router.commands.arguments import OutputFormat
 from router.errors import RouterError
+from router.lazy import TidyCommand, TidyGroup
 from router.terminal import WIDE, Terminal, say, say_json_lines, styled, terminal
 
 if TYPE_CHECKING:
@@ -22,12 +23,16 @@ if TYPE_CHECKING:
     from router.state.state import State
 
 batches_app = typer.Typer(
-    name="batches", help="Batches that are begun and not finished.", no_args_is_help=True, add_completion=False
+    name="batches",
+    cls=TidyGroup,
+    help="Batches that are begun and not finished.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")]
 
 
-@batches_app.command()
+@batches_app.command(cls=TidyCommand)
 def show(
     config: Config, format: Annotated[OutputFormat, typer.Option(help="How it is written out.")] = OutputFormat.text
 ) -> None:
@@ -53,7 +58,7 @@ def show(
         _say("no batch is open")
 
 
-@batches_app.command()
+@batches_app.command(cls=TidyCommand)
 def park(
     config: Config,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="The query, as `batches show` names it.")],

@@ -75,14 +75,15 @@ def _files(chosen: list[First]) -> dict[str, str]:
 
 def _next(folder: Path, chosen: list[First], written: dict[str, str]) -> str:
     program = Path(sys.argv[0]).name if Path(sys.argv[0]).name == "xrouter" else "python -m router"
-    steps = [f"wrote {', '.join(written)}", "", "next:"]
-    if folder != Path():
-        steps.append(f"  cd {folder}")
+    steps = [(f"cd {folder}", "")] if folder != Path() else []
     if COMPOSE_NAME in written:
-        steps.append("  docker compose up -d                    # or have brokers of your own in the catalog")
-    steps.append(f"  {program} check {CATALOG_NAME} --config {SETTINGS_NAME}")
-    steps.append(f"  {program} run {SETTINGS_NAME}                 # until Ctrl-C, which drains")
+        steps.append(("docker compose up -d", "or have brokers of your own in the catalog"))
+    steps.append((f"{program} check {CATALOG_NAME} --config {SETTINGS_NAME}", ""))
+    steps.append((f"{program} run {SETTINGS_NAME}", "until Ctrl-C, which drains"))
     if any(each.name == "http" for each in chosen):
-        steps.append("  curl -d '{\"percent\": 41}' -H 'Content-Type: application/json' localhost:8080/beds/7/moisture")
-    steps.append(f"  {program} dead-letters list {SETTINGS_NAME}   # what no definition took, and why")
-    return "\n".join(steps)
+        sent = "curl -d '{\"percent\": 41}' -H 'Content-Type: application/json' localhost:8080/beds/7/moisture"
+        steps.append((sent, ""))
+    steps.append((f"{program} dead-letters list {SETTINGS_NAME}", "what no definition took, and why"))
+    width = max(len(step) for step, note in steps if note)
+    lines = [f"  {step:{width}}   # {note}" if note else f"  {step}" for step, note in steps]
+    return "\n".join([f"wrote {', '.join(written)}", "", "next:", *lines])

@@ -14,6 +14,7 @@ from router.commands.plan.chunks import letter_of
 from router.judging.chunk import Chunk
 from router.judging.comparing import Changed, DifferenceKind, Verdict
 from router.letters.redaction import Redaction, Redactor
+from router.matching.conformance import DATA
 from router.terminal import shown_value
 
 CUT: Final = 200
@@ -87,6 +88,8 @@ def _mismatch(verdict: Verdict, message: str | None, redaction: Redaction) -> st
     if not wrong:
         return ""
     asked, there = shown_value(wrong[0].get("expected")), shown_value(wrong[0].get("found"))
+    if wrong[0].get("property") == DATA:
+        return f"the data does not fit {asked}, the schema of {message}: {there}"
     return f"{message} asks for {wrong[0].get('property')} {asked}, and the record has {there}"
 
 

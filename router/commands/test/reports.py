@@ -39,10 +39,17 @@ class Placed:
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
     def texts(self) -> Iterator[str]:
-        """Yield a line for each difference, with its place, and why."""
-        for each, line in zip(self.result.differences, self.lines, strict=True):
+        """Yield a line for each difference, with its place, and why.
+
+        Where a record became a dead letter instead of an event, or an event instead of one, all else follows from that.
+        """
+        pairs = [*zip(self.result.differences, self.lines, strict=True)]
+        other = [pair for pair in pairs if pair[0].pointer.endswith("/expect/outcome")]
+        for each, line in other or pairs:
             at = "" if line is None or line == self.line else f"line {line}: "
             yield f"{at}{each.pointer}: expected {_value(each.expected)}, found {_value(each.actual)}"
+        if other and len(pairs) > 1:
+            yield f"and {counted(len(pairs) - 1, 'difference')} that come of it"
         if self.result.why:
             yield f"why: {self.result.why}"
 

@@ -11,6 +11,7 @@ from router.commands.test.cases import Case, CaseFile
 from router.commands.test.comparing import Difference, differences
 from router.commands.test.judging import Judged, Judging
 from router.matching.checks import Check
+from router.matching.conformance import DATA
 from router.matching.matcher import Matcher, Outcomes
 
 
@@ -62,12 +63,15 @@ def _why(matcher: Matcher, judged: Judged, number: int, case: Case) -> str:
     if outcome["outcome"] == "batch":
         return "the record is a batch of events; expect them under events"
     wanted = case.expect.get("message")
-    for outcomes, row in judged.rows.get(number, ()):
-        if wanted is not None and outcome.get("message") != wanted:
-            cause = _kept_from(matcher, outcomes, row, wanted)
-            if cause:
-                return f"{cause}{_reason(outcome)}"
-    near = next(iter(outcome.get("nearest") or ()), None)
+    elsewhere = wanted is not None and outcome.get("message") != wanted
+    for outcomes, row in judged.rows.get(number, ()) if elsewhere else ():
+        cause = _kept_from(matcher, outcomes, row, wanted)
+        if cause:
+            return f"{cause}{_reason(outcome)}"
+    if elsewhere and outcome["outcome"] == "routed":
+        return f"{wanted} matches as well, and {outcome['message']} goes before it: by its literals, or by a schema"
+    nearest = outcome.get("nearest") or ()
+    near = next((each for each in nearest if each["message"] == wanted), next(iter(nearest), None))
     if near is not None and near["mismatches"]:
         first = near["mismatches"][0]
         return _mismatch(near["message"], first["property"], first["expected"], first["found"])
@@ -75,7 +79,7 @@ def _why(matcher: Matcher, judged: Judged, number: int, case: Case) -> str:
 
 
 def _kept_from(matcher: Matcher, outcomes: Outcomes, row: int, xid: str) -> str:
-    """Return the first thing that a definition asks and this record does not have."""
+    """Return the first property that a definition asks for and this record does not have; empty if it has all."""
     facts = outcomes.facts
     channel = int(facts.channels[row])
     candidates = matcher.channels[channel].candidates if channel >= 0 else ()
@@ -86,7 +90,7 @@ def _kept_from(matcher: Matcher, outcomes: Outcomes, row: int, xid: str) -> str:
     failed = [_failed(matcher.nearest.checks(number, row_facts)) for number in numbers]
     nearest = min(failed, key=len)
     if not nearest:
-        return f"{xid} matches by its properties; another is more specific, or its schema rejects the data"
+        return ""
     return _mismatch(xid, nearest[0].property, nearest[0].expected, nearest[0].actual)
 
 
@@ -102,6 +106,8 @@ def _where(matcher: Matcher, channel: int) -> str:
 
 
 def _mismatch(xid: str, name: str, expected: str | None, actual: str | None) -> str:
+    if name == DATA:
+        return f"the data does not fit {expected}, the schema of {xid}: {actual}"
     value = "nothing" if actual is None else repr(actual)
     return f"{xid} asks for {name} {expected!r}, and the record has {value}"
 

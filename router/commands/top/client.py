@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -180,7 +181,7 @@ class StatusClient:
             with self._client.stream("GET", url) as response:
                 body = _bounded(response, url, time.monotonic() + SECONDS)
         except httpx.HTTPError as error:
-            raise RouterError(f"{url} does not answer: {type(error).__name__}", hint=_HINT) from None
+            raise RouterError(f"{url} does not answer: {_problem(error)}", hint=_HINT) from None
         if response.status_code != httpx.codes.OK:
             raise RouterError(f"{url} answers {response.status_code}", hint=_HINT)
         try:
@@ -230,3 +231,11 @@ def _bounded(response: httpx.Response, url: str, until: float) -> bytes:
         if time.monotonic() > until:
             raise httpx.ReadTimeout(f"not whole in {SECONDS:.0f} s")
     return bytes(body)
+
+
+def _problem(error: httpx.HTTPError) -> str:
+    """Return why there is no answer, in a few words."""
+    if isinstance(error, httpx.TimeoutException):
+        return f"no whole answer in {SECONDS:.0f} s"
+    text = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
+    return text[0].lower() + text[1:]

@@ -62,6 +62,12 @@ def test_the_help_of_each_command_has_an_example_that_it_takes(path: tuple[str, 
         pass
 
 
+@pytest.mark.parametrize("path", [(), *sorted({path[:1] for path in LEAVES if len(path) > 1}), *LEAVES], ids=" ".join)
+def test_help_speaks_of_values_as_people_do(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of([*path, "--help"]) == 0
+    assert not re.findall(r"<bool>|<str>|list\[|<int|<float|<Path>|NoneType", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(
     ("words", "meant"),
     [

@@ -129,7 +129,7 @@ def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_nobody_there(config: Path, served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     served.server.stop()
     told = failed(capsys, str(config))
-    assert "/status.json does not answer: ConnectError" in told and "hint: is a router running" in told
+    assert "/status.json does not answer: connection refused" in told and "hint: is a router running" in told
 
 
 def test_a_port_that_nobody_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
