@@ -1,8 +1,8 @@
 """One router between brokers of all five protocols: where they are, what its catalog and settings say, what is sent.
 
 On each of the five sources come a binary and a structured CloudEvent and a native message that its definition maps. All
-of them are part of a trace: events say so by the distributed tracing extension, a native message by a header of its own.
-The brokers let anybody in, or only who has credentials, over TLS.
+are part of a trace: events by the distributed tracing extension, native messages by a header that is mapped to it. The
+brokers let anybody in, or only who has credentials, over TLS.
 """
 
 from __future__ import annotations
