@@ -12,12 +12,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from router.batches.accounting import Accounting
 from router.batches.attempt import attempt
@@ -44,6 +45,7 @@ from router.state.accounts import Accounts
 from router.state.notes import BatchNotes
 from router.state.state import State
 from router.watching.batches import Watch
+from router.watching.flow import by_endpoint
 from router.writing.commits import Batch
 from router.writing.ordering import Ordering
 
@@ -153,9 +155,13 @@ class Pipeline:
             self._status.query(self.name, "running", batch=number)
             now = time.time()
             fresh = self._accounting.add(number, tally, self._metrics)
-            self._status.steps.end(self.name, tally.total)
+            steps = self._status.steps.end(self.name, tally.total)
             seconds = time.monotonic() - began
             self._metrics.batch_done(self.name, tally, seconds, int(now * 1000), counted=not fresh)
+            if _log.isEnabledFor(logging.DEBUG):
+                counts = {"records": tally.total, "outcomes": by_endpoint(tally.records)}
+                times = {"seconds": round(seconds, 3), "steps": steps}
+                _log.debug("batch is done", **self._facts(number), **counts, **times)
             self.last = number
             if number == self._final:
                 self.drain()
@@ -245,6 +251,9 @@ class Pipeline:
             journal = BatchJournal(*noting, batch, loaded, part, park, self._pairing)
             limit = loaded.plan.settings.batch_limit.total_seconds()
             began = time.monotonic()
+            _log.debug(
+                "batch is tried", **self._facts(number), epoch=loaded.plan.catalog.epoch, pinned=pinned is not None
+            )
             try:
                 with self._watch.attempt(rows.sparkSession, number, limit):
                     outcomes = loaded.outcomes(rows, batch, part, arrived=journal.may_reject, at_once=journal.at_once)
@@ -280,8 +289,7 @@ class Pipeline:
         assert part is not None
         self._metrics.fault(self.name, fault.kind)
         self._status.query(self.name, "failed", batch=parts.number, reason=fault.text)
-        inputs = reads(self._plans.active.sources, self.name)
-        facts = {**inputs, "query": self.name, "batch": parts.number, "error": fault.text}
+        facts = {**self._facts(parts.number), "error": fault.text}
         hint = self._hint(fault)
         if not parts.failed(fault):
             _log.error("batch failed", **facts, times=parts.failures.all, **hint)
@@ -297,6 +305,10 @@ class Pipeline:
         else:
             _log.error("batch fails, and is written in parts to find the record", parts=len(parts.left), **facts)
         return True
+
+    def _facts(self, number: int) -> dict[str, Any]:
+        """Return of what batch a line is."""
+        return {**reads(self._plans.active.sources, self.name), "query": self.name, "batch": number}
 
     def _hint(self, fault: Fault) -> dict[str, str]:
         remedy = divided(self._plans.active.settings).remedy(fault.text, worker=fault.kind == "worker")

@@ -98,6 +98,7 @@ class Reloader:
         self._status.doubting(self._watcher.doubts)
         self._metrics.doubted(len(self._watcher.doubts))
         if polled is None:
+            _log.debug("catalog looked at, and nothing new", epoch=self._active.epoch)
             return None
         if isinstance(polled, RefusedCatalog):
             self._refuse(polled.errors)

@@ -119,7 +119,9 @@ class WatchSettings(MetricsSettings):
 class LogSettings(Section):
     """What is logged to standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severity that is written.")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severity that is written; `debug` tells of each batch and each look at the catalog."
+    )
     format: Literal["text", "json"] = Field("text", description="Lines for people or for machines.")
 
 

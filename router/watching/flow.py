@@ -43,7 +43,8 @@ class Flow:
             _log_records(records, seconds)
 
 
-def _log_records(records: Counter[tuple[str, str, str]], seconds: float) -> None:
+def by_endpoint(records: Mapping[tuple[str, str, str], int]) -> dict[str, dict[str, int]]:
+    """Return counts of outcomes as lines have them: the busiest endpoints first, and ``other`` for those past them."""
     endpoints: dict[str, Counter[str]] = {}
     for (endpoint, outcome, reason), count in records.items():
         if count:
@@ -52,6 +53,10 @@ def _log_records(records: Counter[tuple[str, str, str]], seconds: float) -> None
     counts = {name: dict(endpoints[name]) for name in busiest[:SHOWN]}
     if rest := busiest[SHOWN:]:
         counts["other"] = {"records": sum(endpoints[name].total() for name in rest)}
+    return counts
+
+
+def _log_records(records: Counter[tuple[str, str, str]], seconds: float) -> None:
     dead = sum(count for (_, outcome, _), count in records.items() if outcome == DEAD_LETTER)
-    total = records.total()
-    _log.info("records went through", records=total, dead_letters=dead, seconds=round(seconds), endpoints=counts)
+    facts = {"records": records.total(), "dead_letters": dead, "seconds": round(seconds)}
+    _log.info("records went through", **facts, endpoints=by_endpoint(records))

@@ -116,18 +116,19 @@ class Steps:
             if known is not None and known.number is not None:
                 self._turn(known, step)
 
-    def end(self, query: str, records: int) -> None:
-        """Note that the batch is written."""
+    def end(self, query: str, records: int) -> dict[str, float]:
+        """Note that the batch is written; return the seconds of its steps."""
         with self._lock:
             known = self._queries.get(query)
             if known is None or known.number is None:
-                return
+                return {}
             self._turn(known, REST)
             ended = datetime.now(UTC).isoformat(timespec="milliseconds")
             known.recent.append(_Batch(known.number, ended, records, known.steps))
             finished = self._finished(query, known, records)
             known.number = None
         self._notify(finished)
+        return {step: _ms(seconds) for step, seconds in known.steps.items()}
 
     def leave(self, query: str) -> None:
         """Note that no batch is under way, however the last one ended."""

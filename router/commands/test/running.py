@@ -65,7 +65,7 @@ def _why(matcher: Matcher, judged: Judged, number: int, case: Case) -> str:
     wanted = case.expect.get("message")
     elsewhere = wanted is not None and outcome.get("message") != wanted
     for outcomes, row in judged.rows.get(number, ()) if elsewhere else ():
-        cause = _kept_from(matcher, outcomes, row, wanted)
+        cause = _kept_from(matcher, outcomes, row, str(wanted))
         if cause:
             return f"{cause}{_reason(outcome)}"
     if elsewhere and outcome["outcome"] == "routed":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import structlog
+
 from bindings.inbox import Inbox, InboxLimits
 from bindings.inbox.offsets import InboxPosition, offset_json
 from bindings.inbox.segments import partition_directory, segment_path, segments_in
@@ -38,9 +40,20 @@ def test_an_inbox_that_misses_a_segment_has_no_figures(tmp_path: Path) -> None:
                 assert backlogs.read_until() == 0
             folder = partition_directory(state.inbox, 0)
             assert len(segments_in(folder)) > 2
-            segment_path(folder, segments_in(folder)[1]).unlink()
-            with BacklogWatch(state, lambda: plan, backlogs, inbox_seconds=0.01):
+            segment, aside = segment_path(folder, segments_in(folder)[1]), tmp_path / "aside"
+            segment.rename(aside)
+            with (
+                structlog.testing.capture_logs() as logged,
+                BacklogWatch(state, lambda: plan, backlogs, inbox_seconds=0.01),
+            ):
                 wait_until(lambda: INBOX in backlogs.current(), LIMIT, "the files to be looked at")
                 assert backlogs.current()[INBOX] is None
+                aside.rename(segment)
+                wait_until(lambda: backlogs.current()[INBOX] == Backlog(16, 0), LIMIT, "what waits to be told again")
+            lost, again = logged
+            assert (lost["event"], lost["log_level"]) == ("source does not say what waits", "warning") and lost[
+                "problem"
+            ]
+            assert (again["event"], again["log_level"]) == ("connected again", "info")
         finally:
             inbox.close()
