@@ -60,13 +60,14 @@ def _places(item: pytest.Item) -> Sequence[int]:
 
 
 def cells(way: str) -> list[Any]:
-    """Give the places of the samples of each rule and protocol; those with a known bug in *way* apart, as failing.
+    """Give the places of the samples of each rule; those with a known bug in *way* apart, as failing.
 
-    Spark has each rule by some of the protocols in every run, in turn; ``match`` has all.
+    Spark has each rule by some of the protocols in every run, in turn; the others have all protocols at once.
     """
     found: dict[tuple[str, str, str], list[int]] = {}
     for place, sample in enumerate(SUITE.samples):
-        found.setdefault((sample.rule, sample.protocol, sample.bugs.get(way, "")), []).append(place)
+        protocol = sample.protocol if way == "run" else "all"
+        found.setdefault((sample.rule, protocol, sample.bugs.get(way, "")), []).append(place)
     return [
         pytest.param(
             places,
