@@ -26,30 +26,38 @@ from tests.support.subscription_manager import PATH, Manager, managing
 from tests.support.watched import LIMIT, are_recorded, have_data
 
 DEFINITIONS = 20
+REST = "xrouter_rest_"
+"""How metrics begin that only a router in real time has."""
 
 
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("fast", [False, pytest.param(True, marks=pytest.mark.full)], ids=["batches", "all"])
 def test_every_query_and_every_recording_rule_has_data(
-    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, tmp_path: Path
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, tmp_path: Path, fast: bool
 ) -> None:
+    """What only routers in real time have is for the full run, which has two routers."""
     topics = {name: topic_factory(name) for name in ("asks", "answers", "in", "rest", "out", "dead")}
     (port,) = free_ports(1)
-    fast = RouterProcess(tmp_path / "fast", in_real_time(kafka.bootstrap, tmp_path, topics))
+    routers = [router]
+    if fast:
+        routers.append(RouterProcess(tmp_path / "fast", in_real_time(kafka.bootstrap, tmp_path, topics)))
+    asked = [query for query in queries() if query.dashboard != "registry" and (fast or REST not in str(query))]
     with managing(Manager()) as manager:
         router.configure(of_all_kinds(kafka.bootstrap, router.folder, topics, manager.url, port))
-        router.start()
         try:
-            fast.start()
-            watched = {"xrouter": [f"127.0.0.1:{each.port}" for each in (router, fast)]}
+            for each in routers:
+                each.start()
+            watched = {"xrouter": [f"127.0.0.1:{each.port}" for each in routers]}
             with Prometheus(tmp_path / "prometheus", watched, interval="2s") as prometheus:
                 with traffic(kafka.bootstrap, topics, port):
-                    have_data(prometheus, [query for query in queries() if query.dashboard != "registry"])
+                    have_data(prometheus, asked)
                     are_recorded(prometheus)
                 assert not prometheus.unhealthy_rules()
-            assert fast.stop() == 0, fast.log[-3000:]
+            for each in routers:
+                assert each.stop() == 0, each.log[-3000:]
         finally:
-            fast.end()
-        assert router.stop() == 0, router.log[-3000:]
+            for each in routers:
+                each.end()
 
 
 def of_all_kinds(bootstrap: str, folder: Path, topics: dict[str, str], manager: str, port: int) -> dict[str, Any]:
