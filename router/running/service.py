@@ -201,7 +201,8 @@ class Service:
             if not once:
                 intake.take(self._first)
                 stack.enter_context(Housekeeping(self._settings))
-            _log.info("running", metrics=f"http://{self._settings.metrics.host}:{self._port}/metrics")
+            page = f"http://{self._settings.metrics.host}:{self._port}/"
+            _log.info("running", status_page=page, metrics=f"{page}metrics")
             if ready is not None:
                 ready(RunInfo(self._port, intake.http_port, self._stop.set))
             try:

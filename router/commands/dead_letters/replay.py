@@ -16,7 +16,7 @@ from router.commands.arguments import OutputFormat
 from router.errors import RouterError
 from router.letters.filters import Endpoints, Filter, Messages, Reasons, Since, Until, filter_of
 from router.settings import load_settings
-from router.terminal import WIDE, Terminal, say, say_json_lines, styled, terminal
+from router.terminal import WIDE, Terminal, counted, say, say_json_lines, styled, terminal
 
 if TYPE_CHECKING:
     from router.replay.dry_run import Verdict
@@ -105,10 +105,11 @@ class _Lines:
     """Reports a replay in lines on standard error, where there is no terminal."""
 
     def resumed(self, pending: PendingReplay) -> None:
-        _say(f"finishing {len(pending.letters)} letters of an earlier replay first")
+        _say(f"finishing {counted(len(pending.letters), 'letter')} of an earlier replay first")
 
     def progress(self, summary: Summary) -> None:
-        _say(f"{summary.settled} letters: {summary.routed.total()} routed, {summary.dead.total()} still dead")
+        routed, dead = summary.routed.total(), summary.dead.total()
+        _say(f"{counted(summary.settled, 'letter')}: {routed} routed, {dead} still dead")
 
     def held(self, reason: str, seconds: float) -> None:
         _say(f"held: {reason}; again in {seconds:g} s (an interrupt loses nothing)")
@@ -122,7 +123,7 @@ class _Bar:
         self._task = progress.add_task("replaying", total=total)
 
     def resumed(self, pending: PendingReplay) -> None:
-        self._progress.console.print(f"finishing {len(pending.letters)} letters of an earlier replay first")
+        self._progress.console.print(f"finishing {counted(len(pending.letters), 'letter')} of an earlier replay first")
 
     def progress(self, summary: Summary) -> None:
         self._progress.update(self._task, completed=summary.settled, description="replaying")

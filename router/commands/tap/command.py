@@ -84,7 +84,8 @@ def tap(
             shown = None
         passed = sum(follower.passed_over for follower in followers)
     if passed or shown is None:
-        _note(f"{counted(sampling.judged, 'outcome')} looked at, at least {counted(passed, 'record')} passed over")
+        over = f"at least {counted(passed, 'record')}" if passed else "no record known to be"
+        _note(f"{counted(sampling.judged, 'outcome')} looked at, {over} passed over")
 
 
 def _follow(

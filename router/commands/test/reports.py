@@ -49,7 +49,7 @@ class Placed:
             at = "" if line is None or line == self.line else f"line {line}: "
             yield f"{at}{each.pointer}: expected {_value(each.expected)}, found {_value(each.actual)}"
         if other and len(pairs) > 1:
-            yield f"and {counted(len(pairs) - 1, 'difference')} that come of it"
+            yield f"and {counted(len(pairs) - 1, 'difference')} because of it"
         if self.result.why:
             yield f"why: {self.result.why}"
 

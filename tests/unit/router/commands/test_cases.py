@@ -136,6 +136,17 @@ def test_why_a_record_went_elsewhere(xrouter: XRouter, tmp_path: Path, case: dic
     assert why in out
 
 
+def test_a_body_that_does_not_fit_is_told_so(xrouter: XRouter, tmp_path: Path) -> None:
+    config = {**ROUTER, "match": {"validate": "always"}}
+    (tmp_path / "router.yaml").write_text(yaml.safe_dump(config))
+    record = json.loads(produced(PLACED, "webshop", store="7", order="o1")[0]) | {"body": "[]"}
+    case = {"record": record, "expect": {"outcome": "routed", "message": PLACED}}
+    status, out, _ = xrouter(written(tmp_path / "a.cases.yaml", [case], config="router.yaml"))
+    assert status == 1
+    assert "why: the data does not fit " in out and f"the schema of {PLACED}: " in out
+    assert "  and 1 difference because of it\n" in out
+
+
 def test_events_of_a_batch_are_cases_one_by_one(xrouter: XRouter, tmp_path: Path) -> None:
     event = {"specversion": "1.0", "id": "1", "source": "/stores/7/webshop", "type": "com.example.market.order.placed"}
     placed = {**event, "subject": "orders/9", "datacontenttype": "application/json", "data": {"items": 2, "total": 9}}

@@ -56,6 +56,9 @@ def test_a_recorded_case_fails_after_the_catalog_changed(
     status, out, _ = xrouter(output)
     assert status == 1
     assert "0 of 4 cases passed" in out
+    head, outcome, more, why = out.splitlines()[:4]
+    assert head.startswith(f"FAILED {output}:") and outcome.endswith("expected 'routed', found 'dead-letter'")
+    assert more.endswith("differences because of it") and why.startswith("  why: ")
     assert "asks for protocoloptions.subject 'valve.{house}', and the record has 'valves.0.roof'" in out
 
 

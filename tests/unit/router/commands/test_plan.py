@@ -90,6 +90,16 @@ def test_a_constraint_that_is_narrowed_names_what_is_missed(plan: Planned) -> No
     assert missed["cause"] == f"{READING} asks for protocoloptions.key lines/7, and the record has lines/8"
 
 
+def test_a_schema_that_bodies_do_not_fit_is_named(plan: Planned, tmp_path: Path) -> None:
+    settings(tmp_path, match={"validate": "always"})
+    schema = {"dataschemaformat": "JsonSchema/draft-07", "dataschema": {"type": "object"}}
+    status, report = plan(lambda new: messages(new)["Valve"].update(schema))
+    assert (status, differences(report)) == (1, {"dead-letter": 1})
+    assert report["samples"][0]["cause"].startswith(
+        f"the data does not fit {VALVE}#dataschema, the schema of {VALVE}: "
+    )
+
+
 def test_a_template_that_changes_its_names_changes_the_event(plan: Planned) -> None:
     def rename(new: dict[str, Any]) -> None:
         reading = messages(new)["Reading"]
