@@ -27,7 +27,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.broker
 ALL = tuple(KINDS)
 BROKERED = tuple(name for name in KINDS if name != "http")
-SMALL, FULL = 400, 50_000
+SMALL, FULL = 1_000, 50_000
 Test = TypeVar("Test", bound=Callable[..., None])
 DISK_FULL = os.strerror(errno.ENOSPC)
 
@@ -234,6 +234,8 @@ def fill_the_disk(under_way: Run, disk: SmallDisk, upto: int) -> None:
         refused = http.refused if isinstance(http, HttpSender) else 0
         return refused > before and all(DISK_FULL in told["reason"] for told in under_way.gateways())
 
+    # What is read later is deleted later, and would make room for all that is sent.
+    under_way.wait(lambda: under_way.router.total("xrouter_inbox_records") == 0, "the inbox to be read")
     disk.fill()
     under_way.allow(upto)
     under_way.wait(all_refused, "every gateway to be refused")
