@@ -8,7 +8,9 @@ import sys
 import urllib.request
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -125,6 +127,7 @@ def test_letters_are_the_same_from_every_sink(kafka: Kafka, topic_factory: Topic
         assert found[sink] == found["delta"], sink
     check_contents(found["delta"])
     check_order(load_settings(router.config))
+    check_newest(load_settings(router.config), found)
     check_commands(router, found["delta"])
     check_purge(router, port)
     assert router.stop() == 0, router.log[-2000:]
@@ -159,6 +162,18 @@ def check_order(settings: Settings) -> None:
         for query in ("KAFKA", "HTTP"):
             times = [letter.failed for letter in letters if letter.protocol == query]
             assert times == sorted(times, key=str), sink
+
+
+def check_newest(settings: Settings, found: dict[str, dict[str, Letter]]) -> None:
+    """What the status page shows, which looks at the ends of sinks alone, is the same from each; here it is all."""
+    for name in SINKS:
+        sink, spill = settings.sinks[name], Path(settings.state) / "spill"
+        assert sink.latest
+        look = partial(resolve_name(sink.latest), name, sink, spill)
+        letters = look(lambda looked: {letter for _, letter in looked})
+        assert {letter.id: replace(letter, sink="") for letter in letters} == found[name], name
+        (newest,) = look(lambda looked: {max(looked)[1]})
+        assert newest.failed == max(letter.failed for letter in letters if letter.failed is not None), name
 
 
 def check_commands(router: RouterProcess, letters: dict[str, Letter]) -> None:
