@@ -23,16 +23,21 @@ class Chunk:
     kind: Kind
     rows: pa.RecordBatch
 
+    @property
+    def pushed(self) -> bool:
+        """Whether the rows are those of an inbox, which say when they were received."""
+        return self.kind != "kafka"
+
     def position(self, row: int) -> str:
         """Return where a record lies."""
-        if self.kind != "kafka":
+        if self.pushed:
             return str(self.rows.column("position")[row].as_py())
         place = (self.rows.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
         return "-".join(map(str, place))
 
     def positions(self) -> Iterator[str]:
         """Yield where the records lie, in order."""
-        if self.kind != "kafka":
+        if self.pushed:
             yield from self.rows.column("position").to_pylist()
             return
         places = self.rows.select(["topic", "partition", "offset"]).to_pylist()

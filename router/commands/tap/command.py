@@ -7,13 +7,14 @@ import select
 import sys
 import time
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from catalog.declared import Declarations
-from router.commands.arguments import OutputFormat, usable_catalog
+from router.commands.arguments import usable_catalog
 from router.commands.tap.choosing import choice_of
 from router.commands.tap.following import Follower, following
 from router.commands.tap.samples import Sample, Sampling
@@ -25,6 +26,15 @@ from router.logs import configure_logs
 from router.settings import load_settings
 from router.settings.catalogs import fetcher_of
 from router.terminal import counted, leave_output, say, say_json_lines, terminal
+
+
+class TapFormat(StrEnum):
+    """How samples are written out."""
+
+    text = "text"
+    json = "json"
+    record = "record"
+
 
 ROUND_SECONDS: Final = 0.5
 """Time between two looks at what arrived."""
@@ -54,13 +64,17 @@ def tap(
     count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="End after so many samples.")] = None,
     rate: Annotated[float, typer.Option("--rate", min=0.1, max=1000, help="Samples a second at most.")] = RATE,
     reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object a line.")] = OutputFormat.text,
+    format: Annotated[
+        TapFormat,
+        typer.Option("--format", help="`json` is one object a line; `record` the record alone, as `match` takes it."),
+    ] = TapFormat.text,
 ) -> None:
     """Show a live sample of records as they arrive: before, after, and with their verdicts, until Ctrl-C.
 
-    Reads topics and the inbox, from now on beside the router, with a consumer of its own: nothing is
-    committed, and the stream is not touched. They are judged by settings and catalog as they are when it starts. What
-    comes faster than it is shown is passed over, and counted at the end.
+    Reads topics and the inbox, from now on beside the router, with a consumer of its own: nothing is committed, and
+    the stream is not touched. They are judged by settings and catalog as they are when it starts. What comes faster
+    than it is shown is passed over, and counted at the end. `xrouter test --record -` makes cases of what
+    `--format record` gives.
 
     Example: xrouter tap router.yaml --outcome dead-letter --where native.topic=orders -n 5
     """
@@ -74,7 +88,7 @@ def tap(
     )
     plan = Plan(catalog, settings)
     sampling = Sampling(plan, redactor, choice)
-    write = _json if format is OutputFormat.json else _text
+    write = {TapFormat.json: _json, TapFormat.record: _record, TapFormat.text: _text}[format]
     with following(plan, _note) as followers:
         _note(f"tapping {counted(len(plan.sources), 'source')}, epoch {plan.epoch}; Ctrl-C ends it")
         try:
@@ -127,6 +141,10 @@ def _reader_gone() -> Callable[[], bool]:
 
 def _json(sample: Sample) -> None:
     say_json_lines([sample.document])
+
+
+def _record(sample: Sample) -> None:
+    say_json_lines([sample.record.to_json()])
 
 
 def _text(sample: Sample) -> None:

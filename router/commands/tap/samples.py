@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
+from catalog.record import Record
 from router.commands.plan.chunks import letter_of
 from router.commands.tap.choosing import PREFIXES, Choice, value_at
 from router.judging.chunk import Chunk
@@ -21,6 +22,7 @@ from router.judging.outputs import Decided
 from router.judging.plan import Plan
 from router.letters.redaction import Redaction, Redactor
 from router.letters.showing import BODY_SHOWN, CUT, body_lines, native_rows
+from router.matching.inbox_facts import arrival_times
 
 EXAMINED: Final = 200
 """Records of one round that are looked at one by one."""
@@ -33,9 +35,10 @@ TEXT: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One outcome as it may be shown; ``body`` are lines, ``tree`` is the body as JSON, if it is."""
+    """One outcome as it may be shown, and the whole ``record`` it is of; ``tree`` is the body as JSON, if it is."""
 
     document: Mapping[str, Any]
+    record: Record
     tree: Any = None
 
     def values(self, name: str) -> Sequence[str]:
@@ -113,7 +116,9 @@ class Sampling:
             "after": None if message is None else _after(chunk, decided, row, redaction),
             "epoch": self._plan.epoch,
         }
-        return Sample(document, _tree(shown.body))
+        time = arrival_times(chunk.rows.column("received").slice(source, 1))[0].as_py() if chunk.pushed else None
+        record = Record(shown.protocol, shown.native, shown.body, endpoint, time, shown.position)
+        return Sample(document, record, _tree(shown.body))
 
 
 def _after(chunk: Chunk, decided: Decided, row: int, redaction: Redaction) -> dict[str, Any]:

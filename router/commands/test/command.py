@@ -130,7 +130,8 @@ def test(
     """Hold cases against a catalog, or with --config against a router's settings, offline and without Spark.
 
     Ends with 0 when all pass, 1 when one fails or coverage is too low, 2 when cases cannot be read.
-    Cases are made of records that `xrouter emit` or anything else writes as lines: `--record -` reads them.
+    Cases are made of records that `xrouter tap --format record`, `xrouter emit` or anything else writes as lines:
+    `--record -` reads them.
 
     Example: xrouter test catalog/ --coverage --min-coverage 80 --junit report.xml
     """

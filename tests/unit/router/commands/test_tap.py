@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -129,6 +130,24 @@ def test_records_are_shown_before_and_after_with_their_verdicts(
     assert json.loads(sale["before"]["body"])["card"] == HIDDEN
     (shown,) = tapped(config, capsys, "-n", "1", "--reveal", "--where", f"attributes.card={CARD}")
     assert shown["after"]["attributes"]["card"] == CARD and json.loads(shown["before"]["body"])["card"] == CARD
+
+
+def test_live_traffic_makes_cases(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with traffic(config), limited():
+        assert status_of(["tap", str(config), "--format", "record", "--reveal", "--rate", "1000", "-n", "8"]) == 0
+    lines = capsys.readouterr().out
+    assert CARD in lines
+    for each in map(json.loads, lines.splitlines()):
+        assert each["time"].endswith("Z") and each["endpoint"] == TILL
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    cases = config.parent / "live.cases.yaml"
+    assert status_of(["test", str(cases), "--config", str(config), "--record", "-"]) == 0
+    assert "8 cases recorded" in capsys.readouterr().out
+    assert CARD not in cases.read_text()
+    assert status_of(["test", str(cases)]) == 0
+    assert "8 of 8 cases passed" in capsys.readouterr().out
 
 
 def test_what_is_shown_is_chosen(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
