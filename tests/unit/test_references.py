@@ -102,3 +102,14 @@ def test_each_reason_has_a_section() -> None:
     assert sorted(re.findall(r"(?m)^### (.+)$", below)) == sorted(REASONS)
     told = dict(re.findall(r"(?ms)^### (.+?)\n(.+?)(?=\n\n|\Z)", below))
     assert all("*Remedy*: " in told[reason] for reason in REASONS)
+
+
+@pytest.mark.parametrize("page", ["README.md", "deploy/OPERATIONS.md"])
+def test_a_reader_finds_every_reason(page: str) -> None:
+    linked = re.findall(r"\[`([a-z-]+)`\]\([./]*router/JUDGING\.md#([a-z-]+)\)", (ROOT / page).read_text("utf-8"))
+    assert sorted(name for name, place in linked if name == place) == sorted(REASONS)
+
+
+def test_a_newcomer_is_told_where_the_command_is_and_how_long_a_start_takes() -> None:
+    head = (ROOT / "README.md").read_text("utf-8").partition("\n## How it flows")[0]
+    assert ".venv/bin/xrouter" in head and "minute" in head

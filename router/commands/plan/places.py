@@ -33,7 +33,9 @@ from router.terminal import counted
 
 MOST_LETTERS: Final = 10_000
 """Dead letters that are read at most: all of them are in memory at a time."""
-_HINT: Final = "start the broker, or correct bootstrap_servers and credentials; --records judges files without it"
+_HINT: Final = (
+    "start the broker, or correct bootstrap_servers and credentials; `--from inbox` or `--records FILE` does without it"
+)
 _INBOX: Final = "inbox"
 
 
