@@ -179,6 +179,7 @@ def test_crashes_between_and_inside_parts_double_nothing(
     assert {number(request.header("ce-id") or "") for request in hook.taken} == set(range(COUNT)) - {5, 8}
 
 
+@pytest.mark.full
 def test_a_batch_too_large_is_cut_before_its_first_write(spark: SparkSession, state: State, tmp_path: Path) -> None:
     count = 4 * CROWDS
     rows = rows_of(spark, count, {}, WRONG)

@@ -21,6 +21,7 @@ from catalog.model import Catalog, Definition
 from registry.http.access import Roles
 from registry.http.application import Limits
 from registry.http.requests import Pages
+from tests.support.examples import spread
 from tests.support.older_documents import newer_document, older_document
 from tests.support.registry_cases import empty
 from tests.support.registry_server import served
@@ -86,7 +87,7 @@ def test_what_this_face_wrote_the_core_shows(seed: int, client: httpx.Client, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20, 30))
+@pytest.mark.parametrize("seed", spread(range(20, 30), quick=3))
 def test_what_is_sent_back_as_it_was_shown_changes_nothing(seed: int, client: httpx.Client) -> None:
     empty(client)
     assert client.post("/", json=newer_document(Random(seed))).status_code == 200

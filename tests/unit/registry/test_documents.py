@@ -14,6 +14,7 @@ from catalog.load import load
 from router.cli import status_of
 from router.commands.registry.settings import load_registry
 from router.errors import ConfigError
+from tests.support.examples import spread
 
 ROOT = Path(__file__).parents[3]
 SHARED = ROOT.parent / "shared" / "corpora"
@@ -42,7 +43,7 @@ def test_there_are_real_documents() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", [*SAMPLES, *REAL], ids=lambda path: path.name)
+@pytest.mark.parametrize("document", [*SAMPLES, *spread(REAL, quick=10)], ids=lambda path: path.name)
 def test_a_document_means_the_same_after_import_and_export(
     document: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,8 +52,13 @@ def served_of(path: Path) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "inline"),
-    [(path, inline) for path in FILES for inline in (("*",), ()) if inline or path.stat().st_size < MANY_REQUESTS],
-    ids=lambda each: each.name if isinstance(each, Path) else "inline" if each else "",
+    [
+        pytest.param(path, inline, id=f"{path.name}-{'inline' if inline else ''}", marks=marks)
+        for number, path in enumerate(FILES)
+        for inline in (("*",), ())
+        if inline or path.stat().st_size < MANY_REQUESTS
+        for marks in [[pytest.mark.full] if number % 3 else []]
+    ],
 )
 def test_real_documents_come_back_as_they_are(
     web: Web, path: Path, inline: tuple[str, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
