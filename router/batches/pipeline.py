@@ -158,7 +158,7 @@ class Pipeline:
             steps = self._status.steps.end(self.name, tally.total)
             seconds = time.monotonic() - began
             self._metrics.batch_done(self.name, tally, seconds, int(now * 1000), counted=not fresh)
-            if _log.isEnabledFor(logging.DEBUG):
+            if logging.getLogger(__name__).isEnabledFor(logging.DEBUG):
                 counts = {"records": tally.total, "outcomes": by_endpoint(tally.records)}
                 times = {"seconds": round(seconds, 3), "steps": steps}
                 _log.debug("batch is done", **self._facts(number), **counts, **times)

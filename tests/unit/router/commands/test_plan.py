@@ -308,7 +308,7 @@ def test_what_cannot_be_asked_for_or_read_is_one_error(tmp_path: Path, capsys: p
     # Nobody answers at the port of the catalog's broker.
     status, err = told("--from", "topics")
     assert (status, "source /endpoints/plant: Kafka at 127.0.0.1:1 does not answer" in err) == (5, True)
-    assert "--records judges files" in err
+    assert "`--from inbox` or `--records FILE` does without it" in err
 
 
 @pytest.mark.full
