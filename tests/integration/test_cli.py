@@ -118,12 +118,14 @@ def test_emit_posts_to_its_own_path_and_asks_again_after_503() -> None:
     assert set(json.loads(body)) == {"product", "price"}
 
 
+@pytest.mark.full
 def test_emit_posts_to_the_path_it_is_given() -> None:
     with http_server([]) as (address, asked):
         done = run(*EMIT, SALE, *TILL, "--to", f"{address}/in?via=proxy")
     assert done.returncode == 0 and asked[0][0] == "/in?via=proxy"
 
 
+@pytest.mark.full
 def test_emit_says_what_a_target_refuses() -> None:
     with http_server([404]) as (address, _):
         done = run(*EMIT, SALE, *TILL, "--to", address)

@@ -46,6 +46,7 @@ def compiled(spark: SparkSession) -> int:
     return count
 
 
+@pytest.mark.full
 @pytest.mark.spark
 def test_nothing_is_compiled_from_the_third_batch_on(spark: SparkSession, state: State, tmp_path: Path) -> None:
     with Webhook() as hook:

@@ -131,6 +131,7 @@ async def send_nats(uri: str) -> None:
     await client.close()
 
 
+@pytest.mark.full
 def test_one_message_through_each_protocol(brokers: Brokers, router: RouterProcess, tmp_path: Path) -> None:
     (http,) = free_ports(1)
     router.config = COMPOSE / "router.yaml"

@@ -121,6 +121,7 @@ def settings(world: World, source: Path, topics: dict[str, str], folder: Path) -
     }
 
 
+@pytest.mark.full
 def test_every_way_is_source_and_sink(world: World, router: RouterProcess, tmp_path: Path) -> None:
     topics = {way: f"in-{way}" for way in WAYS}
     create_topics(world.kafka.bootstrap, [*topics.values(), *(f"out-{way}" for way in WAYS), "confirmed"])

@@ -148,6 +148,7 @@ def test_files_of_sinks_are_for_the_group_as_well(seen: Seen) -> None:
             assert stat.S_IMODE(path.stat().st_mode) == (0o750 if path.is_dir() else 0o640), path
 
 
+@pytest.mark.full
 def test_the_jvm_gets_every_value_as_it_was_written(tmp_path: Path) -> None:
     names = [
         *list(CONF)[:1],

@@ -133,8 +133,9 @@ def kill_the_gateway(broker: QpidBroker, path: Path, count: int, kills: int) -> 
     assert len(found) - count <= kills * 200
 
 
+@pytest.mark.full
 def test_sigkill_of_the_gateway(broker: QpidBroker, tmp_path: Path) -> None:
-    kill_the_gateway(broker, tmp_path / "inbox", 1500, 1)
+    kill_the_gateway(broker, tmp_path / "inbox", 3000, 2)
 
 
 @pytest.mark.full
@@ -160,8 +161,9 @@ def kill_the_broker(broker: QpidBroker, path: Path, count: int) -> None:
     assert set(numbers(stored(path))) == set(range(count))
 
 
+@pytest.mark.full
 def test_sigkill_of_the_broker(broker: QpidBroker, tmp_path: Path) -> None:
-    kill_the_broker(broker, tmp_path / "inbox", 1500)
+    kill_the_broker(broker, tmp_path / "inbox", 3000)
 
 
 @pytest.mark.full

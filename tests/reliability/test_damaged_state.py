@@ -207,6 +207,7 @@ def test_damage_ends_a_start_with_code_file_and_remedy(
     assert "Traceback" not in said
 
 
+@pytest.mark.full
 def test_what_crashes_leave_behind_is_passed_over(killed: Killed, ends: dict[str, tuple[int, str]]) -> None:
     """In its own place, for the pinned plan names the tables there; so it comes after the copies were made."""
     assert ends

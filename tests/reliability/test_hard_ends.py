@@ -92,6 +92,7 @@ def fill(place: Path) -> None:
         assert error.errno == errno.ENOSPC, error
 
 
+@pytest.mark.full
 def test_a_catalog_waits_for_a_full_disk_and_a_dead_jvm_is_named(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, small_disk: Path
 ) -> None:

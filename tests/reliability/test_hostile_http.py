@@ -162,6 +162,7 @@ def check_end(attacked: Attacked, honest: HonestSenders) -> None:
     assert len(log.splitlines()) < 500, log[:5000]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("attacked", [True], indirect=True, ids=["tls"])
 def test_every_kind_of_abuse_once(attacked: Attacked) -> None:
     honest = attack(attacked, 0)

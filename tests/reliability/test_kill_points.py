@@ -44,7 +44,7 @@ POINTS: Final = (
     ("router.watching.metrics:Metrics.batch_done", "before"),
     ("router.watching.metrics:Metrics.batch_done", "after"),
 )
-FEW: Final = (POINTS[3],)
+FEW: Final = tuple(POINTS[number] for number in (3, 6))
 OF_TABLES: Final = (
     ("router.writing.spark_outcomes:results_of", "before"),
     ("router.writing.spark_outcomes:results_of", "after"),
@@ -165,7 +165,8 @@ def step_through(
     assert set(numbers(message.value for message in read_all(kafka.bootstrap, out))) == good
 
 
-def test_killed_at_one_point(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
+@pytest.mark.full
+def test_killed_at_some_points(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
     step_through(kafka, (topic_factory("in"), topic_factory("out")), router, FEW)
 
 

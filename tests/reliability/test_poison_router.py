@@ -185,6 +185,7 @@ def poison(router: RouterProcess, chosen: Sequence[Case], elsewhere: int = 0, *,
     return sizes.most
 
 
+@pytest.mark.full
 def test_poison_and_files(router: RouterProcess, tmp_path: Path) -> None:
     with Webhook() as hook, Mosquitto(tmp_path / "source") as source:
         configure(router, source.uri, {"hook": {"type": "http", "url": f"{hook.url}/{{type}}/{{context.a}}"}})

@@ -18,8 +18,8 @@ from tests.support.waiting import wait_until
 
 LIMIT = 240.0
 STEP = 10
-CHANGES = 3
-BROKEN = 2
+CHANGES = 5
+BROKEN = 3
 
 
 class Feeder(threading.Thread):
@@ -28,7 +28,7 @@ class Feeder(threading.Thread):
     It keeps a *lead* of the router, however slow the machine is, and no more.
     """
 
-    def __init__(self, bootstrap: str, topic: str, router: RouterProcess, *, lead: int = 2_000) -> None:
+    def __init__(self, bootstrap: str, topic: str, router: RouterProcess, *, lead: int = 5_000) -> None:
         super().__init__(daemon=True)
         self._servers = bootstrap
         self._topic = topic
@@ -78,7 +78,8 @@ def changed(router: RouterProcess, before: str) -> bool:
     return epoch(router) not in ("", before)
 
 
-def test_three_changes_under_load_one_of_them_invalid(
+@pytest.mark.full
+def test_five_changes_under_load_one_of_them_invalid(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:
     source, out, dead = topic_factory("in", 2), topic_factory("out"), topic_factory("dead")

@@ -134,9 +134,8 @@ def change(router: RouterProcess, document: dict[str, Any]) -> None:
     load.write_catalog(router.folder / "catalog.json", document)
 
 
-@pytest.mark.parametrize(
-    "reloads", [2, pytest.param(1, marks=pytest.mark.full), pytest.param(3, marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("reloads", [1, 2, 3])
 def test_a_batch_is_finished_by_the_plan_that_a_reload_took_from_it(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, reloads: int
 ) -> None:
