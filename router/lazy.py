@@ -46,8 +46,8 @@ class _Shown:
     def __call__(self, ctx: _Context) -> str | None:
         if self._before is None or (self._param.param_type_name == "argument" and self._param.metavar):
             return None  # An argument's name says it.
-        told = self._before(self._param, ctx=ctx) or ""
-        plain = re.sub(r"^<list\[(.*)\]>$", r"<\1>", told)
+        typed = self._before(self._param, ctx=ctx) or ""
+        plain = re.sub(r"^<list\[(.*)\]>$", r"<\1>", typed)
         return re.sub(r"^<(?:int|float)(?: range)?>$", "<number>", plain).replace("<str>", "<text>") or None
 
 

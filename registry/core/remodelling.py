@@ -13,7 +13,7 @@ from registry.model.types import GroupType, Model, ResourceType
 from registry.store.reading import Reader
 from registry.store.work import Work
 
-_TOLD: Final = 20
+_SHOWN_FAULTS: Final = 20
 
 
 def change_model(work: Work, source: object, options: Options) -> Model:
@@ -27,7 +27,7 @@ def change_model(work: Work, source: object, options: Options) -> Model:
     broken: list[str] = []
     for fault in _faults(work.reader, model):
         broken.append(fault)
-        if len(broken) == _TOLD:
+        if len(broken) == _SHOWN_FAULTS:
             break
     if broken:
         raise Refusal("model_compliance_error", "/model", detail="; ".join(broken))

@@ -41,7 +41,7 @@ _ROWS: Final = 16
 _UNKNOWN: Final = (2**63, 0)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
-_FOUND: Final = ["letter", "failed"]
+_KEY_COLUMNS: Final = ["letter", "failed"]
 _HINT: Final = "`xrouter dead-letters show` looks through all there are"
 Wanted = Callable[[list[tuple[datetime, str]]], set[str]]
 """Chooses ids of the letters that were looked at, each with the time it was written."""
@@ -131,7 +131,7 @@ def _rows(name: str, fragments: Iterable[Any], schema: pa.Schema, wanted: Wanted
             if len(looked) >= LOOK_ROWS:
                 break
             groups.append(group)
-            for batch in group.to_batches(schema=schema, columns=_FOUND):
+            for batch in group.to_batches(schema=schema, columns=_KEY_COLUMNS):
                 times = batch.column("failed").cast(DEAD_LETTER.field("failed").type).cast(pa.int64()).to_pylist()
                 ids = batch.column("letter").to_pylist()
                 looked += (
