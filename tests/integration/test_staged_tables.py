@@ -77,7 +77,7 @@ def test_no_record_passes_the_driver(spark: SparkSession, tmp_path: Path, monkey
 
     def only_results(function: Any) -> Any:
         def asked(frame: Any, *arguments: Any, **named: Any) -> Any:
-            assert frame.columns == ["share", "told"], frame.columns
+            assert frame.columns == ["share", "content"], frame.columns
             return function(frame, *arguments, **named)
 
         return asked
