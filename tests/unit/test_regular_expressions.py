@@ -139,6 +139,7 @@ def written(items: Any) -> str:
     return f"[{negated}{text}]"
 
 
+@pytest.mark.slow
 def test_no_pattern_backtracks_far() -> None:
     far = [
         f"{name_of(path)}:{call.lineno}: {pattern!r}"

@@ -155,6 +155,7 @@ json_bytes = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(names, texts, max_size=5), st.sampled_from(CONTENT_TYPES), st.none() | st.binary() | json_bytes)
 @example({}, "application/json", b"")
 @example({}, "application/json", b"null")

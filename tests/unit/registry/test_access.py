@@ -157,6 +157,7 @@ def test_errors_of_lint_refuse_a_write_and_warnings_are_told(tmp_path: Path) -> 
         assert client.put("/messagegroups/g/messages/n", json=broken).status_code == 201
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["evil.example>;rel=x", "a b", "x/y"])
 def test_a_host_that_is_none_is_no_part_of_answers(host: str, tmp_path: Path) -> None:
     with served(tmp_path) as client:

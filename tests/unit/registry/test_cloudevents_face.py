@@ -168,6 +168,7 @@ def test_a_write_has_its_history_and_its_events(tmp_path: Path) -> None:
         assert interactions == (3,)
 
 
+@pytest.mark.slow
 def test_the_two_older_faces_show_one_another_s_definitions(client: httpx.Client) -> None:
     empty(client)
     body = {"format": "CloudEvents/1.0", "metadata": {"attributes": {"type": {"value": "t"}}}}

@@ -24,6 +24,8 @@ from tests.support.subscribed import LIMIT, agreeable, change, registry, subscri
 from tests.support.waiting import wait_until
 from tests.support.webhook import Answer, Webhook
 
+pytestmark = pytest.mark.slow
+
 NO_PAUSE = DeliveryLimits(max_pause=0.2)
 GROUPS = Wants(types=frozenset(("io.xregistry.group.created", "io.xregistry.group.deleted")))
 

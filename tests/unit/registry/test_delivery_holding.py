@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from registry.delivery.events import Event
 from registry.delivery.lanes import Lanes
 from registry.delivery.limits import DeliveryLimits
@@ -12,6 +14,8 @@ from registry.delivery.wants import Wants
 from tests.support.scripted_sender import ScriptedSender
 from tests.support.subscribed import LIMIT, registry
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
 
 CREATED = Wants(types=frozenset(("io.xregistry.group.created",)))
 LONG = DeliveryLimits(max_pause=3600.0)

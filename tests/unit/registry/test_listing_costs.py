@@ -57,6 +57,7 @@ def test_sorted_collections_are_read_many_at_a_time(client: httpx.Client, path: 
     assert len(statements) < 25
 
 
+@pytest.mark.slow
 def test_versions_that_a_write_made_are_read_many_at_a_time(client: httpx.Client) -> None:
     given: dict[str, Any] = {f"v{number:03d}": {} for number in range(MANY)}
     with counted() as statements:

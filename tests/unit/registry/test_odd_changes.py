@@ -18,6 +18,8 @@ from registry.store.tables import MARKS, REPLICA, VERSIONS
 from tests.support.catalog_sides import Side, side
 from tests.support.web import Reply, Request, serving
 
+pytestmark = pytest.mark.slow
+
 
 def change(group: str, stamp: int, **more: Any) -> dict[str, Any]:
     """Return a change of the catalog *x*: of a group unless *more* tells otherwise."""

@@ -21,6 +21,8 @@ from tests.support.subscribed import LIMIT, change, registry, subscribe
 from tests.support.waiting import wait_until
 from tests.support.webhook import Webhook
 
+pytestmark = pytest.mark.slow
+
 FEW = DeliveryLimits(max_pause=0.2, max_waiting=10, max_held=4)
 SHORT = DeliveryLimits(max_pause=0.2, keep=0.5)
 
@@ -43,7 +45,6 @@ def unopened() -> Sender:
     raise OSError("there is no such certificate")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("limits", "most"), [(FEW, 11), (SHORT, 1)], ids=["many", "old"])
 def test_a_subscription_that_settings_allow_no_more_pins_nothing(
     tmp_path: Path, limits: DeliveryLimits, most: int
@@ -59,7 +60,6 @@ def test_a_subscription_that_settings_allow_no_more_pins_nothing(
         assert len(client.get("/subscriptions").json()) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("limits", "most"), [(FEW, 11), (SHORT, 1)], ids=["many", "old"])
 def test_a_target_without_a_client_pins_nothing(tmp_path: Path, limits: DeliveryLimits, most: int) -> None:
     composer = ScriptedSender().delivery(Wants()).composer
@@ -70,7 +70,6 @@ def test_a_target_without_a_client_pins_nothing(tmp_path: Path, limits: Delivery
         wait_until(lambda: left(tmp_path) <= most, LIMIT, lambda: f"few events; there are {left(tmp_path)}")
 
 
-@pytest.mark.slow
 def test_one_event_waits_behind_any_number_that_nobody_wants(tmp_path: Path) -> None:
     target = ScriptedSender(lambda _: Verdict("away", "no"))
     wants = Wants(below=("/messagegroups/wanted",), types=frozenset(("io.xregistry.group.created",)))

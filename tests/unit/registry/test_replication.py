@@ -24,6 +24,8 @@ from router.cli import status_of
 from tests.support.catalog_sides import Side, settle, side
 from tests.support.catalog_states import state_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
@@ -121,7 +123,6 @@ def test_a_change_goes_before_a_deletion_that_had_not_seen_it(pair: tuple[Side, 
     assert one.client.get("/messagecatalog/g").json()["format"] == "NATS"
 
 
-@pytest.mark.slow
 def test_a_new_version_goes_before_the_deletion_of_its_group(pair: tuple[Side, Side]) -> None:
     one, other = pair
     one.post("g", "m", "first")
@@ -194,7 +195,6 @@ def test_what_a_catalog_gets_keeps_its_authority(tmp_path: Path) -> None:
         assert "authority" not in one.client.get("/messagegroups/g/messages/m").json()
 
 
-@pytest.mark.slow
 def test_pages_are_bounded_and_positions_kept(pair: tuple[Side, Side]) -> None:
     one, other = pair
     messages = {f"m{number}": {"name": f"n{number}"} for number in range(210)}
@@ -228,7 +228,6 @@ def test_changes_that_the_other_side_cannot_take_are_told(tmp_path: Path) -> Non
         assert one.client.get("/messagecatalog?changes=x", headers=headers).status_code == 400
 
 
-@pytest.mark.slow
 def test_all_changes_that_were_refused_are_counted_and_the_first_are_told(tmp_path: Path) -> None:
     access, roles = Access(bearer={"clerk": "c-token"}), Roles(frozenset(), {"clerk": ("/messagegroups/ours*",)})
     with side(tmp_path / "a") as one, side(tmp_path / "b", access=access, roles=roles) as other:

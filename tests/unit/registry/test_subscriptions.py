@@ -22,6 +22,8 @@ from tests.support.subscribed import LIMIT, agreeable, change, registry, subscri
 from tests.support.waiting import wait_until
 from tests.support.webhook import Webhook
 
+pytestmark = pytest.mark.slow
+
 HOOK = {"protocol": "HTTP", "sink": "https://example.com/hook"}
 ACCESS = Access(bearer={"admin": "a", "one": "1", "two": "2", "reader": "r"})
 ROLES = Roles(frozenset(("admin",)), {"one": ("/messagegroups/*",), "two": ("/endpoints/*",)})

@@ -62,6 +62,7 @@ def test_a_target_that_never_answers_does_not_hold_up_the_end(tmp_path: Path) ->
         assert all(thread.daemon for thread in set(threading.enumerate()) - before)
 
 
+@pytest.mark.slow
 def test_all_parts_of_a_server_end_by_one_grace(tmp_path: Path) -> None:
     grace = 4.0
     with trickling(HINTS, HINTS) as (url, _), trickling(HEADER, b"x") as (peer, asked):

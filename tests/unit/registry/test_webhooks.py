@@ -12,6 +12,8 @@ from tests.support.subscribed import ALLOWS, LIMIT, agreeable, change, events, r
 from tests.support.waiting import wait_until
 from tests.support.webhook import Answer, Taken, Webhook
 
+pytestmark = pytest.mark.slow
+
 ONE = {"filters": [{"exact": {"type": "io.xregistry.resource.updated"}}]}
 
 
@@ -144,7 +146,6 @@ def test_gone_does_not_end_a_subscription_that_was_replaced_meanwhile(tmp_path: 
         assert client.get(f"/subscriptions/{identifier}").is_success
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("status", [400, 401, 404, 408, 415, 500, 503])
 def test_what_is_not_taken_comes_again_with_the_same_id(tmp_path: Path, status: int) -> None:
     answers = [Answer(status), Answer(status)]

@@ -60,6 +60,7 @@ def test_whatever_is_reported_is_in_the_table() -> None:
         assert severity is None or severity in rules()[rule].severities, f"{place}: {rule} is no {severity}"
 
 
+@pytest.mark.slow
 def test_whatever_is_in_the_table_is_reported() -> None:
     texts = {
         node.value

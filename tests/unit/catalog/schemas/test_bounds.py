@@ -50,6 +50,7 @@ def verdicts(*names: str) -> dict[str, str]:
     return dict(line.split("\t", 1) for line in done.stdout.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name in REPRESENTATIVE else pytest.param(name, marks=pytest.mark.full) for name in HOSTILE]
 )

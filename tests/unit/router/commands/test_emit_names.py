@@ -128,6 +128,7 @@ def test_the_command_takes_short_names_and_finds_the_endpoint(plant: Path, capsy
     assert status == 0 and "endpoint" not in record and record["native"]["subject"] == "none.made"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["mqtt", "amqp", "nats"])
 def test_a_broker_that_is_away_is_told(plant: Path, scheme: str, capsys: pytest.CaptureFixture[str]) -> None:
     to = f"{scheme}://user:hush@127.0.0.1:1/place"

@@ -289,6 +289,7 @@ def test_names_of_senders_and_catalogs_act_on_no_terminal(tmp_path: Path, capsys
         assert "\nfalse" not in out
 
 
+@pytest.mark.slow
 def test_what_cannot_be_asked_for_or_read_is_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "catalog.json").write_text(json.dumps(catalog()))
     config, new = settings(tmp_path), ["--new", str(tmp_path / "catalog.json")]

@@ -74,7 +74,7 @@ def traffic(config: Path, row: Rows = row_of, *, burst: int = 1) -> Iterator[Non
 
     def send() -> None:
         number = 0
-        while not over.wait(0.02 * burst):
+        while not over.wait(min(0.02 * burst, 1.0)):
             inbox.append_many([row(number + at) for at in range(burst)]).result(SECONDS)
             number += burst
 
@@ -150,6 +150,7 @@ def test_live_traffic_makes_cases(
     assert "8 of 8 cases passed" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_is_shown_is_chosen(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     conditions = [
         "attributes.subject=shop/west",
@@ -168,6 +169,7 @@ def test_what_is_shown_is_chosen(config: Path, capsys: pytest.CaptureFixture[str
     assert [each["reason"] for each in letters] == ["no-match"] * 2
 
 
+@pytest.mark.slow
 def test_people_get_lines_that_no_terminal_acts_upon(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with traffic(config), limited():
         assert status_of(["tap", str(config), "-n", "40", "--rate", "1000"]) == 0

@@ -273,6 +273,7 @@ def test_what_a_running_router_has_is_not_missing(place: Place, taken: int) -> N
         assert found[name].state == "ok" and "while a router runs" in found[name].observation
 
 
+@pytest.mark.slow
 def test_a_gateway_process_looks_at_what_it_needs(
     place: Place, taken: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

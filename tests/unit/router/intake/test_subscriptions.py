@@ -32,6 +32,7 @@ from tests.support.waiting import wait_until
 from tests.support.webhook import Answer, Taken, Webhook
 
 
+@pytest.mark.slow
 def test_it_is_made_as_asked_renewed_and_deleted(tmp_path: Path, manager: Manager, server: Webhook) -> None:
     manager.lasts = timedelta(seconds=3)
     asked: dict[str, Any] = {
@@ -108,6 +109,7 @@ def test_a_manager_that_is_away_is_asked_again(tmp_path: Path, manager: Manager,
     assert manager.held == {}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_renewed_lasts_until_its_end(tmp_path: Path, manager: Manager, server: Webhook) -> None:
     manager.lasts = timedelta(seconds=20)
     router = Router(tmp_path, server.url, lasts="2s").start().until_ready()
@@ -188,6 +190,7 @@ def test_what_is_delivered_comes_by_the_gateway(tmp_path: Path, manager: Manager
     assert manager.held == {}
 
 
+@pytest.mark.slow
 def test_our_own_registry_is_such_a_manager(tmp_path: Path) -> None:
     (tmp_path / "registry").mkdir()
     with registry(tmp_path / "registry") as client:

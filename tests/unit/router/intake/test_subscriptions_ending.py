@@ -137,6 +137,7 @@ def test_what_authorization_takes_counts(manager: Manager, server: Webhook) -> N
     assert not server.taken
 
 
+@pytest.mark.slow
 def test_a_pause_that_a_manager_asks_for_does_not_hide_the_end(
     tmp_path: Path, manager: Manager, server: Webhook
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_pause_that_a_manager_asks_for_does_not_hide_the_end(
     router.stop(in_order=False)
 
 
+@pytest.mark.slow
 def test_an_end_in_the_past_is_not_renewed_for_ever(tmp_path: Path, manager: Manager, server: Webhook) -> None:
     manager.lasts = timedelta(hours=-1)
     with capture_logs() as logged:

@@ -27,6 +27,7 @@ def state(tmp_path: Path) -> Iterator[State]:
         yield opened
 
 
+@pytest.mark.slow
 def test_a_change_that_waits_for_brokers_is_told(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "TIMEOUT_SECONDS", 0.0)
     servers = f"127.0.0.1:{free_ports(1)[0]}"

@@ -98,6 +98,7 @@ def test_sources_whose_subscriptions_overlap_share_a_channel() -> None:
     assert channels["a"] == channels["b"] == channels["c"] != channels["d"]
 
 
+@pytest.mark.slow
 def test_sources_of_a_query_come_together_in_their_order_however_many() -> None:
     def sources(count: int) -> list[Source]:
         told = SourceSettings(endpoint="/endpoints/e")

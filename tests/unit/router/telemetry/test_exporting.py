@@ -106,6 +106,7 @@ def test_batches_and_metrics_arrive_with_our_headers_over_tls(tmp_path: Path) ->
     assert times == {"counts": [1, 2, 1], "bounds": [0.1, 1.0], "sum": pytest.approx(10.15)}
 
 
+@pytest.mark.slow
 def test_a_collector_without_a_trusted_certificate_gets_nothing(tmp_path: Path) -> None:
     steps = Steps(clock := Clock())
     with Webhook(collector.answer, Authority(tmp_path).sign("c", alternatives="IP:127.0.0.1")) as server:
@@ -127,6 +128,7 @@ def test_a_redirect_is_not_followed() -> None:
         assert not other.seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
