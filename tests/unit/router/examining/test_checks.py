@@ -166,10 +166,18 @@ STOPPING: Final[Sequence[tuple[Fault, str, int, str]]] = (
     (http_certificate, "sink hook", 8, "/nowhere.pem cannot be read"),
     (master_away, "cluster", 5, "nobody listens at spark://127.0.0.1:1"),
 )
+WAITING: Final = (kafka_sink_away, master_away)
+"""Those that take half a minute each, as kafka_away does."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "name", "code", "told"), STOPPING, ids=[each[0].__name__ for each in STOPPING])
+@pytest.mark.parametrize(
+    ("fault", "name", "code", "told"),
+    [
+        pytest.param(*each, id=each[0].__name__, marks=[pytest.mark.full] if each[0] in WAITING else [])
+        for each in STOPPING
+    ],
+)
 def test_what_doctor_finds_ends_a_start_before_spark(
     place: Place,
     monkeypatch: pytest.MonkeyPatch,
