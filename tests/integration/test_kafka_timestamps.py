@@ -154,7 +154,6 @@ def test_no_timestamp_stops_what_goes_from_topic_to_topic(
     assert router.stop() == 0
 
 
-@pytest.mark.full
 def test_no_timestamp_stops_a_stream(
     kafka: Kafka, topic_factory: Callable[..., str], router: RouterProcess, tmp_path: Path
 ) -> None:

@@ -144,7 +144,6 @@ def _wanted(bootstrap: str, *topics: str) -> dict[int, str]:
     return {value["n"]: value["want"] for value in values}
 
 
-@pytest.mark.full
 def test_too_few_cores_and_a_rest_topic_that_is_not_there_are_refused(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, tmp_path: Path
 ) -> None:

@@ -60,8 +60,10 @@ def expire(kafka: Kafka, topic: str, before: int) -> None:
         done.result(LIMIT)
 
 
-@pytest.mark.full
-def test_records_lost_at_the_broker(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
+@pytest.mark.parametrize("away", [False, pytest.param(True, marks=pytest.mark.full)], ids=["read", "away"])
+def test_records_lost_at_the_broker(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, away: bool
+) -> None:
     """By retention, and by topics that are made again with fewer records than were read of the old ones."""
     expiring, renewed = topic_factory("expiring"), topic_factory("renewed")
     both = catalog(kafka.bootstrap, [expiring, renewed])
@@ -76,6 +78,25 @@ def test_records_lost_at_the_broker(kafka: Kafka, topic_factory: TopicFactory, r
         assert router.wait(LIMIT) == LOST, router.log[-3000:]
         last = router.log[router.log.rindex("xrouter: error:") :]
         assert "records were lost at the broker" in last and problem in last
+
+    def lost_while_away() -> None:
+        # What a topic gets while nobody reads it is read once it is back, from where it was left.
+        change(router, catalog(kafka.bootstrap, [expiring]))
+        wait_until(lambda: RELOADED in router.log, LIMIT, said(router))
+        arrives(send(kafka, expiring, 50, 1))
+        sent = send(kafka, renewed, 55, 1)
+        change(router, both)
+        arrives(sent)
+
+        # It is lost while nobody reads it.
+        seen = router.log.count(RELOADED)
+        change(router, catalog(kafka.bootstrap, [expiring]))
+        wait_until(lambda: router.log.count(RELOADED) > seen, LIMIT, said(router))
+        arrives(send(kafka, expiring, 57, 1))
+        make_again(kafka, renewed)
+        sent = send(kafka, renewed, 60, 1)
+        change(router, both)
+        arrives(sent)
 
     router.configure(settings(kafka, router.folder))
     change(router, both)
@@ -96,23 +117,8 @@ def test_records_lost_at_the_broker(kafka: Kafka, topic_factory: TopicFactory, r
     arrives(send(kafka, renewed, 40, 3))
     arrives(send(kafka, renewed, 45, 1))
 
-    # What a topic gets while nobody reads it is read once it is back, from where it was left.
-    change(router, catalog(kafka.bootstrap, [expiring]))
-    wait_until(lambda: RELOADED in router.log, LIMIT, said(router))
-    arrives(send(kafka, expiring, 50, 1))
-    sent = send(kafka, renewed, 55, 1)
-    change(router, both)
-    arrives(sent)
-
-    # It is lost while nobody reads it.
-    seen = router.log.count(RELOADED)
-    change(router, catalog(kafka.bootstrap, [expiring]))
-    wait_until(lambda: router.log.count(RELOADED) > seen, LIMIT, said(router))
-    arrives(send(kafka, expiring, 57, 1))
-    make_again(kafka, renewed)
-    sent = send(kafka, renewed, 60, 1)
-    change(router, both)
-    arrives(sent)
+    if away:
+        lost_while_away()
     arrives(send(kafka, renewed, 70, 1) | send(kafka, expiring, 80, 1))
     assert router.stop() == 0, router.log[-3000:]
     assert numbers(router.folder / "wide") == Counter(wanted)

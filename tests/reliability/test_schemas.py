@@ -73,7 +73,6 @@ def awaited(router: RouterProcess) -> list[str]:
     return wait_until(agreed, SECONDS, "status and metrics to agree")[0]
 
 
-@pytest.mark.full
 def test_a_router_waits_for_schemas_before_it_starts_and_before_it_changes(
     router: RouterProcess, tmp_path: Path
 ) -> None:
