@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
+from types import FrameType
 
 from router.logs import get_logger
 from router.spark.jvm_life import kill_jvm
@@ -50,6 +51,8 @@ class Stopping(threading.Event):
             if self.is_set():
                 raise Stopped
             yield
+            if self.is_set():
+                raise Stopped  # It came where nothing may be raised.
         except KeyboardInterrupt:
             # Spark's own answer to SIGINT, while it makes a context.
             self.set()
@@ -69,7 +72,7 @@ def signals(stop: threading.Event) -> Iterator[None]:
     """
     own, asked = os.getpid(), count()
 
-    def on_signal(number: int, _: object) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         if os.getpid() != own:
             return  # Ctrl-C goes to the child as well that is about to become the JVM; the router ends that itself.
         # It is counted first, since the next signal may come in the middle of this, and is handled there.
@@ -83,7 +86,7 @@ def signals(stop: threading.Event) -> Iterator[None]:
         starting = isinstance(stop, Stopping) and not stop.drains
         stop.set()
         _log.info("stopping before it has started" if starting else "draining", signal=_name(number))
-        if isinstance(stop, Stopping) and stop.interrupts:
+        if isinstance(stop, Stopping) and stop.interrupts and not _begins_a_process(frame):
             raise Stopped
 
     if threading.current_thread() is not threading.main_thread():
@@ -98,6 +101,15 @@ def signals(stop: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _begins_a_process(frame: FrameType | None) -> bool:
+    """Tell whether a process is being started: what is raised in functions called around a fork is only printed."""
+    while frame is not None:
+        if frame.f_code.co_name == "_execute_child" and frame.f_globals.get("__name__") == "subprocess":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _name(number: int) -> str:

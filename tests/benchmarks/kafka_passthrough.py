@@ -34,6 +34,7 @@ from router.batches.bounding import Bounding
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
 from router.judging.plan import Plan
+from router.logs import configure_logs
 from router.machine.sizing import BatchSizing
 from router.reading.generations import begin
 from router.reading.offsets import records_of_batch
@@ -150,6 +151,7 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
     loaded = load_catalog([path])
     plans = [Plan(loaded, _settings(path, bootstrap, folder, lineage=lineage)) for lineage in (True, False)]
     settings = plans[0].settings
+    configure_logs(settings.log)
     records = load.records(chosen.records, chosen.definitions)
     produce(bootstrap, "in", itertools.islice(records, SMALL * SMALL_BATCHES))
     others = running()

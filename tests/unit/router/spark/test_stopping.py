@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -67,3 +68,19 @@ def test_the_interrupt_that_spark_raises_is_the_same() -> None:
     with signals(stop), pytest.raises(Stopped), stop.at_once():
         raise KeyboardInterrupt
     assert stop.is_set() and not stop.interrupts
+
+
+def test_a_signal_around_a_fork_is_neither_printed_nor_forgotten(lines: list[str]) -> None:
+    """Python prints what functions raise that it calls around a fork, and goes on."""
+    awaited = [signal.SIGINT]
+
+    def sent_once() -> None:
+        if awaited:
+            sent(awaited.pop())
+
+    os.register_at_fork(after_in_parent=sent_once)
+    stop = Stopping()
+    with signals(stop), pytest.raises(Stopped), stop.at_once():
+        # Only with a function for the child does Python call those around a fork.
+        subprocess.run(["true"], preexec_fn=os.getpid, check=True)
+    assert lines == ["stopping before it has started"] and not awaited
