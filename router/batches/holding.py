@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from router.batches.plans import LoadedPlan, PlanHolder
 from router.errors import SinkError
@@ -54,12 +54,15 @@ class Holding:
     since: dict[int, float] = field(default_factory=dict)
     """When the batch that is held was held first."""
 
+    def facts(self, number: int) -> dict[str, Any]:
+        """Return what log lines say of a batch: what its query reads, the query, and the batch's number."""
+        return {**reads(self.plans.active.sources, self.query), "query": self.query, "batch": number}
+
     def goes_on(self, number: int) -> None:
         """Say that a batch is written, if it was said that it is held."""
         if number in self.since:
             seconds = round(time.monotonic() - self.since[number], 1)
-            inputs = reads(self.plans.active.sources, self.query)
-            _log.info("batch goes on", **inputs, query=self.query, batch=number, held_seconds=seconds)
+            _log.info("batch goes on", **self.facts(number), held_seconds=seconds)
         self.since.clear()
 
     def by_sink(self, loaded: LoadedPlan, batch: Batch, error: SinkError, seconds: float, *, parked: bool) -> None:
@@ -102,8 +105,7 @@ class Holding:
     def _say(self, batch: Batch, reason: str, sink: str, **more: object) -> None:
         self.status.query(self.query, "held", batch=batch.number, reason=reason)
         self.metrics.held(self.query, sink)
-        inputs = reads(self.plans.active.sources, self.query)
-        _log.error("batch held", **inputs, query=self.query, batch=batch.number, reason=reason, **more)
+        _log.error("batch held", **self.facts(batch.number), reason=reason, **more)
         self.since.setdefault(batch.number, time.monotonic())
 
     def _note(self, batch: Batch, reason: str, sink: str, known: frozenset[str]) -> None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from router.batches.accounting import Accounting
 from router.batches.attempt import attempt
@@ -161,7 +161,7 @@ class Pipeline:
             if logging.getLogger(__name__).isEnabledFor(logging.DEBUG):
                 counts = {"records": tally.total, "outcomes": by_endpoint(tally.records)}
                 times = {"seconds": round(seconds, 3), "steps": steps}
-                _log.debug("batch is done", **self._facts(number), **counts, **times)
+                _log.debug("batch is done", **self._holding.facts(number), **counts, **times)
             self.last = number
             if number == self._final:
                 self.drain()
@@ -251,9 +251,9 @@ class Pipeline:
             journal = BatchJournal(*noting, batch, loaded, part, park, self._pairing)
             limit = loaded.plan.settings.batch_limit.total_seconds()
             began = time.monotonic()
-            _log.debug(
-                "batch is tried", **self._facts(number), epoch=loaded.plan.catalog.epoch, pinned=pinned is not None
-            )
+            if logging.getLogger(__name__).isEnabledFor(logging.DEBUG):
+                epoch = loaded.plan.catalog.epoch
+                _log.debug("batch is tried", **self._holding.facts(number), epoch=epoch, pinned=pinned is not None)
             try:
                 with self._watch.attempt(rows.sparkSession, number, limit):
                     outcomes = loaded.outcomes(rows, batch, part, arrived=journal.may_reject, at_once=journal.at_once)
@@ -289,7 +289,7 @@ class Pipeline:
         assert part is not None
         self._metrics.fault(self.name, fault.kind)
         self._status.query(self.name, "failed", batch=parts.number, reason=fault.text)
-        facts = {**self._facts(parts.number), "error": fault.text}
+        facts = {**self._holding.facts(parts.number), "error": fault.text}
         hint = self._hint(fault)
         if not parts.failed(fault):
             _log.error("batch failed", **facts, times=parts.failures.all, **hint)
@@ -305,10 +305,6 @@ class Pipeline:
         else:
             _log.error("batch fails, and is written in parts to find the record", parts=len(parts.left), **facts)
         return True
-
-    def _facts(self, number: int) -> dict[str, Any]:
-        """Return of what batch a line is."""
-        return {**reads(self._plans.active.sources, self.name), "query": self.name, "batch": number}
 
     def _hint(self, fault: Fault) -> dict[str, str]:
         remedy = divided(self._plans.active.settings).remedy(fault.text, worker=fault.kind == "worker")
