@@ -101,7 +101,7 @@ def memory(settings: Settings) -> Iterator[Diagnosis]:
 def cluster(settings: Settings, *, pushed: bool) -> Iterator[Diagnosis]:
     """Look whether executors can reach what they have to, as far as settings and this machine show it."""
     chosen = settings.spark
-    if chosen.is_local:
+    if chosen.master is None or chosen.is_local:
         return
     for key, fault in inbox_faults(settings) if pushed else ():
         yield Diagnosis("cluster", "fail", f"{key} {fault}", "correct the settings", ConfigError)

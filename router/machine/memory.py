@@ -21,6 +21,8 @@ from router.settings import Settings, revealed
 MIB: Final = 2**20
 GIB: Final = 2**30
 HEAP_OPTION: Final = "spark.driver.memory"
+TASKS_EACH: Final = 2
+"""Tasks at a time for each core, of a local Spark whose master is not set."""
 LEAST_HEAP: Final = 512 * MIB
 """Below about this Spark does not start."""
 _HEAP_MOST: Final = 4 * GIB
@@ -30,6 +32,7 @@ _BATCH_LEAST: Final = 16 * MIB
 _BATCH_MOST: Final = 128 * MIB
 _COPIES: Final = 16
 """A batch is at most this part of the heap: its rows are there several times over while they go to a table."""
+_LOCAL_TASKS: Final = re.compile(r"local\[([1-9][0-9]{0,5})(?:,\s*[0-9]+)?\]")
 _JVM_SIZE: Final = re.compile(r"(\d+)\s*([bkmgt]?)b?", re.IGNORECASE)
 _UNLIMITED: Final = 2**60
 """Control groups of the first version write a number beyond this for no limit."""
@@ -40,13 +43,21 @@ class Division:
     """Bytes for each part.
 
     ``machine`` is what there is, ``heap`` the JVM's, ``worker`` what each Python worker may take besides the compiled
-    plan, ``batch`` the records of one batch.
+    plan, ``batch`` the records of one batch. ``tasks`` is how many tasks a local Spark runs at a time on the ``cores``
+    that there are; each has a worker.
     """
 
     machine: int
     heap: int
     worker: int
     batch: int
+    cores: int
+    tasks: int
+
+    @property
+    def master(self) -> str:
+        """The master of a local Spark, where the settings name none."""
+        return f"local[{self.tasks}]"
 
     @property
     def log_fields(self) -> dict[str, str]:
@@ -78,7 +89,7 @@ class Division:
 
 
 def divided(settings: Settings, machine: int | None = None, cores: int | None = None) -> Division:
-    """Divide *machine* bytes among *cores* Python workers and the rest; unset takes what is there.
+    """Divide *machine* bytes among the Python workers of *cores* and the rest; unset takes what is there.
 
     Raises:
         ConfigError: `spark.conf` has a ``spark.driver.memory`` that is no size.
@@ -89,7 +100,19 @@ def divided(settings: Settings, machine: int | None = None, cores: int | None = 
     heap = _jvm_size(given) if given is not None else settings.memory.heap or _heap(machine)
     worker = settings.memory.worker or _within(machine // 8 // cores, _WORKER_LEAST, _WORKER_MOST)
     batch = settings.max_bytes_per_batch or _within(heap // _COPIES, _BATCH_LEAST, _BATCH_MOST)
-    return Division(machine, heap, worker, batch)
+    return Division(machine, heap, worker, batch, cores, _tasks(settings, (machine - heap) // 2 // worker, cores))
+
+
+def _tasks(settings: Settings, workers: int, cores: int) -> int:
+    """Return how many tasks run at a time where there is memory for so many workers."""
+    master = settings.spark.master
+    if master is not None:
+        given = _LOCAL_TASKS.fullmatch("local[1]" if master == "local" else master)
+        return int(given[1]) if given is not None else cores
+    # A task waits by turns for brokers and for its worker, so that one for each core leaves cores idle. Those of a
+    # real-time query want a core each (:mod:`router.realtime.checks`).
+    tasks = cores * TASKS_EACH
+    return tasks if tasks <= workers and not settings.is_real_time else cores
 
 
 def memory_of_machine(root: Path = Path("/")) -> int:

@@ -30,9 +30,12 @@ def is_local(master: str) -> bool:
 class SparkSettings(Section):
     """The Spark session."""
 
-    master: str = Field(
-        "local[*]",
-        description="Spark master: `local[*]`, or that of a cluster, such as `spark://HOST:7077`, `yarn`, `k8s://URL`.",
+    master: str | None = Field(
+        None,
+        description=(
+            "Spark master: that of a cluster, such as `spark://HOST:7077`, `yarn`, `k8s://URL`; or `local[N]` for N "
+            "tasks at a time on this machine. Unset is local, with two tasks for each core where memory allows."
+        ),
         min_length=1,
     )
     driver_host: str | None = Field(
@@ -68,16 +71,16 @@ class SparkSettings(Section):
 
     @field_validator("master")
     @classmethod
-    def _known_master(cls, master: str) -> str:
+    def _known_master(cls, master: str | None) -> str | None:
         """Refuse what Spark would only refuse once its JVM runs."""
-        if _MASTER.fullmatch(master) is None:
+        if master is not None and _MASTER.fullmatch(master) is None:
             raise ValueError(f"{master!r} is no Spark master; write local[*], spark://HOST:PORT, yarn or k8s://URL")
         return master
 
     @property
     def is_local(self) -> bool:
         """Whether all work is done by children of the router, on its own machine."""
-        return is_local(self.master)
+        return self.master is None or is_local(self.master)
 
     @property
     def host(self) -> str | None:

@@ -100,12 +100,13 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
         _require(inbox_faults(settings))
     shares = {"spark.sql.warehouse.dir": str(state / "warehouse"), **memory_conf(settings), **_patience(settings)}
     workers = {} if cluster else DAEMON_CONF
-    chosen = {**_FIXED, **workers, **shares, **_addresses(settings.spark), **revealed(settings.spark.conf)}
+    master = _master(settings)
+    chosen = {**_FIXED, **workers, **shares, **master, **_addresses(settings.spark), **revealed(settings.spark.conf)}
     for place, options in (("driver", f"{_JIT} {OPTIONS}"), ("executor", _JIT)):
         name = f"spark.{place}.extraJavaOptions"
         chosen[name] = f"{options} {chosen.get(name, '')}".strip()
     json = settings.log.format == "json"
-    chosen |= jvm_log_conf(chosen, json=json) | _ENFORCED | {"spark.master": settings.spark.master}
+    chosen |= jvm_log_conf(chosen, json=json) | _ENFORCED | {"spark.master": master["spark.master"]}
     if jars:
         chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
     builder = SparkSession.builder
@@ -147,6 +148,15 @@ def memory_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.execution.arrow.maxBytesPerBatch": str(min(ARROW_BYTES, division.batch)),
         **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
     }
+
+
+def _master(settings: Settings) -> dict[str, str]:
+    """Return the configuration of how many tasks run at a time, and where."""
+    if settings.spark.master is not None:
+        return {"spark.master": settings.spark.master}
+    division = divided(settings)
+    # A task that stages has a file of its own for each table: these are as many as there are cores.
+    return {"spark.master": division.master, "spark.default.parallelism": str(division.cores)}
 
 
 def _addresses(spark: SparkSettings) -> dict[str, str]:

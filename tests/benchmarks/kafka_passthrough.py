@@ -5,6 +5,9 @@ Every variant reads the same topic to its end, with the same partitions, trigger
 write from inside the callback; ``bare, read alike`` has the options of the source that the router gives its own. The
 figure is the ratio of medians, and the processor time of a record in this process, the JVM and its Python workers.
 
+The session runs two tasks at a time for each core, as the router's do. ``--master 'local[*]'`` has Spark's own default,
+one for each core: run both, to compare the router with what somebody gets who writes the copy for Spark as it comes.
+
 What a router does once, when it starts, is left out: each comparison begins with rounds that do not count, in which
 HotSpot compiles and workers take the plan. What its compiler still takes in those that count is told; with many rounds
 before them (``--warm``) it is next to nothing. A worker keeps one plan; so each plan has rounds of its own, in which it
@@ -137,6 +140,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=500_000)
     parser.add_argument("--definitions", type=int, default=1_500)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--master", help="that of Spark; unset is the router's own default")
     parser.add_argument("--warm", type=int, default=2, help="rounds before those that count")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
@@ -149,7 +153,10 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
         admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
     path = load.write_catalog(folder / "catalog.json", load.catalog(chosen.definitions, topic="in"))
     loaded = load_catalog([path])
-    plans = [Plan(loaded, _settings(path, bootstrap, folder, lineage=lineage)) for lineage in (True, False)]
+    spark_settings = {} if chosen.master is None else {"spark": {"master": chosen.master}}
+    plans = [
+        Plan(loaded, _settings(path, bootstrap, folder, spark_settings, lineage=lineage)) for lineage in (True, False)
+    ]
     settings = plans[0].settings
     configure_logs(settings.log)
     records = load.records(chosen.records, chosen.definitions)
@@ -182,7 +189,7 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
     _report(costs, batches, chosen)
 
 
-def _settings(catalog: Path, bootstrap: str, folder: Path, *, lineage: bool) -> Settings:
+def _settings(catalog: Path, bootstrap: str, folder: Path, more: Mapping[str, object], *, lineage: bool) -> Settings:
     sink = {"type": "kafka", "bootstrap_servers": bootstrap}
     return settings_from_dict(
         {
@@ -192,6 +199,7 @@ def _settings(catalog: Path, bootstrap: str, folder: Path, *, lineage: bool) -> 
             "routes": [{"to": ["bus"]}],
             "dead_letters": {"sinks": ["dead"]},
             "state": str(folder / "state"),
+            **more,
         },
         os.environ,
         folder,
@@ -199,7 +207,8 @@ def _settings(catalog: Path, bootstrap: str, folder: Path, *, lineage: bool) -> 
 
 
 def _report(costs: dict[str, list[Cost]], batches: dict[str, float], chosen: argparse.Namespace) -> None:
-    out = [f"{chosen.records} records, {chosen.definitions} definitions, {chosen.rounds} rounds; {machine()}"]
+    master = chosen.master or "two tasks a core"
+    out = [f"{chosen.records} records, {chosen.definitions} definitions, {chosen.rounds} rounds; {master}; {machine()}"]
     medians = {name: statistics.median(each.seconds for each in taken) for name, taken in costs.items()}
     for name, taken in costs.items():
         rounds = " ".join(f"{each.seconds:.2f}" for each in taken)

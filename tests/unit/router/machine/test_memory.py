@@ -44,6 +44,34 @@ def test_shares_follow_the_machine(machine: int, cores: int, heap: int, worker: 
     assert (division.heap, division.worker, division.batch) == (heap, worker, batch)
 
 
+@pytest.mark.parametrize(
+    ("machine", "cores", "more", "tasks"),
+    [
+        (24 * GIB, 2, {}, 4),
+        (8 * GIB, 2, {}, 4),
+        (2 * GIB, 2, {}, 2),
+        (8 * GIB, 8, {}, 8),
+        (24 * GIB, 2, {"memory": {"worker": "6GiB"}}, 2),
+        (2 * GIB, 2, {"memory": {"worker": "128MiB"}}, 4),
+        (24 * GIB, 2, {"spark": {"master": "local[*]"}}, 2),
+        (24 * GIB, 2, {"spark": {"master": "local"}}, 1),
+        (24 * GIB, 2, {"spark": {"master": "local[7, 3]"}}, 7),
+    ],
+)
+def test_tasks_at_a_time_are_two_for_each_core_where_their_workers_have_room(
+    machine: int, cores: int, more: dict[str, Any], tasks: int
+) -> None:
+    division = divided(given(**more), machine, cores)
+    assert (division.tasks, division.cores) == (tasks, cores)
+
+
+def test_real_time_mode_has_one_task_for_each_core() -> None:
+    topics = {"out": {"type": "kafka", "bootstrap_servers": "localhost:1", "topic": "out"}}
+    mode: dict[str, Any] = {"trigger": "realtime", "realtime": {"rest": "rest"}}
+    division = divided(given(sinks=topics, dead_letters={"sinks": ["out"]}, **mode), 24 * GIB, 2)
+    assert division.master == "local[2]"
+
+
 def test_remedies_name_settings_with_their_present_values() -> None:
     division = divided(given(max_bytes_per_batch="3MiB"), 16 * GIB, 2)
     assert "memory.heap, now 2048 MiB" in division.heap_remedy
