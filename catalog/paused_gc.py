@@ -1,4 +1,4 @@
-"""Building much that stays, without the collector of cycles walking it again and again."""
+"""Much that stays, without the collector of cycles walking it again and again."""
 
 from __future__ import annotations
 
@@ -20,3 +20,14 @@ def paused_gc() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def set_aside_from_gc() -> None:
+    """Collect cycles once, and leave what is there now out of further collections, up to the next call.
+
+    A plan of ten thousand definitions is some 160,000 objects, which a collection walks for 0.1 to 0.2 s, in which no
+    other thread runs. Call it when such objects have come and others gone.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()

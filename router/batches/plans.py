@@ -103,7 +103,7 @@ class LoadedPlan:
             bare = source if part.bare else None
             return SparkOutcomes(rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare, judge=self.judge)
         texts = self._nothing_counted(rows, batch.query)
-        counted = partial(_counts, texts)
+        counted = partial(_counts, texts, self.plan)
         taker = _Taker(batch.query, kind, batch.first_query, converts(rows, kind))
         outgoing = self._columns(taker, texts).of_rows(rows, batch.failed) if at_once else None
 
@@ -144,9 +144,9 @@ class LoadedPlan:
         return columns
 
 
-def _counts(texts: Accumulator[dict[str, str]]) -> Tally:
+def _counts(texts: Accumulator[dict[str, str]], plan: Plan) -> Tally:
     """Return the counts of an attempt."""
-    return collect(texts.value.values())
+    return collect(texts.value.values(), plan.judge.matcher.targets)
 
 
 def load(

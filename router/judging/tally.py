@@ -1,5 +1,8 @@
 """The tally of one Arrow batch: counts that reach the driver through an accumulator.
 
+Definitions are counted by the places of their targets in the plan: with thousands of them in an Arrow batch, their
+names would make most of what workers send, and of what the driver does between batches.
+
 Every attempt to write a batch has an accumulator of its own, read only when the attempt succeeded, and Spark applies
 the updates of each successful task once. (``observe`` would carry them too, but its result never arrives for a
 write command, which is what a Kafka batch is: measured with Spark 4.2.)
@@ -19,6 +22,7 @@ from catalog.values import YEAR_10000
 from router.matching.index.columns import Int
 
 if TYPE_CHECKING:
+    from catalog.definitions.targets import Target
     from router.routing.destinations import Placed
 
 ROUTED: Final = "routed"
@@ -143,35 +147,38 @@ def tally(
     """
     if not rows and not len(order):
         return None
-    pairs, numbers = placed.pairs, placed.numbers
-    counted = np.zeros(len(numbers), bool)
+    counted = np.zeros(len(placed.numbers), bool)
     counted[order] = True
     dead = [row for row in reasons if counted[row]]
-    letters = Counter((pairs[number].endpoint, reasons[row]) for row, number in zip(dead, numbers[dead], strict=True))
+    letters = Counter((endpoint, reasons[row]) for row, endpoint in zip(dead, placed.endpoint_names(dead), strict=True))
     counted[dead] = False
-    routed = np.bincount(numbers[counted], minlength=len(pairs))
-    counts: list[list[Any]] = [
-        [pairs[number].endpoint or "", None, pairs[number].message, int(routed[number])]
-        for number in np.flatnonzero(routed).tolist()
-    ]
-    counts += sorted([endpoint or "", reason, None, count] for (endpoint, reason), count in letters.items())
-    form = {"counts": counts, "arrivals": _histogram(arrivals), "spilled": spilled, "bytes": size, "rows": rows}
-    form["routes"] = _by_route(placed, order, sizes)
+    form: dict[str, Any] = {
+        "routed": _routed(placed, np.flatnonzero(counted)),
+        "letters": sorted([endpoint, reason, count] for (endpoint, reason), count in letters.items()),
+        "arrivals": _histogram(arrivals),
+        "spilled": spilled,
+        "bytes": size,
+        "rows": rows,
+        "routes": _by_route(placed, order, sizes),
+    }
     if tied:
-        form["ties"] = sorted(Counter(pairs[number].endpoint or "" for number in numbers[tied]).items())
+        form["ties"] = sorted(Counter(placed.endpoint_names(tied)).items())
     return msgspec.json.encode(form).decode()
 
 
-def collect(texts: Iterable[str]) -> Tally:
-    """Add up the tallies of all Arrow batches of one batch."""
+def collect(texts: Iterable[str], targets: Sequence[Target]) -> Tally:
+    """Add up the tallies of all Arrow batches of one batch; *targets* are those of the plan that judged it."""
     total = Tally()
+    routed: dict[str, tuple[list[int], list[int]]] = {}
     for text in texts:
         form: dict[str, Any] = msgspec.json.decode(text)
-        for endpoint, reason, message, count in form["counts"]:
-            outcome = DEAD_LETTER if reason else ROUTED
-            total.records[(endpoint, outcome, reason or "")] += count
-            if message:
-                total.definitions[endpoint, message] += count
+        for endpoint, numbers, counts in form.get("routed", ()):
+            total.records[(endpoint, ROUTED, "")] += sum(counts)
+            known = routed.setdefault(endpoint, ([], []))
+            known[0].extend(numbers)
+            known[1].extend(counts)
+        for endpoint, reason, count in form.get("letters", ()):
+            total.records[(endpoint, DEAD_LETTER, reason)] += count
         for endpoint, count in form.get("ties", ()):
             total.ties[endpoint] += count
         for endpoint, route, count, size in form.get("routes", ()):
@@ -181,6 +188,12 @@ def collect(texts: Iterable[str]) -> Tally:
         total.spilled += form["spilled"]
         total.bytes += form["bytes"]
         total.arrivals.update({int(at): count for at, count in form["arrivals"]})
+    for endpoint, (numbers, counts) in routed.items():
+        distinct, places = np.unique(np.array(numbers, np.int64), return_inverse=True)
+        sums = np.zeros(len(distinct), np.int64)
+        np.add.at(sums, places, np.array(counts, np.int64))
+        for number, count in zip(distinct.tolist(), sums.tolist(), strict=True):
+            total.definitions[endpoint, targets[number].xid] += count
     return total
 
 
@@ -191,6 +204,21 @@ def _shadowed(form: Mapping[str, Any]) -> dict[ShadowKey, int]:
     }
 
 
+def _routed(placed: Placed, rows: Int) -> list[list[Any]]:
+    """Return for each endpoint the targets of these rows, and how many have each."""
+    counts = np.bincount(placed.numbers[rows], minlength=len(placed.pairs.targets))
+    there = np.flatnonzero(counts)
+    endpoints = placed.pairs.endpoints[there]
+    there = there[np.argsort(endpoints, kind="stable")]
+    endpoints = placed.pairs.endpoints[there]
+    bounds = np.flatnonzero(np.diff(endpoints)) + 1
+    return [
+        [placed.pairs.names[endpoints_of[0]], placed.pairs.targets[own].tolist(), counts[own].tolist()]
+        for endpoints_of, own in zip(np.split(endpoints, bounds), np.split(there, bounds), strict=True)
+        if len(own)
+    ]
+
+
 def _by_route(placed: Placed, order: Int, sizes: Int) -> list[list[Any]]:
     """Return endpoint, route, outcomes and bytes of them, for each that there is."""
     if not len(order):
@@ -198,15 +226,13 @@ def _by_route(placed: Placed, order: Int, sizes: Int) -> list[list[Any]]:
     routes = placed.routes.to_numpy(zero_copy_only=False)[order]
     low = int(routes.min())
     width = int(routes.max()) - low + 1
-    codes = placed.numbers[order] * width + (routes - low)
+    codes = placed.pairs.endpoints[placed.numbers[order]] * width + (routes - low)
     counts = np.bincount(codes)
     taken = np.bincount(codes, weights=sizes[order])
-    totals: dict[tuple[str, int], tuple[int, int]] = {}
-    for code in np.flatnonzero(counts).tolist():
-        key = (placed.pairs[code // width].endpoint or "", low + code % width)
-        before, size = totals.get(key, (0, 0))
-        totals[key] = (before + int(counts[code]), size + int(taken[code]))
-    return [[*key, *values] for key, values in sorted(totals.items())]
+    return sorted(
+        [placed.pairs.names[code // width], low + code % width, int(counts[code]), int(taken[code])]
+        for code in np.flatnonzero(counts).tolist()
+    )
 
 
 def _histogram(arrivals: Int) -> list[list[int]]:

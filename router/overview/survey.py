@@ -161,7 +161,7 @@ def _flows(plan: Plan) -> Iterator[Flow]:
                 if settled.unmappable:
                     continue
                 pair = judge.outputs.destinations.pair(number, target, event=event)
-                known = _known(pair.message or "", pair.endpoint or "", settled)
+                known = _known(judge.matcher.targets[target].xid, pair.endpoint or "", settled)
                 by_records[records] = tuple(_way(plan.settings, rule, known) for rule in pair.rules)
             if len(by_records) == 2 and by_records["events"] == by_records["native"]:
                 by_records = {"all": by_records["events"]}

@@ -19,6 +19,8 @@ from router.routing.row_values import combinations
 from router.routing.settled import Settled
 from router.settings.names import dead_letter_values, event_values, missing_value, value_name
 
+LISTED: Final = 1 << 20
+"""Codes of pairs up to which their numbers are listed by code: four megabytes of them."""
 REMEMBERED: Final = 50_000
 """Decisions for values met so far; past it the memory starts anew."""
 RouteNumbers = np.ndarray[Any, np.dtype[np.int32]]
@@ -41,15 +43,32 @@ class Pair:
     """What holds for all records of one definition on one channel, of those that are events or of native ones.
 
     ``rules`` are the routes that may take them, in order. ``wanted`` are the values that decide the rest: with none,
-    ``decision`` is for all records.
+    ``decision`` is for all records. ``target`` is the definition's place among the plan's targets, negative for none.
     """
 
-    message: str | None
+    target: int
     endpoint: str | None
     rules: tuple[RouteRule, ...] = ()
     known: Mapping[str, str] | None = None
     wanted: frozenset[str] = frozenset()
     decision: Decision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PairColumns:
+    """Pairs as columns: of each its target's place in the plan, and its endpoint's place among ``names``."""
+
+    targets: Int
+    endpoints: Int
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair]) -> PairColumns:
+        """Return pairs as columns; no endpoint is the empty name."""
+        names = [pair.endpoint or "" for pair in pairs]
+        places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        targets = np.array([pair.target for pair in pairs], np.int64)
+        return cls(targets, np.array([places[name] for name in names], np.int64), tuple(places))
 
 
 @dataclass(slots=True)
@@ -59,11 +78,15 @@ class Placed:
     ``numbers`` tells the place of each row's pair among ``pairs``, whatever became of the row.
     """
 
-    pairs: Sequence[Pair]
+    pairs: PairColumns
     numbers: Int
     endpoints: pa.StringArray
     routes: pa.Array
     topics: dict[str, pa.StringArray]
+
+    def endpoint_names(self, rows: Sequence[int]) -> list[str]:
+        """Return the endpoints of these rows; the empty name for none."""
+        return [self.pairs.names[place] for place in self.pairs.endpoints[self.numbers[list(rows)]].tolist()]
 
 
 class Destinations:
@@ -76,6 +99,7 @@ class Destinations:
         self._limits = limits
         self._nowhere = Decision(DEAD, (None,) * len(self._fields))
         self._numbers: dict[int, int] = {}
+        self._by_code: RouteNumbers = np.zeros(0, np.int32)
         self._pairs: list[Pair] = []
         self._laid: _Laid | None = None
         self._decided: dict[tuple[int, tuple[tuple[str, str], ...]], Decision] = {}
@@ -91,10 +115,9 @@ class Destinations:
         width = len(self._matcher.targets) + 3
         events = np.where(outcomes.winners >= 0, outcomes.facts.events, 0)
         codes = ((outcomes.facts.channels + 1) * width + outcomes.winners + 2) * 2 + events
-        distinct, inverse = numbered(codes)
-        numbers = np.array([self._number(code, width) for code in distinct.tolist()], np.int64)[inverse]
+        numbers = self._pairs_of(codes, width)
         laid = self._layout()
-        endpoints = laid.endpoints.take(pa.array(numbers))
+        pairs, endpoints = laid.pairs, laid.endpoints.take(pa.array(numbers))
         decided, more = self._decide(outcomes, numbers, laid)
         laid = laid.with_more(more)
         routes = laid.routes[decided]
@@ -104,7 +127,7 @@ class Destinations:
         at = pa.array(decided)
         topics = {name: column.take(at) for name, column in zip(self._fields, laid.topics, strict=True)}
         self._letters(outcomes, endpoints, routes, topics)
-        return Placed(self._pairs, numbers, endpoints, pa.array(routes), topics)
+        return Placed(pairs, numbers, endpoints, pa.array(routes), topics)
 
     def pair(self, channel: int, target: int, *, event: bool) -> Pair:
         """Return what holds for the records of a channel that this target wins."""
@@ -118,7 +141,7 @@ class Destinations:
         fixed = {
             name: text for name, text in event_values(message, endpoint or "", "", {}).items() if name not in topics
         }
-        pair = Pair(message, endpoint, rules, {**fixed, **values}, frozenset(wanted))
+        pair = Pair(target, endpoint, rules, {**fixed, **values}, frozenset(wanted))
         return pair if wanted else replace(pair, decision=self._decision(pair, {}))
 
     def needs_bodies(self, channel: int) -> bool:
@@ -141,6 +164,21 @@ class Destinations:
         used = (self._routes.topics[name] for name in self._sinks[route] if name in self._routes.topics)
         return [name for template in used for name in template.variables if "." in value_name(name)]
 
+    def _pairs_of(self, codes: Int, width: int) -> Int:
+        """Return the number of the pair of each row with such a code."""
+        top = int(codes.max(initial=-1)) + 1
+        if top > LISTED:
+            distinct, inverse = numbered(codes)
+            return np.array([self._number(code, width) for code in distinct.tolist()], np.int64)[inverse]
+        if top > len(self._by_code):
+            self._by_code = np.concatenate((self._by_code, np.full(top - len(self._by_code), -1, np.int32)))
+        numbers = self._by_code[codes]
+        fresh = np.unique(codes[numbers < 0])
+        if len(fresh):
+            self._by_code[fresh] = [self._number(code, width) for code in fresh.tolist()]
+            numbers = self._by_code[codes]
+        return numbers.astype(np.int64)
+
     def _number(self, code: int, width: int) -> int:
         """Return the number of the pair with that code, giving it one when it is new."""
         known = self._numbers.get(code)
@@ -151,7 +189,7 @@ class Destinations:
                 pair = self.pair(channel, target, event=bool(event))
             else:
                 endpoint = self._matcher.channels[channel].endpoint_of(target) if channel >= 0 else None
-                pair = Pair(None, endpoint, decision=self._nowhere)
+                pair = Pair(-1, endpoint, decision=self._nowhere)
             known = self._numbers[code] = len(self._pairs)
             self._pairs.append(pair)
             self._laid = None
@@ -161,6 +199,7 @@ class Destinations:
         if self._laid is None:
             settled = _Laid.of([pair.decision or self._nowhere for pair in self._pairs], len(self._fields))
             settled.endpoints = pa.array([pair.endpoint for pair in self._pairs], pa.string())
+            settled.pairs = PairColumns.of(self._pairs)
             settled.open = np.array([pair.decision is None for pair in self._pairs], bool)
             self._laid = settled
         return self._laid
@@ -249,6 +288,7 @@ class _Laid:
     topics: list[pa.StringArray]
     faults: dict[int, str]
     endpoints: pa.StringArray = field(default_factory=lambda: pa.array([], pa.string()))
+    pairs: PairColumns = field(default_factory=lambda: PairColumns.of(()))
     open: Bool = field(default_factory=lambda: np.zeros(0, bool))
 
     @classmethod

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from catalog.paused_gc import set_aside_from_gc
 from router.batches.plans import PlanHolder
 from router.errors import BrokerUnreachable, DiskError
 from router.intake.intake import Intake
@@ -72,4 +73,5 @@ class Changes:
         self._queries.retarget(plan.sources)
         self._plans.activate(plan, self._queries.at_work)
         self._announce(plan)
+        set_aside_from_gc()
         self._intake.take(plan)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bindings.private import open_to
+from catalog.paused_gc import set_aside_from_gc
 from router.batches.plans import PlanHolder
 from router.errors import ConfigError
 from router.examining.checks import require, router_checks
@@ -191,6 +192,7 @@ class Service:
             with disk_of(self._state.root):
                 queries.place(self._first.sources)
             self._announce(self._first)
+            set_aside_from_gc()
             self._stop.begin_work()
             if once:
                 intake.take(self._first)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from catalog.documents.doubting import Doubtful
 from catalog.model import Finding
+from catalog.paused_gc import set_aside_from_gc
 from catalog.watch import CatalogWatcher, RefusedCatalog, Waiting
 from router.batches.plans import PlanHolder
 from router.judging.plan import Plan
@@ -82,6 +83,7 @@ class Shadowing:
             plan = look.result()
             if plan is not None:
                 self._plans.shadow(plan)
+                set_aside_from_gc()
                 # Only now: before, whoever reads that it is good would see the figures of the one before it.
                 self._figures.broken("")
         except Exception as error:  # Any fault of a new catalog is reported, and the stream goes on.

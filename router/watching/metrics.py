@@ -68,6 +68,7 @@ class Metrics:
         self._listening: tuple[str, Callable[[], None]] | None = None
         self._notified_early = False
         self._definition_labels = Capped(definitions)
+        self._by_definition: dict[str, Counter] = {}
         self._endpoint_labels = Capped(endpoint_cap)
         self.backlogs = Backlogs(self._endpoint_labels.of)
         """What waits at the sources."""
@@ -208,7 +209,17 @@ class Metrics:
         for endpoint, count in tally.ties.items():
             self._ties.labels(self._endpoint_labels.of(endpoint)).inc(count)
         for (_, message), count in tally.definitions.items():
-            self._definitions.labels(self._definition_labels.of(message)).inc(count)
+            self._counter_of(message).inc(count)
+
+    def _counter_of(self, message: str) -> Counter:
+        """Return the counter of a definition, without asking for it by its label each time."""
+        known = self._by_definition.get(message)
+        if known is None:
+            label = self._definition_labels.of(message)
+            known = self._definitions.labels(label)
+            if label == message:
+                self._by_definition[message] = known
+        return known
 
     def _add(self, records: Mapping[tuple[str, str, str], int]) -> None:
         for (endpoint, outcome, reason), count in records.items():

@@ -65,7 +65,7 @@ class SparkOutcomes:
         self._frame: DataFrame | None = None
         self._outgoing = outgoing
         self._staging = staging
-        self._staged = StagedShares()
+        self._staged = StagedShares(plan.judge.matcher.targets)
         self._judge = judge
         self._batch = batch
         self._plan = plan

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import DataFrame
 
+    from catalog.definitions.targets import Target
     from router.judging.plan import Judge
 
 ROOM: Final = 64 * 2**20
@@ -58,8 +59,12 @@ class Share:
 
 @dataclass(slots=True)
 class StagedShares:
-    """What workers staged in one attempt, by sink. Shared by all that look at parts of its outcomes."""
+    """What workers staged in one attempt, by sink. Shared by all that look at parts of its outcomes.
 
+    *targets* are those of the plan that judges it.
+    """
+
+    targets: Sequence[Target]
     staged: dict[tuple[str, bool], tuple[Share, Staged]] = field(default_factory=dict)
 
     def get(self, share: Share) -> Staged | None:
@@ -78,7 +83,7 @@ class StagedShares:
                 files[number] += _FILES.decode(content)
         for share, written in zip(shares, files, strict=True):
             self.staged[(share.name, share.letters)] = (share, Staged(tuple(written)))
-        return collect(counts)
+        return collect(counts, self.targets)
 
     def discard(self) -> None:
         """Remove the files that no sink was offered."""

@@ -1,8 +1,10 @@
 """``make bench-definitions``: Kafka to Kafka with 10 to 10,000 definitions, and beside PySpark written by hand.
 
-Each catalog has a topic of its own with as many records, spread over all its definitions; variants take turns in one
-session after a warm-up of each. The figure is the time of a topic from its first record to its last, and the processor
-time of driver, JVM and Python workers together, which other work on the machine disturbs less.
+Each catalog has a topic of its own with as many records, spread over all its definitions, and rounds of its own: a
+worker keeps one plan, and would take it anew if catalogs took turns, as no router does. What takes turns with it is
+*bare*, a copy of the same topic by Spark alone, by which the figures of one catalog compare with those of another. The
+figure is the time of a topic from its first record to its last, and the processor time of driver, JVM and Python
+workers together, without HotSpot's compiler.
 
 *CASE WHEN* and *filters* are the peers of :mod:`tests.benchmarks.spark_by_hand` at 1,500 definitions, and *routed*
 beside them the router over the same records in the same batches. Filters plan a share for each definition in every
@@ -19,13 +21,14 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from catalog.load import load as load_catalog
 from router.judging.plan import Plan
+from router.logs import configure_logs
 from router.settings import settings_from_dict
 from router.spark.session import spark_session
 from router.state.state import State
@@ -90,6 +93,15 @@ class Bench:
             records, batch = self._chosen.peer_records, self._chosen.peer_batch
         return Variant(f"routed, {topic}", topic, records, batch, bench.routed, *_sent(topic))
 
+    def bare(self, variant: Variant) -> Variant:
+        """A copy of the same topic by Spark alone."""
+
+        def copied(rows: DataFrame) -> DataFrame:
+            return kafka_passthrough.copied(rows, variant.out)
+
+        name = f"bare, {variant.topic}"
+        return replace(variant, name=name, run=partial(self._stream, copied))
+
     def by_hand(self, spark: SparkSession) -> list[Variant]:
         """The programs that one writes without a router."""
         chosen = self._chosen
@@ -137,6 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--records", type=int, default=300_000, help="of each catalog")
     parser.add_argument("--batch", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm", type=int, default=4, help="rounds before those that count")
     parser.add_argument("--peers", nargs="*", default=["case-when", "filters"], help="none leaves them out")
     parser.add_argument("--peer-definitions", type=int, default=1_500)
     parser.add_argument("--peer-records", type=int, default=100_000)
@@ -157,26 +170,31 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
     if chosen.peers:
         plans[PEERS] = bench.fill(PEERS, chosen.peer_definitions, chosen.peer_records)
     first = next(iter(plans.values()))
+    configure_logs(first.settings.log)
     with State.open(folder / "state") as state, spark_session(first.settings, state.root, first.sources) as spark:
         streams = Streams(spark, bootstrap, folder, others)
         routed = {topic: bench.routed(spark, state, topic, plan) for topic, plan in plans.items()}
         sizes = [variant for topic, variant in routed.items() if topic != PEERS]
-        _report(sizes, _rounds(streams, sizes, chosen.rounds))
+        costs: dict[str, list[Cost]] = {}
+        for each in sizes:
+            costs |= _rounds(streams, [bench.bare(each), each], chosen.warm, chosen.rounds)
+        _report(sizes, costs)
         if chosen.peers:
             peers = [routed[PEERS], *bench.by_hand(spark)]
-            costs = _rounds(streams, peers, chosen.peer_rounds)
+            costs = _rounds(streams, peers, 1, chosen.peer_rounds)
             _check(bench, peers)
             _report(peers, costs)
 
 
-def _rounds(streams: Streams, variants: Sequence[Variant], rounds: int) -> dict[str, list[Cost]]:
-    """Return what each variant took in each round; the first one, which warms up, does not count."""
+def _rounds(streams: Streams, variants: Sequence[Variant], warm: int, rounds: int) -> dict[str, list[Cost]]:
+    """Return what each variant took in each round; the first rounds, which warm up, do not count."""
     costs: dict[str, list[Cost]] = {each.name: [] for each in variants}
-    for number in range(rounds + 1):
+    for number in range(warm + rounds):
         for each in variants:
             cost = streams.whole(each.topic, each.run(), each.batch)
-            _say(f"{each.name} {cost.seconds:.1f} s" if number else f"{each.name} {cost.seconds:.1f} s to warm up")
-            if number:
+            counts = number >= warm
+            _say(f"{each.name} {cost.seconds:.1f} s{'' if counts else ' to warm up'}")
+            if counts:
                 costs[each.name].append(cost)
     return costs
 
@@ -192,15 +210,26 @@ def _check(bench: Bench, variants: Sequence[Variant]) -> None:
 
 
 def _report(variants: Sequence[Variant], costs: Mapping[str, list[Cost]]) -> None:
-    """Print each variant's figures, with ratios to the first."""
+    """Print each variant's figures, with ratios to the first: of ratios to bare, where that took turns with it."""
     base: tuple[float, float] | None = None
     for each in variants:
-        seconds = statistics.median(cost.seconds for cost in costs[each.name])
-        cpu = statistics.median(cost.cpu for cost in costs[each.name])
-        base = base or (seconds, cpu)
+        seconds, cpu = _medians(costs[each.name])
         figures = f"{each.records / seconds:>10,.0f} records/s {cpu / each.records * 1e6:>9.1f} us of CPU a record"
+        beside = ""
+        if (bare := costs.get(f"bare, {each.topic}")) is not None:
+            bare_seconds, bare_cpu = _medians(bare)
+            seconds, cpu = seconds / bare_seconds, cpu / bare_cpu
+            beside = f"{seconds:>8.2f} and {cpu:.2f} times bare"
+        base = base or (seconds, cpu)
         ratios = f"{seconds / base[0]:>8.2f} and {cpu / base[1]:.2f} of the first"
-        _say(f"{each.name:28}{figures}{ratios}   {each.records:,} records, batches of {each.batch:,}")
+        _say(f"{each.name:28}{figures}{beside}{ratios}   {each.records:,} records, batches of {each.batch:,}")
+
+
+def _medians(costs: Sequence[Cost]) -> tuple[float, float]:
+    """Return seconds by the clock, and of processor time that was not the compiler's."""
+    return statistics.median(each.seconds for each in costs), statistics.median(
+        each.cpu - each.compiler for each in costs
+    )
 
 
 def _say(text: str) -> None:

@@ -33,6 +33,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from catalog.load import load as load_catalog
+from catalog.paused_gc import set_aside_from_gc
 from router.batches.bounding import Bounding
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
@@ -88,11 +89,12 @@ class Bench:
         self._holders = [PlanHolder(spark, state, each, self._metrics) for each in (plan, bare)]
         for holder, each in zip(self._holders, (plan, bare), strict=True):
             holder.activate(each)
+        set_aside_from_gc()
 
     def bare(self) -> Run:
         """Kafka to Kafka by Spark alone."""
         return lambda rows, path: (
-            _bare(rows, "out").writeStream.format("kafka")
+            copied(rows, "out").writeStream.format("kafka")
             .option("kafka.bootstrap.servers", self._bootstrap).option("checkpointLocation", path)
         )  # fmt: skip
 
@@ -100,7 +102,7 @@ class Bench:
         """The same, written from foreachBatch."""
 
         def write(rows: DataFrame, _: int) -> None:
-            out = _bare(rows, "out").write.format("kafka")
+            out = copied(rows, "out").write.format("kafka")
             out.option("kafka.bootstrap.servers", self._bootstrap).save()
 
         return lambda rows, path: rows.writeStream.foreachBatch(write).option("checkpointLocation", path)
@@ -128,7 +130,8 @@ class Bench:
         )
 
 
-def _bare(rows: DataFrame, topic: str) -> DataFrame:
+def copied(rows: DataFrame, topic: str) -> DataFrame:
+    """Return the records of a topic as those of another."""
     from pyspark.sql import functions as F
 
     return rows.select(F.lit(topic).alias("topic"), "key", "value", "headers")

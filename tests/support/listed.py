@@ -176,7 +176,7 @@ class ListOutcomes:
     rejections: Rejections | None = None
     kept: bool = False
     shares: Sequence[Share] | None = None
-    results: StagedShares = field(default_factory=StagedShares)
+    results: StagedShares = field(default_factory=lambda: StagedShares(()))
 
     def evaluate(self) -> Tally:
         """Judge, and fail as some records do."""

@@ -67,7 +67,7 @@ def beside(active: Plan, shadow: Shadow) -> Judge:
 
 def counted(judge: Judge, chunks: list[Chunk]) -> Tally:
     counts = (judge_rows(chunk.kind, judge, chunk.rows).counts for chunk in chunks)
-    return collect(text for text in counts if text is not None)
+    return collect((text for text in counts if text is not None), judge.matcher.targets)
 
 
 def of_kinds(tally: Tally) -> Counter[str]:

@@ -80,7 +80,7 @@ def tally(records: dict[tuple[str, str, str], int], arrivals: dict[int, int] | N
 
 def test_names_and_labels_are_those_of_the_contract() -> None:
     metrics = Metrics(["lake"], ["/endpoints/a"])
-    decided = collect(['{"counts": [], "arrivals": [], "spilled": 0, "bytes": 0, "ties": [["/endpoints/a", 2]]}'])
+    decided = collect(['{"arrivals": [], "spilled": 0, "bytes": 0, "ties": [["/endpoints/a", 2]]}'], ())
     decided.add(
         Tally.from_json(
             Tally(
