@@ -57,11 +57,14 @@ def main() -> None:
 def quiet(work: Any) -> Any:
     """Return pyspark's function that serves one task, without the error that Spark's end of the connection is gone.
 
-    Spark closes it when it has no use for the task any more, as when a query stops. The worker ends then, and pyspark
+    It leaves the plan out of pyspark's collections between tasks. Spark closes the connection when it has no use for the task any more, as when a query stops. The worker ends then, and pyspark
     would print a traceback past the logs.
     """
 
     def worker(connection: socket.socket, authenticated: bool) -> Any:
+        # pyspark has collected all cycles behind the last task, and does so behind this one. What is here now is no
+        # garbage: the plan, and what it has learnt of its definitions, which would take longer to walk than a task.
+        gc.freeze()
         try:
             return work(connection, authenticated)
         except (EOFError, BrokenPipeError, ConnectionResetError):
