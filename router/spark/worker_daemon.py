@@ -57,8 +57,8 @@ def main() -> None:
 def quiet(work: Any) -> Any:
     """Return pyspark's function that serves one task, without the error that Spark's end of the connection is gone.
 
-    It leaves the plan out of pyspark's collections between tasks. Spark closes the connection when it has no use for the task any more, as when a query stops. The worker ends then, and pyspark
-    would print a traceback past the logs.
+    It leaves the plan out of pyspark's collections between tasks. Spark closes the connection when it has no use for
+    the task any more, as when a query stops. The worker ends then, and pyspark would print a traceback past the logs.
     """
 
     def worker(connection: socket.socket, authenticated: bool) -> Any:
