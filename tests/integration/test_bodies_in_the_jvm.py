@@ -131,7 +131,7 @@ def test_a_body_that_only_the_shadow_looks_at_comes_along(spark: SparkSession, t
     tallies = spark.sparkContext.accumulator({}, Tallies())
     workers = spark.sparkContext.broadcast(replace(old.judge, shadow=Shadow.of(old, new)))
     assert judged(spark.createDataFrame(made, SCHEMA), "kafka", workers, tallies).where("m.route >= 0").count() == 300
-    counted = collect(tallies.value.values())
+    counted = collect(tallies.value.values(), workers.value.matcher.targets)
     found: Counter[str] = Counter()
     for (*_, what, _, _), number in counted.shadow.items():
         found[what] += number
