@@ -16,7 +16,10 @@ _READING: Final = {"max.poll.records": "3000"}
 """After each poll Spark asks the broker where its partition begins and ends, so a poll should take most of a fetch.
 Spark also keeps the records of a poll, for each partition: more would fill the memory where there are hundreds.
 """
-
+_ENDING: Final = {"fetch.max.wait.ms": "20"}
+"""At the end of a partition the broker keeps a fetch for that long, and answers nothing else on its connection. Spark
+asks for the partition's ends behind it, so that Kafka's 500 ms would be added to each batch that reads to the end.
+"""
 _WRITING: Final = {"compression.type": "lz4"}
 """Headers of lineage repeat from record to record, so batches of them shrink to a third: brokers have less to do."""
 
@@ -64,13 +67,15 @@ class KafkaClient:
             options |= self.login.jvm()
         return _prefixed(options | dict(self.options))
 
-    def reading(self) -> dict[str, str]:
-        """Return the options of Spark's Kafka source for batches: ours for quick reading, unless the settings differ.
+    def reading(self, *, waits: bool = False) -> dict[str, str]:
+        """Return the options of Spark's Kafka source: ours for quick reading, unless the settings differ.
+
+        *waits* is for real-time mode, which waits for records at the broker; batches end where the records do.
 
         Raises:
             OSError: as :meth:`jvm`.
         """
-        return _prefixed(_READING) | self.jvm()
+        return _prefixed(_READING if waits else _READING | _ENDING) | self.jvm()
 
     def writing(self) -> dict[str, str]:
         """Return the options of Spark's Kafka sink for batches, which compresses them unless told otherwise.

@@ -85,7 +85,7 @@ def _generation_rows(
 def _topics(
     spark: SparkSession, settings: Settings, client: KafkaClient, topics: str, beginning: str, records: int | None
 ) -> DataFrame:
-    reader = spark.readStream.format("kafka").options(**client.reading())
+    reader = spark.readStream.format("kafka").options(**client.reading(waits=records is None))
     reader = reader.option("subscribe", topics).option("includeHeaders", "true")
     if records is not None:
         reader = reader.option("maxOffsetsPerTrigger", records)

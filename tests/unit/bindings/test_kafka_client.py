@@ -10,12 +10,17 @@ CONNECTING = {"kafka.bootstrap.servers": "h:9092", "kafka.security.protocol": "P
 def test_a_source_takes_more_at_a_time_than_spark_does_by_itself() -> None:
     client = KafkaClient("h:9092")
     assert client.jvm() == CONNECTING
-    assert client.reading() == CONNECTING | {"kafka.max.poll.records": "3000"}
+    assert client.reading(waits=True) == CONNECTING | {"kafka.max.poll.records": "3000"}
+
+
+def test_batches_do_not_wait_at_the_end_of_a_partition() -> None:
+    client = KafkaClient("h:9092")
+    assert client.reading() == client.reading(waits=True) | {"kafka.fetch.max.wait.ms": "20"}
 
 
 def test_what_settings_say_of_a_source_comes_first() -> None:
-    client = KafkaClient("h:9092", options={"max.poll.records": "7", "fetch.min.bytes": "9"})
-    assert client.reading() == CONNECTING | {"kafka.max.poll.records": "7", "kafka.fetch.min.bytes": "9"}
+    said = {"max.poll.records": "7", "fetch.min.bytes": "9", "fetch.max.wait.ms": "300"}
+    assert KafkaClient("h:9092", options=said).reading() == CONNECTING | {f"kafka.{key}": said[key] for key in said}
 
 
 def test_a_sink_compresses_batches_unless_settings_say_otherwise() -> None:
