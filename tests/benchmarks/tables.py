@@ -1,9 +1,10 @@
 """``make bench-tables``: Kafka into Delta tables, beside Spark's own Kafka to Delta, in one session.
 
-Every variant reads the same topic to its end with the same source options, partitions, trigger and batch size; rounds
-alternate, after a warm-up of each. *As it came* is what Spark does with the least columns, *the same columns* what one
-writes by hand for a table like ours, without a catalog. *Fifty tables* have payloads as typed columns. In the end an
-independent reader counts what is in the tables.
+Every variant reads the same topic to its end with the same partitions, trigger and batch size; rounds alternate,
+after a warm-up of each. What is routed is read with the options that the router gives its sources, Spark's own with
+none, but for *read alike*, which has the router's. *As it came* is what Spark does with the least columns, *the same
+columns* what one writes by hand for a table like ours, without a catalog. *Fifty tables* have payloads as typed
+columns. In the end an independent reader counts what is in the tables.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +32,7 @@ from router.batches.plans import PlanHolder
 from router.judging.plan import Plan
 from router.reading.generations import begin
 from router.settings import settings_from_dict
+from router.sources.clusters import source_client
 from router.spark.session import spark_session
 from router.state.state import State
 from router.watching.metrics import Metrics
@@ -54,6 +57,15 @@ PLANT: Final = "plant"
 Rounds = dict[str, list[Cost]]
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way from a topic to tables, and the options of Spark's source that are its own."""
+
+    run: Callable[[], Run]
+    reading: Mapping[str, str]
+    topic: str = PLANT
+
+
 class Bench:
     """The variants, over topics of one broker, into tables below one folder."""
 
@@ -64,6 +76,7 @@ class Bench:
         self._holders = {name: PlanHolder(spark, state, plan, self._metrics) for name, plan in plans.items()}
         for name, holder in self._holders.items():
             holder.activate(plans[name])
+        self._reading = source_client(plans["one"].sources[0]).reading()
 
     def spark(self, name: str, columns: Callable[[DataFrame], DataFrame]) -> Run:
         """Into one table by Spark alone."""
@@ -80,24 +93,27 @@ class Bench:
             "checkpointLocation", str(generation.path)
         )
 
-    def variants(self) -> dict[str, tuple[str, Callable[[], Run]]]:
-        """Return topic and maker of each."""
+    def variants(self) -> dict[str, Variant]:
+        """Return the variants of large batches."""
+        came, same = (
+            partial(self.spark, "as-it-came", spark_delta.as_it_came),
+            partial(self.spark, "same-columns", spark_delta.wide),
+        )
+        many = partial(self.routed, "many", steady_tables.TOPIC)
         return {
-            "Spark, as it came": (PLANT, lambda: self.spark("as-it-came", spark_delta.as_it_came)),
-            "Spark, the same columns": (PLANT, lambda: self.spark("same-columns", spark_delta.wide)),
-            "routed, one wide table": (PLANT, partial(self.routed, "one", PLANT)),
-            f"routed, {TABLES} typed tables": (
-                steady_tables.TOPIC,
-                partial(self.routed, "many", steady_tables.TOPIC),
-            ),
+            "Spark, as it came": Variant(came, {}),
+            "Spark, it came, read alike": Variant(came, self._reading),
+            "Spark, the same columns": Variant(same, {}),
+            "routed, one wide table": Variant(partial(self.routed, "one", PLANT), self._reading),
+            f"routed, {TABLES} typed tables": Variant(many, self._reading, steady_tables.TOPIC),
         }
 
-    def small(self) -> dict[str, Callable[[], Run]]:
-        """Return the variants of small batches, of the topic of the plant."""
+    def small(self) -> dict[str, Variant]:
+        """Return the variants of small batches."""
         return {
-            "Spark, as it came": lambda: self.spark("small", spark_delta.as_it_came),
-            "routed, one wide table": partial(self.routed, "one", PLANT),
-            "routed, three tables": partial(self.routed, "three", PLANT),
+            "Spark, as it came": Variant(partial(self.spark, "small", spark_delta.as_it_came), {}),
+            "routed, one wide table": Variant(partial(self.routed, "one", PLANT), self._reading),
+            "routed, three tables": Variant(partial(self.routed, "three", PLANT), self._reading),
         }
 
 
@@ -122,13 +138,16 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
     with State.open(folder / "state") as state, spark_session(one.settings, state.root, one.sources) as spark:
         bench = Bench(spark, state, folder, plans)
         streams = Streams(spark, bootstrap, folder, others)
-        small = {name: streams.each_batch(PLANT, run(), SMALL) for name, run in bench.small().items()}
+        small = {
+            name: streams.each_batch(each.topic, each.run(), SMALL, each.reading)
+            for name, each in bench.small().items()
+        }
         produce(bootstrap, PLANT, records)
         produce(bootstrap, steady_tables.TOPIC, steady_tables.records(chosen.records, TABLES))
         rounds: Rounds = {}
         for number in range(chosen.rounds + 1):
-            for name, (topic, run) in bench.variants().items():
-                cost = streams.whole(topic, run(), BATCH)
+            for name, each in bench.variants().items():
+                cost = streams.whole(each.topic, each.run(), BATCH, each.reading)
                 if number:
                     rounds.setdefault(name, []).append(cost)
     read = chosen.rounds + 1
