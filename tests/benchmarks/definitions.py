@@ -4,7 +4,7 @@ Each catalog has a topic of its own with as many records, spread over all its de
 worker keeps one plan, and would take it anew if catalogs took turns, as no router does. What takes turns with it is
 *bare*, a copy of the same topic by Spark alone, by which the figures of one catalog compare with those of another. The
 figure is the time of a topic from its first record to its last, and the processor time of driver, JVM and Python
-workers together, without HotSpot's compiler.
+workers together, without HotSpot's compiler. What is routed is read with the options that the router gives its sources.
 
 *CASE WHEN* and *filters* are the peers of :mod:`tests.benchmarks.spark_by_hand` at 1,500 definitions, and *routed*
 beside them the router over the same records in the same batches. Filters plan a share for each definition in every
@@ -34,7 +34,7 @@ from router.spark.session import spark_session
 from router.state.state import State
 from tests.benchmarks import kafka_passthrough, spark_by_hand
 from tests.benchmarks.machine import machine
-from tests.benchmarks.streams import Cost, Run, Streams, running
+from tests.benchmarks.streams import Cost, Run, Streams, Way, running
 from tests.support import load
 from tests.support.brokers import kafka_for_tests
 from tests.support.kafka import create_topics, produce, read_all
@@ -48,14 +48,12 @@ PEERS: Final = "peers"
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Way):
     """One way over one topic, and the topics that it sends to."""
 
     name: str
-    topic: str
     records: int
     batch: int
-    run: Callable[[], Run]
     out: str
     dead: str
 
@@ -91,7 +89,7 @@ class Bench:
         records, batch = self._chosen.records, self._chosen.batch
         if topic == PEERS:
             records, batch = self._chosen.peer_records, self._chosen.peer_batch
-        return Variant(f"routed, {topic}", topic, records, batch, bench.routed, *_sent(topic))
+        return Variant(topic, bench.routed, bench.reading, f"routed, {topic}", records, batch, *_sent(topic))
 
     def bare(self, variant: Variant) -> Variant:
         """A copy of the same topic by Spark alone."""
@@ -100,7 +98,7 @@ class Bench:
             return kafka_passthrough.copied(rows, variant.out)
 
         name = f"bare, {variant.topic}"
-        return replace(variant, name=name, run=partial(self._stream, copied))
+        return replace(variant, name=name, run=partial(self._stream, copied), reading={})
 
     def by_hand(self, spark: SparkSession) -> list[Variant]:
         """The programs that one writes without a router."""
@@ -116,7 +114,8 @@ class Bench:
             out, dead = _sent(name)
             create_topics(self._bootstrap, [out, dead], PARTITIONS)
             run = partial(started, style(read, out, dead))
-            variants.append(Variant(f"by hand, {name}", PEERS, chosen.peer_records, chosen.peer_batch, run, out, dead))
+            records, batch = chosen.peer_records, chosen.peer_batch
+            variants.append(Variant(PEERS, run, {}, f"by hand, {name}", records, batch, out, dead))
         return variants
 
     def sent(self, variant: Variant) -> Counter[str]:
@@ -191,7 +190,7 @@ def _rounds(streams: Streams, variants: Sequence[Variant], warm: int, rounds: in
     costs: dict[str, list[Cost]] = {each.name: [] for each in variants}
     for number in range(warm + rounds):
         for each in variants:
-            cost = streams.whole(each.topic, each.run(), each.batch)
+            cost = streams.whole(each, each.batch)
             counts = number >= warm
             _say(f"{each.name} {cost.seconds:.1f} s{'' if counts else ' to warm up'}")
             if counts:

@@ -23,8 +23,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -49,7 +48,7 @@ from router.state.state import State
 from router.watching.metrics import Metrics
 from router.watching.status import Status
 from tests.benchmarks.machine import machine
-from tests.benchmarks.streams import Cost, Run, Streams, running
+from tests.benchmarks.streams import Cost, Run, Streams, Way, running
 from tests.support import load
 from tests.support.brokers import kafka_for_tests
 from tests.support.kafka import produce
@@ -65,14 +64,6 @@ COMPARISONS: Final = (
     ("bare", "bare, read alike", "bare in foreachBatch", "routed"),
     ("bare", "bare, read alike", "routed, no lineage"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One way from topic to topic, and the options of Spark's source that are its own."""
-
-    run: Callable[[], Run]
-    reading: Mapping[str, str]
 
 
 class Bench:
@@ -168,24 +159,19 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
     with State.open(folder / "state") as state, spark_session(settings, state.root, plans[0].sources) as spark:
         bench = Bench(spark, state, bootstrap, plans[0], plans[1], "in")
         variants = {
-            "bare": Variant(bench.bare, {}),
-            "bare, read alike": Variant(bench.bare, bench.reading),
-            "bare in foreachBatch": Variant(bench.bare_in_batch, {}),
-            "routed": Variant(bench.routed, bench.reading),
-            "routed, no lineage": Variant(partial(bench.routed, lineage=False), bench.reading),
+            "bare": Way("in", bench.bare, {}),
+            "bare, read alike": Way("in", bench.bare, bench.reading),
+            "bare in foreachBatch": Way("in", bench.bare_in_batch, {}),
+            "routed": Way("in", bench.routed, bench.reading),
+            "routed, no lineage": Way("in", partial(bench.routed, lineage=False), bench.reading),
         }
         streams = Streams(spark, bootstrap, folder, others)
-        batches = {
-            name: streams.each_batch("in", each.run(), SMALL, each.reading).seconds for name, each in variants.items()
-        }
+        batches = {name: streams.each_batch(each, SMALL).seconds for name, each in variants.items()}
         produce(bootstrap, "in", records)
         costs: dict[str, list[Cost]] = {name: [] for name in variants}
         for names in COMPARISONS:
             for number in range(chosen.warm + chosen.rounds):
-                chosen_variants = {name: variants[name] for name in names}
-                taken = {
-                    name: streams.whole("in", each.run(), BATCH, each.reading) for name, each in chosen_variants.items()
-                }
+                taken = {name: streams.whole(variants[name], BATCH) for name in names}
                 if number >= chosen.warm:
                     for name, cost in taken.items():
                         costs[name].append(cost)

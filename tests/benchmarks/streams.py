@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.support.process_tree import below, command_of, processor_seconds, thread_seconds
@@ -22,13 +21,21 @@ if TYPE_CHECKING:
 
 Run = Callable[["DataFrame", str], Any]
 """Makes the writer of a stream, with the path of its checkpoint."""
-_AS_IT_COMES: Final[Mapping[str, str]] = MappingProxyType({})
 _WARM: Final = 10
 """Batches that are left out of the median of small ones."""
 _WORKER: Final = "pyspark.worker"
 """In the command line of Spark's Python workers."""
 _COMPILERS: Final = ("C1 Comp", "C2 Comp")
 """How the names of HotSpot's compiler threads begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way over one topic: what makes it, and the options of Spark's source that are its own."""
+
+    topic: str
+    run: Callable[[], Run]
+    reading: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,35 +62,34 @@ class Streams:
         self._others = frozenset(others)
         self._runs = 0
 
-    def whole(self, topic: str, run: Run, batch: int, reading: Mapping[str, str] = _AS_IT_COMES) -> Cost:
-        """Return what a topic takes from its first record to its last, in batches of at most so many records.
-
-        *reading* are more options of Spark's source.
-        """
+    def whole(self, way: Way, batch: int) -> Cost:
+        """Return what a topic takes from its first record to its last, in batches of at most so many records."""
+        run = way.run()
         began, before = time.monotonic(), self._processor_seconds()
-        self._finished(topic, run, batch, reading)
+        self._finished(way, run, batch)
         seconds = time.monotonic() - began
         return Cost(seconds, *(after - each for after, each in zip(self._processor_seconds(), before, strict=True)))
 
-    def each_batch(self, topic: str, run: Run, batch: int, reading: Mapping[str, str] = _AS_IT_COMES) -> Cost:
+    def each_batch(self, way: Way, batch: int) -> Cost:
         """Return the median time of a batch of so many records, and the mean processor time of one."""
+        run = way.run()
         before = self._processor_seconds()
-        progress = [each for each in self._finished(topic, run, batch, reading) if each["numInputRows"]]
+        progress = [each for each in self._finished(way, run, batch) if each["numInputRows"]]
         taken = zip(self._processor_seconds(), before, strict=True)
         spent = ((after - each) / len(progress) for after, each in taken)
         times = [each["durationMs"]["triggerExecution"] / 1000 for each in progress]
         return Cost(float(statistics.median(times[_WARM:])), *spent)
 
-    def _finished(self, topic: str, run: Run, batch: int, reading: Mapping[str, str]) -> list[dict[str, Any]]:
+    def _finished(self, way: Way, run: Run, batch: int) -> list[dict[str, Any]]:
         self._runs += 1
         rows = (
             self._spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self._bootstrap)
-            .option("subscribe", topic)
+            .option("subscribe", way.topic)
             .option("includeHeaders", "true")
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", batch)
-            .options(**reading)
+            .options(**way.reading)
         )
         writer = run(rows.load(), str(self._folder / "checkpoints" / str(self._runs)))
         query = writer.trigger(availableNow=True).start()

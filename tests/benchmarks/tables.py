@@ -16,7 +16,6 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,7 +38,7 @@ from router.watching.metrics import Metrics
 from router.watching.status import Status
 from tests.benchmarks import spark_delta, steady_tables
 from tests.benchmarks.machine import machine
-from tests.benchmarks.streams import Cost, Run, Streams, running
+from tests.benchmarks.streams import Cost, Run, Streams, Way, running
 from tests.support import load
 from tests.support.brokers import kafka_for_tests
 from tests.support.kafka import produce
@@ -55,15 +54,6 @@ DEFINITIONS: Final = 100
 TABLES: Final = 50
 PLANT: Final = "plant"
 Rounds = dict[str, list[Cost]]
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One way from a topic to tables, and the options of Spark's source that are its own."""
-
-    run: Callable[[], Run]
-    reading: Mapping[str, str]
-    topic: str = PLANT
 
 
 class Bench:
@@ -93,27 +83,24 @@ class Bench:
             "checkpointLocation", str(generation.path)
         )
 
-    def variants(self) -> dict[str, Variant]:
+    def variants(self) -> dict[str, Way]:
         """Return the variants of large batches."""
-        came, same = (
-            partial(self.spark, "as-it-came", spark_delta.as_it_came),
-            partial(self.spark, "same-columns", spark_delta.wide),
-        )
+        came = partial(self.spark, "as-it-came", spark_delta.as_it_came)
         many = partial(self.routed, "many", steady_tables.TOPIC)
         return {
-            "Spark, as it came": Variant(came, {}),
-            "Spark, it came, read alike": Variant(came, self._reading),
-            "Spark, the same columns": Variant(same, {}),
-            "routed, one wide table": Variant(partial(self.routed, "one", PLANT), self._reading),
-            f"routed, {TABLES} typed tables": Variant(many, self._reading, steady_tables.TOPIC),
+            "Spark, as it came": Way(PLANT, came, {}),
+            "Spark, read alike": Way(PLANT, came, self._reading),
+            "Spark, the same columns": Way(PLANT, partial(self.spark, "same-columns", spark_delta.wide), {}),
+            "routed, one wide table": Way(PLANT, partial(self.routed, "one", PLANT), self._reading),
+            f"routed, {TABLES} typed tables": Way(steady_tables.TOPIC, many, self._reading),
         }
 
-    def small(self) -> dict[str, Variant]:
+    def small(self) -> dict[str, Way]:
         """Return the variants of small batches."""
         return {
-            "Spark, as it came": Variant(partial(self.spark, "small", spark_delta.as_it_came), {}),
-            "routed, one wide table": Variant(partial(self.routed, "one", PLANT), self._reading),
-            "routed, three tables": Variant(partial(self.routed, "three", PLANT), self._reading),
+            "Spark, as it came": Way(PLANT, partial(self.spark, "small", spark_delta.as_it_came), {}),
+            "routed, one wide table": Way(PLANT, partial(self.routed, "one", PLANT), self._reading),
+            "routed, three tables": Way(PLANT, partial(self.routed, "three", PLANT), self._reading),
         }
 
 
@@ -138,16 +125,13 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
     with State.open(folder / "state") as state, spark_session(one.settings, state.root, one.sources) as spark:
         bench = Bench(spark, state, folder, plans)
         streams = Streams(spark, bootstrap, folder, others)
-        small = {
-            name: streams.each_batch(each.topic, each.run(), SMALL, each.reading)
-            for name, each in bench.small().items()
-        }
+        small = {name: streams.each_batch(each, SMALL) for name, each in bench.small().items()}
         produce(bootstrap, PLANT, records)
         produce(bootstrap, steady_tables.TOPIC, steady_tables.records(chosen.records, TABLES))
         rounds: Rounds = {}
         for number in range(chosen.rounds + 1):
             for name, each in bench.variants().items():
-                cost = streams.whole(each.topic, each.run(), BATCH, each.reading)
+                cost = streams.whole(each, BATCH)
                 if number:
                     rounds.setdefault(name, []).append(cost)
     read = chosen.rounds + 1
