@@ -7,6 +7,7 @@ checks each in a fork of its own with limits on processor time and memory. What 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -147,6 +148,7 @@ class _Trials:
                 try:
                     if self._helper is None or self._helper.owner != os.getpid():
                         self._helper = _Helper()
+                        atexit.register(self._forget)
                     answer = self._helper.ask(key, schema, body, content_type, self._store.allowed(size))
                 except (OSError, EOFError, pickle.UnpicklingError):
                     self._forget()

@@ -149,6 +149,23 @@ def test_the_helper_ends_with_its_process() -> None:
     pytest.fail("the helper lives on")
 
 
+def test_an_end_says_nothing_of_the_helper() -> None:
+    script = (
+        "from catalog.schemas import trial\n"
+        "from tests.support.hostile_bodies import nested, twofold\n"
+        "from tests.support.schema_documents import NOTHING\n"
+        "from catalog.schemas.contract import SchemaSource\n"
+        "from catalog.schemas.validation import BoundedValidation\n"
+        "BoundedValidation(SchemaSource('JsonSchema', '', twofold('anyOf')), NOTHING).fault(nested(11), None)\n"
+        "print(trial._trials._helper._process.pid, flush=True)\n"
+    )
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=HANG)
+    assert (done.returncode, done.stderr) == (0, "")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
+
+
 def test_a_decimal_of_more_digits_than_python_writes() -> None:
     """The message once named the digits by writing out a number that Python refuses to write."""
     kind: dict[str, Any] = {"type": "bytes", "logicalType": "decimal", "precision": 10_000, "scale": 2}
