@@ -103,8 +103,8 @@ class Holding:
             raise Draining
 
     def _say(self, batch: Batch, reason: str, sink: str, **more: object) -> None:
-        self.status.query(self.query, "held", batch=batch.number, reason=reason)
         self.metrics.held(self.query, sink)
+        self.status.query(self.query, "held", batch=batch.number, reason=reason)
         _log.error("batch held", **self.facts(batch.number), reason=reason, **more)
         self.since.setdefault(batch.number, time.monotonic())
 

@@ -152,6 +152,7 @@ class Pipeline:
             self._status.query(self.name, "running", batch=number)
             self._status.steps.begin(self.name, number)
             tally = self._write_all(rows, number)
+            self._metrics.released(self.name)
             self._status.query(self.name, "running", batch=number)
             now = time.time()
             fresh = self._accounting.add(number, tally, self._metrics)

@@ -159,8 +159,8 @@ class Watch:
         before, self._stranded = self._stranded, stranded
         if stranded and not before:
             reason = "the cluster has no executor for the router"
-            self._status.query(self._query, "held", batch=self._number, reason=reason)
             self._metrics.held(self._query, _CLUSTER)
+            self._status.query(self._query, "held", batch=self._number, reason=reason)
             _log.error("batch waits", **self._reads(), query=self._query, batch=self._number, reason=reason)
         elif before and not stranded:
             self._released()
@@ -182,8 +182,8 @@ class Watch:
                 return
             write.reported = True
         reason = f"sink {write.sink}: a write waits, and has made no progress for {now - write.moved:.0f} s"
-        self._status.query(self._query, "held", batch=self._number, reason=reason)
         self._metrics.held(self._query, write.sink)
+        self._status.query(self._query, "held", batch=self._number, reason=reason)
         facts = {**self._reads(), "query": self._query, "batch": self._number}
         _log.error("write waits", **facts, sink=write.sink, reason=reason)
 

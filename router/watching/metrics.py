@@ -257,7 +257,8 @@ class Metrics:
     def held(self, query: str, sink: str = "") -> None:
         """Set that a query holds a batch, because of that sink or, without one, of the share of dead letters in it.
 
-        As with writes, several sinks of a cluster may be named with commas.
+        As with writes, several sinks of a cluster may be named with commas. Say it before the status says so, and
+        :meth:`released` before it says the contrary: who reads the status and then the metrics finds the same.
         """
         names = [sink] if not sink or sink in self._sinks else sink.split(",")
         with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any, Final
 from unittest.mock import Mock
 
 import pytest
@@ -15,10 +16,13 @@ from router.reading import generations
 from router.sources.sources import INBOX
 from router.state.notes import BatchNotes
 from router.state.state import State
+from router.watching.status import Status
 from router.writing.commits import Batch
 from tests.support import shop
 from tests.support.listed import World, plan_of
 from tests.support.listed_process import Process
+
+STATUS_QUERY: Final = Status.query
 
 
 @pytest.mark.parametrize(
@@ -64,3 +68,26 @@ def test_a_batch_that_was_held_says_that_it_goes_on(
     assert logged[-1]["batch"] == 0
     assert logged[-1]["log_level"] == "info"
     assert logged[0]["endpoints"] == logged[-1]["endpoints"] == ", ".join((shop.SHOP, shop.EMPTY))
+
+
+def test_the_status_never_says_otherwise_than_the_metrics(
+    state: State, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads that the router is ready, and then the metrics, finds no sink there that holds a query."""
+    process = Process(state, plan_of(("lake", "files")), world, generations.begin(state, INBOX, ()))
+    seen: list[tuple[bool, bool]] = []
+
+    def noted(status: Status, *told: Any, **more: Any) -> None:
+        STATUS_QUERY(status, *told, **more)
+        reason, gauge = process.held()
+        seen.append((bool(reason), any(gauge.values())))
+
+    def wait(*_: object, **__: object) -> None:
+        world.down = set()
+
+    monkeypatch.setattr(Status, "query", noted)
+    monkeypatch.setattr(Holding, "_wait", wait)
+    world.down = {"files"}
+    process.batch()
+    assert (True, True) in seen and seen[-1] == (False, False)
+    assert {status for status in seen if status[0] != status[1]} == set()

@@ -56,6 +56,11 @@ def held(metrics: Metrics) -> bool:
     return metrics.registry.get_sample_value("xrouter_query_held", {"query": "q", "sink": "spark"}) == 1
 
 
+def state(status: Status) -> str | None:
+    query = status.ready()[1]["queries"].get("q")
+    return query and str(query["state"])
+
+
 @pytest.mark.parametrize(("master", "stranded"), [("spark://h:7077", True), ("local[2]", False)])
 def test_no_limit_counts_while_nobody_works(master: str, stranded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "LOOK_SECONDS", 0.01)
@@ -63,9 +68,11 @@ def test_no_limit_counts_while_nobody_works(master: str, stranded: bool, monkeyp
     watch = Watch("q", metrics, status, lambda: {"endpoints": "/endpoints/e", "topics": "t"})
     with structlog.testing.capture_logs() as logged, watch.attempt(cast(Any, Session(context)), 7, 0.1):
         if stranded:
-            wait_until(lambda: held(metrics), LIMIT, "the batch to be held")
+            wait_until(lambda: state(status) == "held", LIMIT, "the batch to be held")
+            assert held(metrics)
             context.executors = 2
-            wait_until(lambda: not held(metrics), LIMIT, "the batch to go on")
+            wait_until(lambda: state(status) == "running", LIMIT, "the batch to go on")
+            assert not held(metrics)
         wait_until(lambda: context.cancelled, LIMIT, "the limit")
     assert [line["event"] for line in logged] == [
         *(["batch waits", "batch goes on"] * stranded),
