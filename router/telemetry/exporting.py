@@ -1,7 +1,7 @@
 """Sending spans and metrics to a collector, from threads of their own: it may be away, slow or silent for ever.
 
 Spans wait in a queue of bounded length and are dropped when it is full; metrics are those of the moment when they are
-sent. Only the end of the process waits for either, and for :data:`_STOP_SECONDS` at most.
+sent. Only the end of the process waits for either, and for :data:`_STOP_SECONDS` and half a second at most.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ WAITING: Final = 2048
 _TOGETHER: Final = 512
 _REQUEST_SECONDS: Final = 10.0
 _STOP_SECONDS: Final = 3.0
+_GIVING_UP_SECONDS: Final = 0.5
 _REASON: Final = 300
 """Characters of a reason that the log has."""
 _log = get_logger()
@@ -62,11 +63,19 @@ def exported(settings: OtlpSettings, registry: CollectorRegistry, steps: Steps) 
         threads = [threading.Thread(target=each.end, name="telemetry-end", daemon=True) for each in exporters]
         for thread in threads:
             thread.start()
-        deadline = time.monotonic() + _STOP_SECONDS
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        _join(threads, _STOP_SECONDS)
         for each in exporters:
-            each.exporter.shutdown()  # Requests that are just being repeated are given up.
+            each.exporter.shutdown()
+        # Requests that were just being repeated are given up with it, which is said. Those under way end much later,
+        # when nobody may read the log any more.
+        _join(threads, _GIVING_UP_SECONDS)
+        saying.over = True
+
+
+def _join(threads: list[threading.Thread], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class _Saying(logging.Handler):
@@ -78,6 +87,7 @@ class _Saying(logging.Handler):
 
     def __init__(self, endpoint: str) -> None:
         super().__init__(logging.WARNING)
+        self.over = False
         self._endpoint = endpoint
         self._here = threading.local()
         self._failing: set[str] = set()
@@ -91,7 +101,7 @@ class _Saying(logging.Handler):
 
     def went(self, kind: str, *, well: bool) -> None:
         """Note whether spans or metrics (*kind*) were sent *well*."""
-        if well == (kind in self._failing):
+        if well == (kind in self._failing) and not self.over:
             (self._failing.discard if well else self._failing.add)(kind)
             if well:
                 _log.info("telemetry is taken again", endpoint=self._endpoint, kind=kind)
@@ -187,6 +197,8 @@ class _Metrics:
         self._thread.ask_to_end()
         if self._thread.join(_STOP_SECONDS):
             self._send()
+        else:
+            self._thread.join(_REQUEST_SECONDS)
 
 
 def _connection(settings: OtlpSettings, kind: str) -> dict[str, Any]:

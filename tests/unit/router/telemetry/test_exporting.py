@@ -154,7 +154,7 @@ def test_a_mute_collector_holds_up_neither_batches_nor_the_end() -> None:
         return Answer(503)
 
     steps = Steps(clock := Clock())
-    with Webhook(mute) as server:
+    with capture_logs() as log, Webhook(mute) as server:
         try:
             with telemetry(settings(server.url).telemetry.otlp, registry(), steps):
                 # More than any queue of ours takes.
@@ -162,9 +162,11 @@ def test_a_mute_collector_holds_up_neither_batches_nor_the_end() -> None:
                     one_batch(steps, clock, number)
                 assert asked.wait(LIMIT)
             assert not over.is_set() and not server.seen  # It has answered nobody, and we are through.
+            said = len(log)
         finally:
             over.set()
             wait_until(lambda: not sending(), LIMIT, lambda: f"the end of {sending()}")
+    assert log[said:] == []  # and what comes of it later, nobody is told
 
 
 def sending() -> list[str]:
