@@ -20,6 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 from router.spark.connectors import kafka_jars
 from router.spark.worker_path import DAEMON_CONF, import_as_driver, seek_no_data_sources
 from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
+from tests.support.corpora import SHARED, SHARED_VARIABLE
 from tests.support.examples import FULL, QUICK
 from tests.support.router import RouterProcess
 from tests.support.router_archive import router_options
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 GIVEN_BROKERS = frozenset({GIVEN_VARIABLE, "XROUTER_TEST_MQTT", "XROUTER_TEST_AMQP", "XROUTER_TEST_NATS"})
-KEPT_VARIABLES = frozenset({"XROUTER_CACHE", "XROUTER_MAVEN_REPOSITORY"}) | GIVEN_BROKERS
+KEPT_VARIABLES = frozenset({"XROUTER_CACHE", "XROUTER_MAVEN_REPOSITORY", SHARED_VARIABLE}) | GIVEN_BROKERS
 TOPIC_LIMIT_SECONDS = 120.0
 
 # The same examples in every run: a failure by chance says nothing of a change. `--hypothesis-profile=full` takes more
@@ -56,6 +57,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files = {item: item.path.relative_to(ROOT).as_posix() for item in items}
     place = {path: number for number, path in enumerate(longest_first(files.values(), read_weights()))}
     items.sort(key=lambda item: place[files[item]])
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what is run once for each shared document, where it is run for a shared one."""
+    given = getattr(item, "callspec", None)
+    if (
+        SHARED
+        and given
+        and any(isinstance(each, Path) and each.is_relative_to(SHARED) for each in given.params.values())
+    ):
+        item.add_marker(pytest.mark.shared)
+
+
+def pytest_unconfigure() -> None:
+    """Let the interpreter free all at its end: what the product sets aside from the collector of cycles stays for ever,
+    and libraries in native code (DuckDB) then report theirs as leaked.
+    """
+    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)

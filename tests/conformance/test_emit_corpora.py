@@ -28,10 +28,9 @@ from catalog.model import Catalog, Definition, Endpoint
 from catalog.templates import parse
 from router.commands.emit.producer import Producer, record_line
 from router.matching.records import RecordMatcher
+from tests.support.corpora import CORPORA
 from tests.support.samples import samples
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-CORPORA: Final = ROOT.parent / "shared" / "corpora"
 SUFFIXES: Final = (".json", ".yaml")
 CORPUS_FILES: Final = sorted(each for each in CORPORA.rglob("*") if each.suffix in SUFFIXES and each.is_file())
 CORPUS_FOLDERS: Final = sorted(CORPORA.rglob("split-files"))

@@ -32,7 +32,7 @@ from router.sinks.messages.opening import composer_of
 from tests.conftest import Kafka
 from tests.support.amqp_client import queue_name
 from tests.support.amqp_gateway import running as amqp_running
-from tests.support.corpora import CORPORA, SHARED, documents
+from tests.support.corpora import SHARED, documents
 from tests.support.kafka import create_topics
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_gateways import Rows, running
@@ -60,8 +60,11 @@ def disconnected() -> Iterator[None]:
 
 def scope() -> list[Any]:
     small = [ALL_PARTS, *samples()]
-    whole = documents(CORPORA) if SHARED else small
-    return [pytest.param(small, id="samples"), pytest.param(whole, id="corpora", marks=pytest.mark.full)]
+    whole = documents() if SHARED else small
+    return [
+        pytest.param(small, id="samples"),
+        pytest.param(whole, id="corpora", marks=[pytest.mark.full, pytest.mark.shared]),
+    ]
 
 
 def catalogs(paths: Sequence[Path]) -> Iterator[tuple[str, Catalog]]:

@@ -1,36 +1,38 @@
 """A shadow catalog beside a running router tells what a reload then does, and so does ``xrouter plan`` before it.
 
-Records and definitions are those of the shared corpora, where these are beside the repository.
+Records and definitions are those of our samples, and of the corpora where these are there (tests/support/corpora.py).
 """
 
 from __future__ import annotations
 
 import copy
-import gzip
 import json
 import re
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer as KafkaProducer
 
 from bindings.kafka.codec import parts
+from catalog.load import load
+from catalog.parsing.texts import parse_text
 from catalog.record import parse_record
+from catalog.templates import parse
 from router.cli import status_of
+from router.commands.emit.producer import Producer, record_line
 from tests.conftest import Kafka, TopicFactory
+from tests.support.corpora import SHARED, shared_cases, shared_index
 from tests.support.router import RouterProcess
+from tests.support.samples import FOLDER
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker
-SHARED: Final = Path(__file__).resolve().parents[3] / "shared"
-INDEX: Final = SHARED / "cases" / "index.json"
-GROUP: Final = "/messagegroups/"
 SECONDS: Final = 300.0
-FLOOD: Final = "UK.Gov.Environment.EA.FloodMonitoring"
 NOW: Final = 1_767_323_045_000
 """2026-01-02T03:04:05Z"""
 Tree = dict[str, Any]
@@ -38,19 +40,78 @@ Outcome = tuple[str, str | None, str | None, Tree, Tree]
 """Sink, definition, reason, context, and attributes."""
 
 
-def feeders() -> dict[str, str]:
-    """Return the feeders of the corpora: the names of their cases, and their catalogs."""
-    index: dict[str, str] = json.loads(INDEX.read_text())
-    return {name: path for name, path in index.items() if "-feeders-" in name}
+@dataclass(frozen=True, slots=True)
+class World:
+    """Catalogs, records for Kafka that they know, and what changes: messages by group and id."""
+
+    catalogs: list[Path]
+    records: list[Tree]
+    offered: tuple[str, ...]
+    """Groups that come over Kafka beside those of the endpoints for it."""
+    dead: tuple[str, str]
+    """Only the old catalog has it."""
+    matched: tuple[str, str]
+    """Only the new catalog has it."""
+    renamed: tuple[tuple[str, str, str], ...]
+    """The same under another id: of these, one that another route takes."""
+    subject: tuple[str, str, str, str]
+    """One whose subject has another placeholder."""
 
 
-def merged(bootstrap: str, topic: str) -> Tree:
-    """Return one catalog of all feeders, whose messages for Kafka come by one endpoint."""
+def of_samples() -> World:
+    """Return what is made for samples: each definition that can be one of Kafka's."""
+    catalogs = [FOLDER / "market.xreg.json", FOLDER / "greenhouse.xreg.yaml"]
+    known, made = load(catalogs), []
+    for definition in known.definitions.values():
+        if definition.protocol not in (None, "KAFKA"):
+            continue
+        properties = (*definition.protocoloptions, *definition.envelopemetadata)
+        names = {name for prop in properties for name in parse(str(prop.value)).names}
+        for seed in range(20):
+            context = dict.fromkeys(names, f"v{seed}")
+            producer = Producer(known, definition.xid, protocol="KAFKA", context=context, seed=seed)
+            made.append(json.loads(record_line(producer.record())))
+    return World(
+        catalogs,
+        made,
+        ("/messagegroups/Market.Orders", "/messagegroups/Greenhouse"),
+        dead=("Market.ColdChain", "Market.ColdChain.DoorOpened"),
+        matched=("Market.Orders", "Market.Orders.Paid"),
+        renamed=(
+            ("Market.Orders", "Market.Orders.Collected", "Market.Orders.Fetched"),
+            ("Greenhouse", "Greenhouse.WindowStuck", "Greenhouse.Siren"),
+        ),
+        subject=("Market.Orders", "Market.Orders.Event", "orders/{order}", "orders/{number}"),
+    )
+
+
+def of_feeders() -> World:
+    """Return the feeders of the corpora, and the records of their cases that are one event each."""
+    feeders = [(name, path) for name, path in shared_index().items() if "-feeders-" in name]
+    cases = [case["record"] for name, _ in feeders for case in shared_cases(name)]
+    kafka = (each for each in cases if each["protocol"].upper().startswith("KAFKA"))
+    flood = "UK.Gov.Environment.EA.FloodMonitoring"
+    return World(
+        [path for _, path in feeders],
+        [each for each in kafka if "cloudevents-batch" not in json.dumps(each["native"]).lower()],
+        (),
+        dead=("gov.ca.water.cdec", "gov.ca.water.cdec.ReservoirReading"),
+        matched=("be.issep.airquality.Sensors", "be.issep.airquality.Observation"),
+        renamed=(
+            ("Billetto.Events", "Billetto.Events.Event", "Billetto.Events.Listing"),
+            ("ie.gov.opw.waterlevel", "ie.gov.opw.waterlevel.Station", "ie.gov.opw.waterlevel.Siren"),
+        ),
+        subject=(flood, f"{flood}.Station", "{station_reference}", "{gauge}"),
+    )
+
+
+def merged(world: World, bootstrap: str, topic: str) -> Tree:
+    """Return one catalog of all, whose messages for Kafka come by one endpoint."""
     groups: Tree = {}
     schemas: Tree = {}
-    offered: dict[str, None] = {}
-    for path in feeders().values():
-        tree = json.loads((SHARED / path).read_text())
+    offered = dict.fromkeys(world.offered)
+    for path in world.catalogs:
+        tree = parse_text(path.name, path.read_bytes()).tree
         groups.update(tree.get("messagegroups", {}))
         schemas.update(tree.get("schemagroups", {}))
         for endpoint in tree.get("endpoints", {}).values():
@@ -70,45 +131,29 @@ def messages(tree: Tree, group: str) -> Tree:
     return found
 
 
-def changed(old: Tree) -> Tree:
+def changed(world: World, old: Tree) -> Tree:
     """Change both catalogs in five ways, of which each concerns some records."""
     new = copy.deepcopy(old)
     # Newly matched, and newly a dead letter.
-    del messages(old, "gov.ca.water.cdec")["gov.ca.water.cdec.ReservoirReading"]
-    del messages(new, "be.issep.airquality.Sensors")["be.issep.airquality.Observation"]
+    del messages(old, world.matched[0])[world.matched[1]]
+    del messages(new, world.dead[0])[world.dead[1]]
     # Another definition; and one that another route takes.
-    for group, before, after in (
-        ("Billetto.Events", "Billetto.Events.Event", "Billetto.Events.Listing"),
-        ("ie.gov.opw.waterlevel", "ie.gov.opw.waterlevel.Station", "ie.gov.opw.waterlevel.Siren"),
-    ):
+    for group, before, after in world.renamed:
         known = messages(new, group)
         known[after] = known.pop(before)
         if "messageid" in known[after]:
             known[after]["messageid"] = after
     # Another context, and with it other events.
-    subject = messages(new, FLOOD)[f"{FLOOD}.Station"]["envelopemetadata"]["subject"]
-    assert subject["value"] == "{station_reference}"
-    subject["value"] = "{gauge}"
+    group, message, before, after = world.subject
+    subject = messages(new, group)[message]["envelopemetadata"]["subject"]
+    assert subject["value"] == before
+    subject["value"] = after
     return new
-
-
-def records(number: int) -> Iterator[Tree]:
-    """Yield so many records for Kafka of the cases of the feeders, again and again; each is one event."""
-    cases = [json.loads(line)["record"] for name in feeders() for line in _lines(name)]
-    kafka = (each for each in cases if each["protocol"].upper().startswith("KAFKA"))
-    mine = [each for each in kafka if "cloudevents-batch" not in json.dumps(each["native"]).lower()]
-    assert len(mine) > 500
-    yield from (mine[place % len(mine)] for place in range(number))
-
-
-def _lines(name: str) -> list[str]:
-    with gzip.open(SHARED / "cases" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        return list(lines)
 
 
 def produce(bootstrap: str, topic: str, sent: list[Tree]) -> None:
     """Send records in order, all of the same time."""
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "queue.buffering.max.messages": 1_000_000})
+    producer = KafkaProducer({"bootstrap.servers": bootstrap, "acks": "all", "queue.buffering.max.messages": 1_000_000})
     faults: list[Any] = []
     for record in sent:
         taken, value = parts(record["native"]), parse_record(json.dumps(record)).body
@@ -175,20 +220,29 @@ def kinds(before: Outcome, after: Outcome) -> Iterator[str]:
         yield "event"
 
 
-@pytest.mark.skipif(not INDEX.exists(), reason="the shared corpora are not beside the repository")
 @pytest.mark.parametrize(
-    "number", [pytest.param(1_500, id="1500"), pytest.param(20_000, id="20000", marks=pytest.mark.full)]
+    ("world_of", "number"),
+    [
+        pytest.param(of_samples, 1_500, id="samples"),
+        *(
+            pytest.param(of_feeders, number, id=f"feeders-{number}", marks=[pytest.mark.shared, *marks])
+            for number, marks in ((1_500, ()), (20_000, (pytest.mark.full,)))
+            if SHARED
+        ),
+    ],
 )
 def test_plan_and_shadow_tell_what_a_reload_then_does(
     kafka: Kafka,
     topic_factory: TopicFactory,
     router: RouterProcess,
     capsys: pytest.CaptureFixture[str],
+    world_of: Callable[[], World],
     number: int,
 ) -> None:
     topic, folder = topic_factory(retention_ms=-1), router.folder
-    old = merged(kafka.bootstrap, topic)
-    new = changed(old)
+    world = world_of()
+    old = merged(world, kafka.bootstrap, topic)
+    new = changed(world, old)
     (folder / "catalog.json").write_text(json.dumps(old))
     (folder / "next.json").write_text("{")
     paths = {name: {"type": "jsonl", "path": str(folder / name)} for name in ("events", "sirens", "dead")}
@@ -201,7 +255,7 @@ def test_plan_and_shadow_tell_what_a_reload_then_does(
             "start": "earliest",
         }
     )
-    sent = list(records(number))
+    sent = [world.records[place % len(world.records)] for place in range(number)]
     few = sent[:20]
     router.start()
 

@@ -1,11 +1,19 @@
-"""The table of what loading real catalogs gives: ``python -m tests.support.corpora [FOLDER]`` prints it as markdown.
+"""Real catalogs and the cases that belong to them, which are no part of the repository: where they are, and a table.
 
-One row a document, read alone: its definitions, its endpoints, and its errors and warnings by rule. Split-file trees
-are one document. The folder is by default that of the shared corpora beside the repository, else our own samples.
+They are in the folder ``shared`` beside the checkout, or where ``XROUTER_TEST_SHARED`` says; set to nothing, it hides
+them. Where they are not there, tests use the project's own samples. Tests that do more when they are there have the
+marker ``shared``, which ``tests/conftest.py`` gives to those that are run once for each document.
+
+``python -m tests.support.corpora [FOLDER]`` prints what loading the catalogs of a folder gives, as markdown: one row a
+document, read alone, with its definitions, its endpoints, and its errors and warnings by rule. Split-file trees are
+one document.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,14 +24,42 @@ from typing import Any, Final
 from catalog.errors import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
-from tests.support.samples import FOLDER
+from tests.support.samples import FOLDER, samples
 
-_SHARED: Final = Path(__file__).parents[3] / "shared" / "corpora"
-SHARED: Final = _SHARED.is_dir()
-CORPORA: Final = _SHARED if SHARED else FOLDER
+SHARED_VARIABLE: Final = "XROUTER_TEST_SHARED"
+
+
+def _shared() -> Path | None:
+    """Return the folder of what is shared, None where it is hidden or not there."""
+    given = os.environ.get(SHARED_VARIABLE)
+    if given == "":
+        return None
+    folder = Path(given).resolve() if given else Path(__file__).resolve().parents[3] / "shared"
+    if given and not folder.is_dir():
+        raise FileNotFoundError(f"{SHARED_VARIABLE} names {given}, which is no folder")
+    return folder if (folder / "corpora").is_dir() else None
+
+
+SHARED: Final = _shared()
+# A folder that is not there has no files: what looks for some finds none.
+CORPORA: Final = (SHARED or Path("/nowhere")) / "corpora"
 SUFFIXES: Final = (".json", ".yaml", ".yml", ".cereg")
 _COLLECTIONS: Final = {"messages", "definitions"}
 _HOLDERS: Final = {"messagegroups", "definitiongroups", "endpoints"}
+
+
+def shared_index() -> dict[str, Path]:
+    """Return the files of cases by name, with the catalog of each; none where they are not there."""
+    if SHARED is None:
+        return {}
+    named = json.loads((SHARED / "cases" / "index.json").read_text("utf-8"))
+    return {name: SHARED / path for name, path in named.items()}
+
+
+def shared_cases(name: str) -> list[dict[str, Any]]:
+    """Return the cases of a file."""
+    with gzip.open((SHARED or Path()) / "cases" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +76,22 @@ class Row:
         return Counter(each.rule for each in found if each.severity == severity)
 
 
-def documents(folder: Path = CORPORA) -> list[Path]:
-    """Return the documents of a folder; the parts of a split-file tree belong to its ``index.json``."""
+def documents(folder: Path | None = None) -> list[Path]:
+    """Return the documents of a folder, or of the corpora, else our samples.
+
+    The parts of a split-file tree belong to its ``index.json``.
+    """
+    if folder is None:
+        if SHARED is None:
+            return [each / "index.json" if each.is_dir() else each for each in samples()]
+        folder = CORPORA
     found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     trees = [path.parent for path in found if path.name == "index.json" and (path.parent / "schemagroups").is_dir()]
     return [path for path in found if not any(top in path.parents and path.parent != top for top in trees)]
 
 
-def rows(folder: Path = CORPORA) -> Iterator[Row]:
-    """Load every document of a folder, each alone and without network."""
+def rows(folder: Path | None = None) -> Iterator[Row]:
+    """Load every document, each alone and without network."""
     for path in documents(folder):
         try:
             yield Row(path, load([path]))
@@ -69,8 +112,9 @@ def declared(tree: Mapping[str, Any]) -> set[tuple[str, str]]:
     return found
 
 
-def table(folder: Path = CORPORA) -> str:
+def table(folder: Path | None = None) -> str:
     """Return the table as markdown, with a row of sums."""
+    top = folder or (CORPORA if SHARED else FOLDER)
     lines = ["| File | Definitions | Endpoints | Errors | Warnings |", "|---|---:|---:|---|---|"]
     errors: Counter[str] = Counter()
     warnings: Counter[str] = Counter()
@@ -82,7 +126,7 @@ def table(folder: Path = CORPORA) -> str:
         files, definitions = files + 1, definitions + len(known.definitions)
         endpoints += len(known.endpoints)
         told = (row.error or _told(row.counts("error")), _told(row.counts("warning")))
-        name = row.path.relative_to(folder)
+        name = row.path.relative_to(top)
         lines.append(f"| {name} | {len(known.definitions)} | {len(known.endpoints)} | {told[0]} | {told[1]} |")
     lines.append(f"| **{files} files** | {definitions} | {endpoints} | {_told(errors)} | {_told(warnings)} |")
     return "\n".join(lines)
@@ -93,4 +137,4 @@ def _told(counts: Mapping[str, int]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(table(Path(sys.argv[1]) if len(sys.argv) > 1 else CORPORA) + "\n")
+    sys.stdout.write(table(Path(sys.argv[1]) if len(sys.argv) > 1 else None) + "\n")

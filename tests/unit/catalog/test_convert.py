@@ -19,10 +19,9 @@ from catalog.explaining.provenance import explain
 from catalog.load import load
 from catalog.model import Catalog, Definition
 from catalog.schemas.registry import SchemaRegistry
+from tests.support.corpora import CORPORA
 from tests.support.samples import samples
 
-ROOT = Path(__file__).parents[3]
-CORPORA = ROOT.parent / "shared" / "corpora"
 DOCUMENTS = sorted(
     path for path in [*CORPORA.rglob("*"), *samples()] if path.is_file() and path.suffix in (".json", ".yaml", ".cereg")
 )

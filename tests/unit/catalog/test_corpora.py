@@ -14,6 +14,7 @@ from catalog.load import load
 from catalog.parsing.texts import parse_text
 from tests.support.corpora import Row, declared, documents, rows, table
 
+pytestmark = pytest.mark.shared
 NO_CATALOGS: Final = {
     "doc-store-data.json",
     "doc-store-model.json",

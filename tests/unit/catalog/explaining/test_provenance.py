@@ -15,11 +15,10 @@ from catalog.explaining.entities import MASK, entity_to_json, known_xids, masked
 from catalog.explaining.provenance import explain
 from catalog.load import load
 from catalog.parsing.texts import parse_text
+from tests.support.corpora import CORPORA
 from tests.support.examples import spread
 from tests.support.samples import samples
 
-ROOT = Path(__file__).parents[4]
-CORPORA = ROOT.parent / "shared" / "corpora"
 DOCUMENTS = sorted(
     path for path in [*CORPORA.rglob("*"), *samples()] if path.is_file() and path.suffix in (".json", ".yaml", ".cereg")
 )

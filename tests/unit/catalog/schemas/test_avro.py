@@ -376,6 +376,7 @@ def test_any_document_compiles_or_is_refused(document: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.shared
 def test_every_real_schema_compiles() -> None:
     count = 0
     for place, document in real_schemas("avro"):

@@ -62,5 +62,6 @@ def test_the_samples_have_many_typed_definitions() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.shared
 def test_corpora() -> None:
     assert sum(check(row.catalog) for row in rows() if row.catalog is not None) > (100 if SHARED else 10)

@@ -278,6 +278,7 @@ def test_any_json_gets_a_verdict(held: ProtobufValidator, value: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.shared
 def test_every_real_schema_compiles() -> None:
     texts = {document: place for place, document in real_schemas("proto")}
     for text, place in texts.items():

@@ -269,6 +269,7 @@ def test_any_bytes_get_a_verdict(body: bytes) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.shared
 def test_every_real_schema_compiles() -> None:
     texts = {document: place for place, document in real_schemas("xsd", "xmlschema")}
     for text, place in texts.items():

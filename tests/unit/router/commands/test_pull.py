@@ -13,11 +13,11 @@ import yaml
 
 from catalog.load import load
 from router.cli import status_of
+from tests.support.corpora import CORPORA
 from tests.support.registry import Registry
 from tests.support.web import Reply, Request, Web, serving
 
 ROOT = Path(__file__).resolve().parents[4]
-CORPORA = ROOT.parent / "shared" / "corpora"
 FEEDS = ("dwd", "gtfs", "jma-bosai-volcano", "wikimedia_osm_diffs")
 FILES = sorted(
     path

@@ -16,12 +16,12 @@ from catalog.load import load
 from catalog.model import Catalog, Definition
 from registry.http.access import Roles
 from router.cli import status_of
+from tests.support.corpora import CORPORA
 from tests.support.examples import spread
 from tests.support.registry_server import served
 
 ROOT = Path(__file__).resolve().parents[4]
 SAMPLES = ROOT / "catalog" / "samples"
-CORPORA = ROOT.parent / "shared" / "corpora"
 FEEDS = ("aisstream", "openaq", "nextbus", "dwd")
 FILES = sorted(
     path

@@ -14,6 +14,7 @@ import pytest
 from catalog.load import load
 from catalog.model import Catalog, Definition, Property
 from router.matching.records import RecordMatcher
+from tests.support.corpora import CORPORA
 from tests.support.examples import seeds
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
 from tests.support.reference import Reference
@@ -21,7 +22,6 @@ from tests.support.reference_mapping import POSITION
 
 ROOT = Path(__file__).resolve().parents[4]
 SAMPLES = sorted((ROOT / "catalog" / "samples").glob("*.xreg.*"))
-CORPORA = ROOT.parent / "shared" / "corpora"
 DOCUMENTS = sorted(p for p in CORPORA.rglob("*") if p.is_file() and ".xreg." in p.name) or SAMPLES
 UNTOLD = ("detail", "nearest")
 
@@ -102,12 +102,14 @@ def test_sample_catalogs(path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.shared
 def test_corpora() -> None:
     for path in DOCUMENTS[::4]:
         _over_document(path, 25)
 
 
 @pytest.mark.full
+@pytest.mark.shared
 @pytest.mark.timeout(1800)
 def test_corpora_in_full() -> None:
     each = 100_000 // len(DOCUMENTS) + 1
