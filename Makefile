@@ -45,9 +45,12 @@ install: $(STAMP) ## make .venv with the xrouter command in it
 
 $(STAMP): pyproject.toml $(LOCK_DEV)
 	@$(MAKE) --no-print-directory prerequisites
-	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r $(LOCK_DEV)
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@echo "1/3 a Python environment in $(VENV)"
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@echo "2/3 packages, half a gigabyte of them: minutes, of which PySpark takes the most"
+	@$(BIN)/python -m pip install --require-hashes -r $(LOCK_DEV)
+	@echo "3/3 the xrouter command: $(BIN)/xrouter"
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 check: install ## format, lint, types, quick unit tests and architecture tests

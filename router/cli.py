@@ -30,6 +30,7 @@ BROKEN_PIPE: Final = 1
 COMMANDS: Final = {
     "init": "router.commands.init.command:init",
     "run": "router.commands.run:run",
+    "wait": "router.commands.wait:wait",
     "gateway": "router.commands.gateway:gateway",
     "top": "router.commands.top.command:top",
     "tap": "router.commands.tap.command:tap",

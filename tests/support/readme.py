@@ -66,6 +66,23 @@ def block(text: str, name: str) -> str:
     return found.group(1)
 
 
+def consoles(text: str) -> list[tuple[list[str], list[str]]]:
+    """Return the blocks of commands: the commands, which may go over several lines, and the other lines shown."""
+    found = []
+    for body in re.findall(r"^```console\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        commands: list[str] = []
+        shown: list[str] = []
+        for line in body.splitlines():
+            if line.startswith("$ "):
+                commands.append(line.removeprefix("$ "))
+            elif not shown and commands and commands[-1].endswith("\\"):
+                commands[-1] += f"\n{line}"
+            else:
+                shown.append(line)
+        found.append((commands, shown))
+    return found
+
+
 def _between(text: str, name: str, content: str) -> str:
     begin, end = f"<!-- {name}: begin -->\n", f"\n<!-- {name}: end -->"
     before, _, rest = text.partition(begin)

@@ -15,6 +15,7 @@ import msgspec
 
 from router.errors import RouterError
 from router.settings import Settings
+from router.settings.model import MetricsSettings
 
 FORMAT: Final = 1
 SECONDS: Final = 5.0
@@ -201,17 +202,25 @@ def status_client(settings: Settings) -> Iterator[StatusClient]:
     Raises:
         RouterError: they do not say at which port.
     """
-    host, port = settings.metrics.host, settings.metrics.port
-    if not port:
-        raise RouterError("metrics.port is 0: each start takes another port", hint="set metrics.port to one of its own")
-    client = StatusClient(f"http://{_reached(host)}:{port}")
+    client = StatusClient(metrics_address(settings.metrics))
     try:
         yield client
     finally:
         client.close()
 
 
-def _reached(host: str) -> str:
+def metrics_address(metrics: MetricsSettings) -> str:
+    """Return the address of ``metrics`` as it is reached on this machine.
+
+    Raises:
+        RouterError: it says no port.
+    """
+    if not metrics.port:
+        raise RouterError("metrics.port is 0: each start takes another port", hint="set metrics.port to one of its own")
+    return f"http://{reached(metrics.host)}:{metrics.port}"
+
+
+def reached(host: str) -> str:
     """Return where something that listens at *host* is reached from here."""
     try:
         address = ipaddress.ip_address(host)
