@@ -57,6 +57,11 @@ class Shell:
         """Return what was shown so far."""
         return self.output.replace("\r\n", "\n").split("\n")
 
+    def events(self, number: int) -> list[dict[str, Any]]:
+        """Return the events among what is shown, once there are so many."""
+        wait_until(lambda: len(events(self.lines())) >= number, LIMIT, lambda: f"{number} in\n{self.output[-5000:]}")
+        return events(self.lines())
+
     def close(self) -> None:
         """Close the terminal, and wait until all that was started in it has ended."""
         started = below(self._process.pid)
@@ -119,7 +124,9 @@ def test_each_block_works_when_it_is_pasted_in_one_go(tmp_path: Path) -> None:
         **{name: value for name, value in os.environ.items() if name != "PROMPT_COMMAND"},
         **submit_options(),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        **{"TERM": "dumb", "PS1": "", "PS2": ""},
+        "TERM": "dumb",
+        "PS1": "",
+        "PS2": "",
         # The tests of other processes have the ports that it names.
         "XROUTER_HTTP__PORT": ports["8080"],
         "XREGISTRY_HTTP__PORT": ports["8090"],
@@ -136,10 +143,7 @@ def test_each_block_works_when_it_is_pasted_in_one_go(tmp_path: Path) -> None:
         with shell(tmp_path, environ) as opened:
             opened.paste(pasted)
             due = next((met.pop(command) for command in commands if command in met), [])
-            wait_until(
-                lambda: len(events(opened.lines())) >= len(due), LIMIT, lambda: f"{due} in\n{opened.output[-5000:]}"
-            )
-            found = events(opened.lines())
+            found = opened.events(len(due))
             for event, expected in zip(found, due, strict=True):
                 assert expected.items() <= event.items() and event["source"] == "/beds/7"
             lines = opened.lines()
