@@ -195,14 +195,15 @@ class RegistryService:
         before = Answerer(work.reader, model, work.registry, request)
         if request.matches is not None:
             _check_condition(request.matches, place, before)
+        writer = Writer(work, model, options)
+        names: Any = None
         if isinstance(place, str):
-            model = self._configure(work, model, place, request, options)
-            names: Any = None
+            self._configure(writer, place, request)
         else:
-            model = self._remodelled(work, model, place, request, options)
-            writer = Writer(work, model, options)
+            self._remodel(writer, place, request)
             names = Operation(writer, place, request).run()
-            writer.finish()
+        writer.finish()
+        model = writer.model
         self._authorize(work, request)
         work.flush()
         findings: tuple[Mapping[str, str], ...] = ()
@@ -237,30 +238,28 @@ class RegistryService:
             if not request.may_write(group):
                 raise Refusal("forbidden", group, error_detail=f"these credentials may not write to {group}")
 
-    def _configure(self, work: Work, model: Model, name: str, request: Request, options: Options) -> Model:
+    def _configure(self, writer: Writer, name: str, request: Request) -> None:
         if request.body is ABSENT:
             raise Refusal("missing_body", request.path)
-        writer = Writer(work, model, options)
         if name == "capabilities":
             if not isinstance(request.body, Mapping):
                 raise Refusal("capability_error", "/capabilities", error_detail="they need to be an object")
-            _choose(work, request.body, request)
+            _choose(writer.work, request.body, request)
         else:
-            model = change_model(work, request.body, options)
-        writer.touch(work.registry)
-        return model
+            change_model(writer, request.body)
+            writer.write_registry({}, patch=True)
+        writer.touch(writer.work.registry)
 
-    def _remodelled(self, work: Work, model: Model, place: Place, request: Request, options: Options) -> Model:
+    def _remodel(self, writer: Writer, place: Place, request: Request) -> None:
         """Take capabilities and model source first, where a write to the registry has them."""
-        body = request.body
+        body, ignore = request.body, writer.options.ignore
         if place.kind != "registry" or request.verb == "add" or not isinstance(body, Mapping):
-            return model
-        if "capabilities" in body and "capabilities" not in options.ignore:
-            _choose(work, body["capabilities"], request)
-        if "modelsource" in body and "modelsource" not in options.ignore:
-            same = body["modelsource"] == work.registry.modelsource
-            return model if same else change_model(work, body["modelsource"], options)
-        return model
+            return
+        if "capabilities" in body and "capabilities" not in ignore:
+            _choose(writer.work, body["capabilities"], request)
+        source = body.get("modelsource", writer.work.registry.modelsource)
+        if "modelsource" not in ignore and source != writer.work.registry.modelsource:
+            change_model(writer, source)
 
     def _shown(self, work: Work, model: Model, place: Place | str, request: Request, names: Any) -> Answer:
         answerer = Answerer(work.reader, model, work.registry, request)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from registry.core.constraints import constraints_of, value_at
 from registry.core.creating import Creator
 from registry.core.documents import Given
 from registry.core.merging import as_object, compare_epoch, compare_id, merged, set_times
@@ -282,6 +283,7 @@ class Writer(Creator):
             for each in self.work.versions_of(resource).values():
                 self.work.drop_version(each)
         self.pending.pop(place.xid, None)
+        self.pend(place, resource)
         resource.xref, resource.defaultversionid, resource.sticky, resource.attributes = target, None, False, {}
         self.touch(resource)
         return resource
@@ -309,18 +311,23 @@ class Writer(Creator):
             raise Refusal("extra_xref_attribute", place.xid, name="versions", singular=place.resource.singular)
 
     def _recheck_constraints(self, group: Group, kind: GroupType) -> None:
-        """Settle all resources again whose attributes must equal one of the group that has changed."""
+        """Settle resources again that are constrained otherwise since the group has changed."""
         before = self.work.groups.before.get(group.xid)
+        now, was = constraints_of(kind, group), constraints_of(kind, before)
         if before is None:
             return
-        for each in kind.constraints:
-            path = each.equals.split(".")[0]
-            if path and before.attributes.get(path) != group.attributes.get(path):
-                place = Place("resources", kind, group.id, kind.resources[each.resources])
-                for resource in list(self.work.reader.resources(place.xid)):
-                    known = self.work.resource(resource.xid)
-                    if known is not None and known.xref is None:
-                        self.pend(place.child(resource.id), known)
+        kinds = {each.resources for each in set(now) - set(was)}
+        kinds |= {
+            each.resources
+            for each in now
+            if each.equals and value_at(before.attributes, each.equals) != value_at(group.attributes, each.equals)
+        }
+        for name in kinds:
+            place = Place("resources", kind, group.id, kind.resources[name])
+            for resource in list(self.work.reader.resources(place.xid)):
+                known = self.work.resource(resource.xid)
+                if known is not None:
+                    self.pend(place.child(resource.id), known)
 
 
 def _text_id(given: object, place: Place) -> str | None:

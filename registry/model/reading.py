@@ -80,7 +80,7 @@ def _group(plural: str, source: Mapping[str, Any], resources: Mapping[tuple[str,
     attributes = _overlaid(
         specified.of_group(singular, own), _attributes(source.get("attributes"), f"{plural}.attributes"), plural
     )
-    constraints = tuple(_constraints(plural, source.get("constraints") or {}, own, attributes))
+    constraints = tuple(read_constraints(plural, source.get("constraints") or {}, own, attributes))
     return GroupType(plural, singular, attributes, own, constraints, _said(source))
 
 
@@ -135,22 +135,35 @@ def _typemap(given: object, where: str) -> dict[str, str]:
     return typemap
 
 
-def _constraints(
-    plural: str, given: object, resources: Mapping[str, ResourceType], attributes: Mapping[str, Attribute]
+def read_constraints(
+    where: str, given: object, resources: Mapping[str, ResourceType], attributes: Mapping[str, Attribute]
 ) -> Iterator[Constraint]:
-    for key, rule in _object(given, f"{plural}.constraints").items():
+    """Read the constraints of a type of groups, or those of one group; *attributes* are the group's.
+
+    Raises:
+        Refusal: ``model_error``: one names no attribute that it could constrain, or has a value that is not allowed.
+    """
+    for key, rule in _object(given, f"{where}.constraints").items():
+        place = f"{where}.constraints: {key}"
+        rule = _object(rule, place)
+        _known(rule, frozenset(("default", "enum", "equals")), place)
         name, _, path = key.partition(".")
-        _known(_object(rule, key), frozenset(("default", "enum", "equals")), key)
         target = resources.get(name)
         attribute = at_path(target.attributes, path) if target is not None else None
         if attribute is None or not attribute.scalar:
-            raise _error(f"{plural}.constraints: {key} is no scalar attribute of its resources")
+            raise _error(f"{place} does not name a scalar attribute of its resources, as RESOURCES.PATH")
         equals = rule.get("equals") or ""
-        other = at_path(attributes, equals) if equals else None
+        other = at_path(attributes, equals) if isinstance(equals, str) and equals else None
         if equals and (other is None or other.type != attribute.type):
-            raise _error(f"{plural}.constraints: {equals} is no attribute of the group that {key} could equal")
-        enum = tuple(_array(rule.get("enum") or [], key))
-        yield Constraint(name, path, rule.get("default"), enum, equals)
+            raise _error(f"{place} equals {equals}, which is not an attribute of the group of the same type")
+        enum, default = tuple(_array(rule.get("enum") or [], place)), rule.get("default")
+        for value in enum if default is None else (*enum, default):
+            if why := fault_of(value, attribute):
+                raise _error(f"{place}: {value!r} {why}")
+        first = attribute.default if default is None else default
+        if enum and first is not None and first not in enum:
+            raise _error(f"{place}: the default {first!r} is not among its values")
+        yield Constraint(name, path, default, enum, equals)
 
 
 def at_path(attributes: Mapping[str, Attribute], path: str) -> Attribute | None:

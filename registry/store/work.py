@@ -72,6 +72,13 @@ class Work:
         known = self.resources.now
         return known[xid] if xid in known else self.resources.met(xid, self.reader.resource(xid))
 
+    def referring(self, xid: str) -> list[Resource]:
+        """Return the resources whose ``xref`` is *xid*, as they are now."""
+        kept = (self.resource(each.xid) for each in self.reader.referring(xid))
+        changed = (self.resources.now[each] for each in self.resources.touched)
+        there = {each.xid: each for each in (*kept, *changed) if each is not None and each.xref == xid}
+        return list(there.values())
+
     def expect(self, xids: Sequence[str]) -> None:
         """Fetch resources, with their versions, that will be looked up: many at once are quicker than one by one."""
         wanted = [xid for xid in xids if xid not in self.resources.now]
