@@ -193,8 +193,7 @@ class RegistryService:
         options = _options(request, place, ignorable(request, work.registry.capabilities))
         self._permit(place, request)
         before = Answerer(work.reader, model, work.registry, request)
-        if request.matches is not None:
-            _check_condition(request.matches, place, before)
+        _check_conditions(request, place, before)
         writer = Writer(work, model, options)
         names: Any = None
         if isinstance(place, str):
@@ -296,13 +295,15 @@ def _choose(work: Work, given: object, request: Request) -> None:
     registry.capabilities = chosen_of(given, registry.capabilities, patch=request.verb == "patch")
 
 
-def _check_condition(matches: tuple[str, ...], place: Place | str, answerer: Answerer) -> None:
-    """Compare ``If-Match`` with what is there; a collection always is, and has no tag."""
+def _check_conditions(request: Request, place: Place | str, answerer: Answerer) -> None:
+    """Compare ``If-Match`` and ``If-None-Match`` with what is there; a collection always is, and has no tag."""
+    if request.matches is None and not request.known:
+        return
     if isinstance(place, str):
-        tag = answerer.configured(place).etag
+        tags = {"*", answerer.configured(place).etag}
     else:
-        tag = "*" if place.is_collection else answerer.etag(place)
-    if not tag or not {"*", tag} & set(matches):
+        tags = {"*"} if place.is_collection else answerer.tags(place)
+    if (request.matches is not None and not tags & set(request.matches)) or tags & set(request.known):
         raise Refusal("precondition_failed", f"/{place}" if isinstance(place, str) else place.xid)
 
 

@@ -270,6 +270,8 @@ class Writer(Creator):
         """Make a resource a reference to another; nothing of its own is left."""
         kind = place.resource
         target = target_of(self.model, xref, place, place.xid)
+        if "id" not in self.options.ignore:
+            compare_id(meta, kind.singular, place.rid, f"{place.xid}/meta")
         allowed = {f"{kind.singular}id", "meta", *_SHOWN_OF_XREF}
         extra = [name for name, value in body.items() if name not in allowed and value is not None]
         allowed = {f"{kind.singular}id", "xref", "epoch", *_SHOWN_OF_XREF}

@@ -25,6 +25,7 @@ VERBS: Final[dict[str, Verb]] = {
     "DELETE": "delete",
 }
 DETAILS: Final = "$details"
+FORM: Final = "application/x-www-form-urlencoded"
 MAX_SEGMENTS: Final = 8
 _ONE: Final = ("sort", "epoch", "setdefaultversionid", "specversion", "limit", "cursor")
 
@@ -117,7 +118,7 @@ def request_of(
         given.details,
         tree,
         document,
-        _media(head) or "application/json",
+        _media(head, body) or "application/json",
         min(given.limit or pages.usual, pages.most),
         given.cursor,
         writer.name,
@@ -133,7 +134,7 @@ def request_of(
 def _document(head: Head, body: bytes, place: Any, path: str) -> tuple[dict[str, Any], Given]:
     kind = place.resource
     attributes = headers.given(head.headers, kind, path)
-    attributes["contenttype"] = _media(head)
+    attributes["contenttype"] = _media(head, body)
     url = kind.document_names[2]
     if attributes.get(url) is None:
         attributes[url] = None
@@ -211,9 +212,17 @@ def decoded(text: bytes, path: str) -> str:
     return part
 
 
-def _media(head: Head) -> str | None:
+def _media(head: Head, body: bytes) -> str | None:
+    """Return the content type of a body; of what a form claims to be, as ``curl -d`` does, JSON or none."""
     value = head.header(b"content-type")
-    return None if value is None else value.decode("latin-1").strip()
+    media = None if value is None else value.decode("latin-1").strip()
+    if media is None or media.partition(";")[0].strip().lower() != FORM:
+        return media
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return "application/json"
 
 
 def tags(value: bytes | None) -> tuple[str, ...] | None:
