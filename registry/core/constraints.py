@@ -16,6 +16,7 @@ from registry.model.reading import read_constraints
 from registry.model.types import Constraint, GroupType
 from registry.store.entities import Group, Version
 
+
 def constraints_of(kind: GroupType, group: Group | None) -> tuple[Constraint, ...]:
     """Return all that a group asks of its resources: the constraints of its type, narrowed by its own.
 

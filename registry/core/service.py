@@ -26,7 +26,7 @@ from registry.core.tagging import shows_more, tag_of, tag_of_body
 from registry.core.writing import Writer
 from registry.errors import Refusal
 from registry.model.domains import model_source
-from registry.model.moments import now
+from registry.model.moments import later, now
 from registry.model.reading import read_model
 from registry.model.types import Model
 from registry.store.engine import Database
@@ -190,7 +190,8 @@ class RegistryService:
     def _write(self, work: Work, request: Request) -> Answer:
         model = self.model_of(work.registry)
         place = self._place(model, request)
-        options = _options(request, place, ignorable(request, work.registry.capabilities))
+        moment = later(now(), work.reader.last_moment())
+        options = _options(request, place, ignorable(request, work.registry.capabilities), moment)
         self._permit(place, request)
         before = Answerer(work.reader, model, work.registry, request)
         _check_conditions(request, place, before)
@@ -312,7 +313,7 @@ def kind_of(place: Place | str) -> str:
     return place if isinstance(place, str) else place.kind
 
 
-def _options(request: Request, place: Place | str, known: Sequence[str]) -> Options:
+def _options(request: Request, place: Place | str, known: Sequence[str], moment: str) -> Options:
     flags = request.flags
     ignore: set[str] = set()
     for each in flags.ignore:
@@ -326,7 +327,7 @@ def _options(request: Request, place: Place | str, known: Sequence[str]) -> Opti
                 raise Refusal("bad_ignore", request.path, value=value, error_detail="it is not known")
     if flags.setdefaultversionid is not None:
         _check_default(flags.setdefaultversionid, request, place)
-    return Options(now(), frozenset(ignore), flags.setdefaultversionid, request.contenttype, request.administrator)
+    return Options(moment, frozenset(ignore), flags.setdefaultversionid, request.contenttype, request.administrator)
 
 
 def _check_default(value: str, request: Request, place: Place | str) -> None:

@@ -157,6 +157,9 @@ class Writer(Creator):
         resource = self.work.resource(place.xid) or self.new_resource(place, self._owner(place))
         self.writable(resource, root=True)
         self._no_xref(resource, place)
+        for name in ("meta", "versions"):
+            if body.get(name):  # a POST writes one version, and cannot do what they ask
+                raise Refusal("unknown_attribute", place.xid, name=name)
         ignored = "id" in self.options.ignore
         if not ignored:
             compare_id(body, place.resource.singular, place.rid, place.xid)

@@ -10,6 +10,8 @@ from urllib.parse import unquote_plus, unquote_to_bytes
 import msgspec
 
 from bindings.http.request import Head
+from catalog.errors import DocumentError
+from catalog.parsing.texts import parse_text
 from registry.core.documents import Given
 from registry.core.places import Place
 from registry.core.requests import ABSENT, Flags, Request, Verb
@@ -27,6 +29,8 @@ VERBS: Final[dict[str, Verb]] = {
 DETAILS: Final = "$details"
 FORM: Final = "application/x-www-form-urlencoded"
 MAX_SEGMENTS: Final = 8
+MAX_REPEATED: Final = 20
+"""Repeated keys of one body that are reported."""
 _ONE: Final = ("sort", "epoch", "setdefaultversionid", "specversion", "limit", "cursor")
 
 
@@ -165,6 +169,17 @@ def tree_of(body: bytes, path: str) -> Any:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal("parsing_data", path, error_detail=str(error)) from None
+
+
+def repeated_keys(body: bytes) -> tuple[dict[str, str], ...]:
+    """Return findings about keys that occur twice in one object of a JSON body: the last value counts."""
+    try:
+        places = parse_text("", body).duplicates[:MAX_REPEATED]
+    except DocumentError:
+        return ()  # its own error says more
+    message, hint = "the key occurs twice; the last value counts", "remove one of them"
+    found = {"severity": "warning", "rule": "duplicate-key", "message": message, "hint": hint}
+    return tuple({**found, "place": each.pointer} for each in places)
 
 
 def query_of(text: bytes) -> dict[str, list[str]]:

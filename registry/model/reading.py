@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from registry.errors import Refusal
 from registry.model import specified
-from registry.model.attributes import ANYTHING, SCALARS, TARGETED, TYPES, Attribute
+from registry.model.attributes import ANYTHING, SCALARS, TARGETED, TYPES, Attribute, all_written
 from registry.model.types import Constraint, GroupType, Model, ResourceType
 from registry.model.values import fault_of
 
@@ -51,6 +51,7 @@ def read_model(source: object) -> Model:
     """
     tree = _object(source, "the model")
     _known(tree, _OF_MODEL, "the model")
+    _check_labels(tree, "the model")
     groups_source = _object(tree.get("groups") or {}, "groups")
     resources = _all_resources(groups_source)
     groups = {plural: _group(plural, _object(each, plural), resources) for plural, each in groups_source.items()}
@@ -81,7 +82,7 @@ def _group(plural: str, source: Mapping[str, Any], resources: Mapping[tuple[str,
         specified.of_group(singular, own), _attributes(source.get("attributes"), f"{plural}.attributes"), plural
     )
     constraints = tuple(read_constraints(plural, source.get("constraints") or {}, own, attributes))
-    return GroupType(plural, singular, attributes, own, constraints, _said(source))
+    return GroupType(plural, singular, attributes, own, constraints, _said(source, plural))
 
 
 def _imported(plural: str, reference: object, resources: Mapping[tuple[str, str], ResourceType]) -> ResourceType:
@@ -107,8 +108,9 @@ def _resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceTyp
         raise _error(f"{where}.singleversionroot needs to be true with versionmode {mode}")
     if given.get("validatecompatibility") and not given.get("validateformat"):
         raise _error(f"{where}.validateformat needs to be true with validatecompatibility")
-    if source.get("resourceattributes"):
-        raise _error(f"{where}.resourceattributes are the server's own")
+    own = specified.of_resource(singular)
+    if source.get("resourceattributes") not in (None, {}, all_written(own)):
+        raise _error(f"{where}.resourceattributes are the server's own, and not those that it shows")
     versions = specified.of_version(singular, hasdocument=given.get("hasdocument", True))
     return ResourceType(
         plural,
@@ -118,11 +120,11 @@ def _resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceTyp
         _overlaid(
             specified.of_meta(singular), _attributes(source.get("metaattributes"), f"{where}.metaattributes"), where
         ),
-        specified.of_resource(singular),
+        own,
         maxversions=maxversions,
         versionmode=mode,
         typemap=_typemap(source.get("typemap") or {}, where),
-        said=_said(source),
+        said=_said(source, where),
         **given,
     )
 
@@ -271,13 +273,14 @@ def _ifvalues(source: Mapping[str, Any], where: str, depth: int) -> dict[str, di
 def _check(attribute: Attribute, where: str) -> None:
     if attribute.name == ANYTHING and (attribute.required or attribute.readonly or attribute.ifvalues):
         raise _error(f"{where} stands for any name, so it is neither required nor readonly and has no ifvalues")
-    if (attribute.enum or attribute.ifvalues) and not attribute.scalar and attribute.type != "array":
-        raise _error(f"{where}: enum and ifvalues are for scalars")
+    of_enum = attribute.item or attribute
+    if (attribute.enum and not of_enum.scalar) or (attribute.ifvalues and not attribute.scalar):
+        raise _error(f"{where}: ifvalues are for scalars, enum for scalars and for arrays and maps of scalars")
     if attribute.matchversions and not attribute.scalar:
         raise _error(f"{where}: matchversions is for scalars")
-    for value in attribute.enum if attribute.scalar else ():
-        if fault_of(value, attribute):
-            raise _error(f"{where}.enum: {value!r} is no {attribute.type}")
+    for value in attribute.enum:
+        if fault_of(value, of_enum):
+            raise _error(f"{where}.enum: {value!r} is not of type {of_enum.type}")
     if attribute.default is None:
         return
     if attribute.type not in SCALARS:
@@ -302,8 +305,15 @@ def _check_names(names: list[str], what: str) -> None:
         raise _error(f"{what} share the name {twice[0]}")
 
 
-def _said(source: Mapping[str, Any]) -> dict[str, Any]:
+def _said(source: Mapping[str, Any], where: str) -> dict[str, Any]:
+    _check_labels(source, where)
     return {name: source[name] for name in _SAID if source.get(name) is not None}
+
+
+def _check_labels(source: Mapping[str, Any], where: str) -> None:
+    for key, value in _object(source.get("labels") or {}, f"{where}.labels").items():
+        if not key or not isinstance(value, str):
+            raise _error(f"{where}.labels: {key!r} needs to be a text that is not empty, and its value a text")
 
 
 def _known(source: Mapping[str, Any], names: frozenset[str], where: str) -> None:

@@ -55,6 +55,11 @@ class Reader:
             return int(row[0]), str(row[1])
         return 0, str(self.connection.execute(select(REGISTRY.c.createdat)).scalar() or "")
 
+    def last_moment(self) -> str:
+        """Return the time of the last entry of history, '' before the first: times never go back with the clock."""
+        query = select(HISTORY.c.at).order_by(HISTORY.c.number.desc()).limit(1)
+        return str(self.connection.execute(query).scalar() or "")
+
     def group(self, xid: str) -> Group | None:
         """Return a group."""
         row = self.connection.execute(select(GROUPS).where(GROUPS.c.xid == xid)).first()
