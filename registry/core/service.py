@@ -36,6 +36,8 @@ from registry.store.work import Work, create_registry
 
 _logger = logging.getLogger(__name__)
 _MODELS: Final = 4
+Change = tuple[int, str]
+"""Number and interaction of a change of the registry."""
 METHODS: Final[Mapping[str, tuple[str, ...]]] = {
     "registry": ("read", "replace", "patch", "add"),
     "groups": ("read", "patch", "add", "delete"),
@@ -101,6 +103,7 @@ class RegistryService:
         self._linter = linter
         self._describe = describe
         self._models: dict[bytes, Model] = {}
+        self._current: tuple[Change, Registry, Model] | None = None
 
     def prepare(self, registryid: str) -> bool:
         """Make the registry in a database that has none, and tell whether that was so.
@@ -137,9 +140,8 @@ class RegistryService:
             work = Work(connection)
             return self._write(work, counting(request, work.registry.capabilities))
         reader = Reader(connection)
-        registry = registry_of(reader)
+        registry, model = self._present(reader)
         request = counting(request, registry.capabilities)
-        model = self.model_of(registry)
         place = self._place(model, request)
         tag = tag_of(reader, request) if shows_more(place, request.flags) else ""
         if tag and tag in request.known:
@@ -155,8 +157,8 @@ class RegistryService:
     def group_types(self) -> set[str]:
         """Return the plural names of all types of groups."""
         with self._database.reading() as connection:
-            registry = registry_of(Reader(connection))
-        return set(self.model_of(registry).groups)
+            _, model = self._present(Reader(connection))
+        return set(model.groups)
 
     def find(self, segments: tuple[str, ...], path: str) -> Place | str:
         """Return the place at a path, or the name of what is configured there.
@@ -167,8 +169,21 @@ class RegistryService:
         if len(segments) == 1 and segments[0] in CONFIGURED:
             return segments[0]
         with self._database.reading() as connection:
-            registry = registry_of(Reader(connection))
-        return place_of(self.model_of(registry), segments, path)
+            _, model = self._present(Reader(connection))
+        return place_of(model, segments, path)
+
+    def change(self) -> Change:
+        """Return the last change of the registry; while it is the same, so are all answers to readers."""
+        with self._database.reading() as connection:
+            return Reader(connection).last_change()
+
+    def _present(self, reader: Reader) -> tuple[Registry, Model]:
+        """Return the registry itself, for reading alone, and its model; both are kept until something changes."""
+        change, kept = reader.last_change(), self._current
+        if kept is None or kept[0] != change:
+            registry = registry_of(reader)
+            kept = self._current = change, registry, self.model_of(registry)
+        return kept[1], kept[2]
 
     def model_of(self, registry: Registry) -> Model:
         """Return the compiled model of a registry; each source is compiled once."""
