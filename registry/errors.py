@@ -95,6 +95,7 @@ TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "findings": (400, '"<subject>" would make a catalog with errors: <error_detail>.'),
     "forbidden": (403, "<error_detail>."),
     "precondition_failed": (412, 'The condition of the request does not hold for "<subject>".'),
+    "storage_full": (507, "The registry cannot write: its disk is full. Nothing has changed; try again later."),
     "rate_limited": (429, "There were too many writes; try again in <seconds> s."),
     "unauthorized": (401, "<error_detail>."),
 }
@@ -102,7 +103,7 @@ _OF_HTTP: Final = frozenset(
     ("api_not_found", "details_required", "extra_xregistry_header", "header_error", "missing_body", "missing_versions")
 )
 _OF_OURS: Final = frozenset(
-    ("conflict", "findings", "forbidden", "precondition_failed", "rate_limited", "unauthorized")
+    ("conflict", "findings", "forbidden", "precondition_failed", "rate_limited", "storage_full", "unauthorized")
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from catalog.parsing.pointers import as_pointer
 from registry.core.capabilities import capabilities_of, offered
 from registry.core.filters import NOTHING, read_filters
 from registry.core.inlining import ALL, Inline, read_inline
@@ -36,6 +37,7 @@ class Answerer:
 
     def configured(self, name: str) -> Answer:
         """Answer for a path of :data:`CONFIGURED` but OPENAPI."""
+        check_specversion(self._request.flags, self._request.path)
         if name != EXPORT:
             bodies: Mapping[str, Mapping[str, Any]] = {
                 "capabilities": capabilities_of(self._registry.capabilities),
@@ -100,16 +102,19 @@ class Answerer:
     def entities(self, place: Place, names: Sequence[str]) -> Mapping[str, Any]:
         """Show those entities of a collection that a request has processed."""
         view = self.view(place)
-        return Viewer(self._reader, self._model, view).entities(place, names, view.inline)
+        alone = self._request.segments == tuple(place.xid.split("/")[1:])
+        pointer = "" if alone else as_pointer([place.xid.rpartition("/")[2]])  # one of several collections
+        return Viewer(self._reader, self._model, view).entities(place, names, view.inline, pointer)
 
-    def etag(self, place: Place) -> str:
-        """Return the ETag of an entity, '' when there is none."""
+    def tags(self, place: Place) -> set[str]:
+        """Return what conditions of a write may name of an entity: ``*`` and its ETag; nothing when it is not there."""
         try:
             plain = View(self._request.base)
             request = replace(self._request, flags=Flags(), details=True)
-            return Answerer(self._reader, self._model, self._registry, request).entity(place, plain).etag
+            etag = Answerer(self._reader, self._model, self._registry, request).entity(place, plain).etag
         except Refusal:
-            return ""
+            return set()
+        return {"*", etag} - {""}
 
     def _show_registry(self, place: Place, viewer: Viewer, view: View) -> Answer | None:
         shown = viewer.registry(self._registry, capabilities_of(self._registry.capabilities))
@@ -193,10 +198,19 @@ def check_flags(flags: Flags, place: Place, path: str) -> None:
     Raises:
         Refusal: ``bad_flag``, ``unsupported_specversion``.
     """
-    if flags.specversion is not None and flags.specversion.lower() != SPECVERSION:
-        raise Refusal("unsupported_specversion", path, specversion=flags.specversion, list=SPECVERSION)
+    check_specversion(flags, path)
     if flags.collections and place.kind not in ("registry", "group"):
         raise Refusal("bad_flag", path, flag="collections")
+
+
+def check_specversion(flags: Flags, path: str) -> None:
+    """Make sure that the version that a request asks for is the one that is spoken here.
+
+    Raises:
+        Refusal: ``unsupported_specversion``.
+    """
+    if flags.specversion is not None and flags.specversion.lower() != SPECVERSION:
+        raise Refusal("unsupported_specversion", path, specversion=flags.specversion, list=SPECVERSION)
 
 
 def _check_cursor(request: Request, *, number: bool) -> None:

@@ -40,7 +40,6 @@ CAPABILITIES: Final[Mapping[str, Any]] = {
     "flags": list(FLAGS),
     "formats": list(FORMATS),
     "ignores": list(IGNORABLE),
-    "mutable": list(_MUTABLE),
     "pagination": True,
     "shortself": False,
     "specversions": [SPECVERSION],

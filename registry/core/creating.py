@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from registry.core.constraints import constraints_of, filled
 from registry.core.documents import Given, given_document
 from registry.core.merging import Options, as_object, compare_epoch, compare_id, merged, set_times
 from registry.core.places import Place, check_id
@@ -76,9 +77,7 @@ class Creator:
         own = {name: value for name, value in body.items() if name not in kind.resource}
         values = merged(version.attributes, own, kind.attributes, patch=patch)
         given = document or given_document(kind, body, values, version.xid, patch=patch, media=self.options.contenttype)
-        for each in place.group.constraints:
-            if each.resources == kind.plural and each.default is not None and "." not in each.path:
-                values.setdefault(each.path, each.default)
+        values = filled(constraints_of(place.group, self.work.group(place.owner.xid)), kind.plural, values)
         version.attributes = settled(version.xid, values, kind.attributes)
         if given is not None:
             self.work.set_document(version, given.body)
@@ -111,6 +110,7 @@ class Creator:
         self.touch(group)
         self.work.expect([place.xid])
         resource = Resource(parent, place.rid, 0, self.options.now, self.options.now)
+        resource.sticky = bool(place.resource.meta["defaultversionsticky"].default)
         self.bump(resource)
         self.work.resources.put(resource)
         return resource

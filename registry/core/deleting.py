@@ -46,6 +46,7 @@ class Deleter:
             if given.get("epoch") is not None and not (given.get("meta") or {}).get("epoch"):
                 raise Refusal("misplaced_epoch", place.xid)
             given = as_object(given.get("meta") or {}, place.xid)
+            compare_id(given, _singular(place), entity.id, f"{place.xid}/meta")
         compare_epoch(given, entity, place.xid, self._options)
 
     def _drop(self, place: Place, entity: Entity, *, root: bool) -> None:

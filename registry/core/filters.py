@@ -132,6 +132,8 @@ def _expression(text: str, path: str) -> Expression:
         value = None
         if sign in ("<", "<=", ">", ">="):
             raise _bad(path, text, "null is neither less nor more than anything")
+    if value is not None and sign in ("<", "<=", ">", ">=") and len(_pieces(value)) > 1:
+        raise _bad(path, text, r"a wildcard is for =, != and <> alone; write \* for the character")
     return Expression(parts, sign, value)
 
 

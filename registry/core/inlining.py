@@ -48,7 +48,7 @@ def _check(names: Sequence[str], text: str, model: Model, place: Place, path: st
     at: Place | None = place
     for index, name in enumerate(names):
         last = index == len(names) - 1
-        if name == "*" and last:
+        if name == "*" and last and at is not None:
             return
         if at is None:
             raise Refusal("bad_inline", path, value=text, error_detail=f"there is nothing below {names[index - 1]}")

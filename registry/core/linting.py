@@ -20,9 +20,10 @@ from catalog.errors import DocumentError
 from catalog.findings import Findings
 from catalog.load import build
 from catalog.model import Finding
-from registry.core.inlining import ALL, NONE
+from catalog.parsing.pointers import unescaped
+from registry.core.inlining import ALL, NONE, Inline
 from registry.core.places import Place, place_of
-from registry.core.resolving import shown_resources
+from registry.core.resolving import Shown, shown_resources
 from registry.core.views import View, Viewer
 from registry.errors import Refusal
 from registry.model.types import Model
@@ -35,6 +36,7 @@ _NAMES: Final = frozenset(
     ("basemessage", "basemessageuri", "basemessageurl", "dataschemauri", "dataschemaxid", "messagegroups")
 )
 _FILE: Final = "registry"
+_META: Final[Inline] = {"meta": {}}
 
 
 class Linter:
@@ -84,6 +86,10 @@ class _Tree:
         self._model = model
         self._viewer = Viewer(work.reader, model, View("", doc=True, max_answer=sys.maxsize))
         self._left = MAX_REFERRED
+        self._versions: dict[str, set[str]] = {}
+        for xid in work.versions.touched:
+            owner, _, name = xid.rsplit("/", 2)
+            self._versions.setdefault(owner, set()).add(name)
         self._waiting = sorted(touched)
         self._seen = set(self._waiting)
         while self._waiting:
@@ -99,12 +105,22 @@ class _Tree:
         elif place.kind == "resource":
             group = self._group(place.owner)
             shown = next(iter(shown_resources(self._work.reader, place, "", place.rid)), None)
-            entity = shown and self._viewer.resource(place, shown, ALL, None, xid)
-            if group is not None and entity:
+            entity = shown and self._viewer.resource(place, shown, _META, None, xid)
+            if group is not None and shown and entity:
+                if "versionsurl" in entity:
+                    entity["versions"] = self._shown_versions(place, shown)
                 # Views hold finished text where they nest.
                 tree = msgspec.json.decode(msgspec.json.encode(entity))
                 group.setdefault(place.resource.plural, {})[place.rid] = tree
                 self._refer(tree)
+
+    def _shown_versions(self, place: Place, shown: Shown) -> dict[str, Any]:
+        """Show the versions that a look needs: a resource may have a thousand that nothing here concerns."""
+        names = self._versions.get(place.xid, set())
+        if shown.default is not None:
+            names = names | {shown.default.id}
+        where = place.collection("versions")
+        return self._viewer.entities(where, sorted(names), ALL, f"{where.xid}")
 
     def _group(self, place: Place) -> dict[str, Any] | None:
         members: dict[str, Any] = self.tree.setdefault(place.group.plural, {})
@@ -121,8 +137,13 @@ class _Tree:
     def _refer(self, entity: Mapping[str, Any]) -> None:
         """Take in what an entity refers to within this registry."""
         for reference in _references(entity):
-            xid = "/".join(reference.removeprefix("#").split("/")[:5])
-            if xid not in self._seen and xid.startswith("/") and self._left:
+            parts = reference.removeprefix("#").split("/")
+            xid = "/".join(parts[:5])
+            named = {unescaped(parts[6].partition(":")[0])} if len(parts) > 6 and parts[5] == "versions" else set()
+            known = self._versions.setdefault(xid, set())
+            is_new = xid not in self._seen or not named <= known
+            known |= named
+            if is_new and xid.startswith("/") and self._left:
                 self._left -= 1
                 self._seen.add(xid)
                 self._waiting.append(xid)

@@ -42,8 +42,9 @@ class Request:
     metadata where there is a document too. ``body`` is the JSON tree of a body, ABSENT without one. Where a document is
     the body, ``document`` has it, and ``body`` the attributes beside it. ``who`` is the writer's name for history;
     ``may_write`` takes a group's xid ('' for the registry), and says whether the writer may write there. ``matches``
-    are ETags of which one must be that of the entity, ``known`` those of answers that the reader has. ``replicated``
-    means that another catalog has the write already: it is not linted, and keeps its mark from there. ``from_client``
+    are ETags of which one must be that of the entity, ``known`` those of answers that the reader has, or, of a write,
+    of which none may be; ``*`` stands for whatever is there. ``replicated`` means that another catalog has the write
+    already: it is not linted, and keeps its mark from there. ``from_client``
     means that the flags come from a client of the core API, so capabilities say which count.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -47,8 +47,14 @@ def _resolved(reader: Reader, place: Place, batch: list[Resource]) -> Iterator[S
     targets = reader.resources_of([each.xref for each in batch if each.xref is not None])
     sources = [_source(each, targets) for each in batch]
     there = [each for each in sources if each is not None]
-    defaults = reader.versions_of([f"{each.versions}/{each.defaultversionid}" for each in there])
-    counts = reader.counts([each.versions for each in there])
+    if len(there) == 1:
+        [(versions, name)] = [(each.versions, each.defaultversionid) for each in there]
+        one = reader.version(f"{versions}/{name}")
+        defaults = {} if one is None else {one.xid: one}
+        counts: Mapping[str, int] = {versions: reader.count(versions)}
+    else:
+        defaults = reader.versions_of([f"{each.versions}/{each.defaultversionid}" for each in there])
+        counts = reader.counts([each.versions for each in there])
     for resource, source in zip(batch, sources, strict=True):
         default, count = None, 0
         if source is not None:

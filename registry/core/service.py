@@ -26,7 +26,7 @@ from registry.core.tagging import shows_more, tag_of, tag_of_body
 from registry.core.writing import Writer
 from registry.errors import Refusal
 from registry.model.domains import model_source
-from registry.model.moments import now
+from registry.model.moments import later, now
 from registry.model.reading import read_model
 from registry.model.types import Model
 from registry.store.engine import Database
@@ -36,6 +36,8 @@ from registry.store.work import Work, create_registry
 
 _logger = logging.getLogger(__name__)
 _MODELS: Final = 4
+Change = tuple[int, str]
+"""Number and interaction of a change of the registry."""
 METHODS: Final[Mapping[str, tuple[str, ...]]] = {
     "registry": ("read", "replace", "patch", "add"),
     "groups": ("read", "patch", "add", "delete"),
@@ -101,6 +103,7 @@ class RegistryService:
         self._linter = linter
         self._describe = describe
         self._models: dict[bytes, Model] = {}
+        self._current: tuple[Change, Registry, Model] | None = None
 
     def prepare(self, registryid: str) -> bool:
         """Make the registry in a database that has none, and tell whether that was so.
@@ -137,9 +140,8 @@ class RegistryService:
             work = Work(connection)
             return self._write(work, counting(request, work.registry.capabilities))
         reader = Reader(connection)
-        registry = registry_of(reader)
+        registry, model = self._present(reader)
         request = counting(request, registry.capabilities)
-        model = self.model_of(registry)
         place = self._place(model, request)
         tag = tag_of(reader, request) if shows_more(place, request.flags) else ""
         if tag and tag in request.known:
@@ -155,8 +157,8 @@ class RegistryService:
     def group_types(self) -> set[str]:
         """Return the plural names of all types of groups."""
         with self._database.reading() as connection:
-            registry = registry_of(Reader(connection))
-        return set(self.model_of(registry).groups)
+            _, model = self._present(Reader(connection))
+        return set(model.groups)
 
     def find(self, segments: tuple[str, ...], path: str) -> Place | str:
         """Return the place at a path, or the name of what is configured there.
@@ -167,8 +169,21 @@ class RegistryService:
         if len(segments) == 1 and segments[0] in CONFIGURED:
             return segments[0]
         with self._database.reading() as connection:
-            registry = registry_of(Reader(connection))
-        return place_of(self.model_of(registry), segments, path)
+            _, model = self._present(Reader(connection))
+        return place_of(model, segments, path)
+
+    def change(self) -> Change:
+        """Return the last change of the registry; while it is the same, so are all answers to readers."""
+        with self._database.reading() as connection:
+            return Reader(connection).last_change()
+
+    def _present(self, reader: Reader) -> tuple[Registry, Model]:
+        """Return the registry itself, for reading alone, and its model; both are kept until something changes."""
+        change, kept = reader.last_change(), self._current
+        if kept is None or kept[0] != change:
+            registry = registry_of(reader)
+            kept = self._current = change, registry, self.model_of(registry)
+        return kept[1], kept[2]
 
     def model_of(self, registry: Registry) -> Model:
         """Return the compiled model of a registry; each source is compiled once."""
@@ -190,19 +205,20 @@ class RegistryService:
     def _write(self, work: Work, request: Request) -> Answer:
         model = self.model_of(work.registry)
         place = self._place(model, request)
-        options = _options(request, place, ignorable(request, work.registry.capabilities))
+        moment = later(now(), work.reader.last_moment())
+        options = _options(request, place, ignorable(request, work.registry.capabilities), moment)
         self._permit(place, request)
         before = Answerer(work.reader, model, work.registry, request)
-        if request.matches is not None:
-            _check_condition(request.matches, place, before)
+        _check_conditions(request, place, before)
+        writer = Writer(work, model, options)
+        names: Any = None
         if isinstance(place, str):
-            model = self._configure(work, model, place, request, options)
-            names: Any = None
+            self._configure(writer, place, request)
         else:
-            model = self._remodelled(work, model, place, request, options)
-            writer = Writer(work, model, options)
+            self._remodel(writer, place, request)
             names = Operation(writer, place, request).run()
-            writer.finish()
+        writer.finish()
+        model = writer.model
         self._authorize(work, request)
         work.flush()
         findings: tuple[Mapping[str, str], ...] = ()
@@ -237,30 +253,28 @@ class RegistryService:
             if not request.may_write(group):
                 raise Refusal("forbidden", group, error_detail=f"these credentials may not write to {group}")
 
-    def _configure(self, work: Work, model: Model, name: str, request: Request, options: Options) -> Model:
+    def _configure(self, writer: Writer, name: str, request: Request) -> None:
         if request.body is ABSENT:
             raise Refusal("missing_body", request.path)
-        writer = Writer(work, model, options)
         if name == "capabilities":
             if not isinstance(request.body, Mapping):
                 raise Refusal("capability_error", "/capabilities", error_detail="they need to be an object")
-            _choose(work, request.body, request)
+            _choose(writer.work, request.body, request)
         else:
-            model = change_model(work, request.body, options)
-        writer.touch(work.registry)
-        return model
+            change_model(writer, request.body)
+            writer.write_registry({}, patch=True)
+        writer.touch(writer.work.registry)
 
-    def _remodelled(self, work: Work, model: Model, place: Place, request: Request, options: Options) -> Model:
+    def _remodel(self, writer: Writer, place: Place, request: Request) -> None:
         """Take capabilities and model source first, where a write to the registry has them."""
-        body = request.body
+        body, ignore = request.body, writer.options.ignore
         if place.kind != "registry" or request.verb == "add" or not isinstance(body, Mapping):
-            return model
-        if "capabilities" in body and "capabilities" not in options.ignore:
-            _choose(work, body["capabilities"], request)
-        if "modelsource" in body and "modelsource" not in options.ignore:
-            same = body["modelsource"] == work.registry.modelsource
-            return model if same else change_model(work, body["modelsource"], options)
-        return model
+            return
+        if "capabilities" in body and "capabilities" not in ignore:
+            _choose(writer.work, body["capabilities"], request)
+        source = body.get("modelsource", writer.work.registry.modelsource)
+        if "modelsource" not in ignore and source != writer.work.registry.modelsource:
+            change_model(writer, source)
 
     def _shown(self, work: Work, model: Model, place: Place | str, request: Request, names: Any) -> Answer:
         answerer = Answerer(work.reader, model, work.registry, request)
@@ -297,13 +311,15 @@ def _choose(work: Work, given: object, request: Request) -> None:
     registry.capabilities = chosen_of(given, registry.capabilities, patch=request.verb == "patch")
 
 
-def _check_condition(matches: tuple[str, ...], place: Place | str, answerer: Answerer) -> None:
-    """Compare ``If-Match`` with what is there; a collection always is, and has no tag."""
+def _check_conditions(request: Request, place: Place | str, answerer: Answerer) -> None:
+    """Compare ``If-Match`` and ``If-None-Match`` with what is there; a collection always is, and has no tag."""
+    if request.matches is None and not request.known:
+        return
     if isinstance(place, str):
-        tag = answerer.configured(place).etag
+        tags = {"*", answerer.configured(place).etag}
     else:
-        tag = "*" if place.is_collection else answerer.etag(place)
-    if not tag or not {"*", tag} & set(matches):
+        tags = {"*"} if place.is_collection else answerer.tags(place)
+    if (request.matches is not None and not tags & set(request.matches)) or tags & set(request.known):
         raise Refusal("precondition_failed", f"/{place}" if isinstance(place, str) else place.xid)
 
 
@@ -312,7 +328,7 @@ def kind_of(place: Place | str) -> str:
     return place if isinstance(place, str) else place.kind
 
 
-def _options(request: Request, place: Place | str, known: Sequence[str]) -> Options:
+def _options(request: Request, place: Place | str, known: Sequence[str], moment: str) -> Options:
     flags = request.flags
     ignore: set[str] = set()
     for each in flags.ignore:
@@ -326,7 +342,7 @@ def _options(request: Request, place: Place | str, known: Sequence[str]) -> Opti
                 raise Refusal("bad_ignore", request.path, value=value, error_detail="it is not known")
     if flags.setdefaultversionid is not None:
         _check_default(flags.setdefaultversionid, request, place)
-    return Options(now(), frozenset(ignore), flags.setdefaultversionid, request.contenttype, request.administrator)
+    return Options(moment, frozenset(ignore), flags.setdefaultversionid, request.contenttype, request.administrator)
 
 
 def _check_default(value: str, request: Request, place: Place | str) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 from registry.compatibility.formats import check_format
 from registry.compatibility.rules import check_compatibility
 from registry.core import lineage
+from registry.core.constraints import check_constraints, constraints_of, value_at
 from registry.core.merging import Options
 from registry.core.places import Place
-from registry.errors import Refusal, invalid
+from registry.errors import Refusal, invalid, listed
 from registry.model.attributes import Attribute
-from registry.model.types import Constraint, Model
-from registry.store.entities import Entity, Group, Resource, Version
+from registry.model.types import Model
+from registry.store.entities import Entity, Resource, Version
 from registry.store.work import Work
 
 
@@ -52,10 +53,11 @@ class Pending:
             raise invalid(subject, "defaultversionsticky", "needs to be true or false")
         if name is not None and not isinstance(name, str):
             raise invalid(subject, "defaultversionid", "needs to be a string")
+        first = bool(self.place.resource.meta["defaultversionsticky"].default)
         if patch and not stays:
-            self.sticky = (name is not None) if named else None
+            self.sticky = (name is not None or first) if named else None
         else:
-            self.sticky = bool(sticky)
+            self.sticky = first if sticky is None else sticky
         self.default = name
         self.newest = bool(self.sticky) and name is None
 
@@ -76,7 +78,10 @@ class Settler:
             Refusal: it cannot be as the request wants it.
         """
         resource = self._work.resource(pending.place.xid)
-        if resource is None or resource.xref is not None:
+        if resource is None:
+            return
+        if resource.xref is not None:
+            self._check_reference(pending.place, resource.xref)
             return
         versions = self._work.versions_of(resource)
         if not versions:
@@ -113,10 +118,14 @@ class Settler:
             raise Refusal("setdefaultversionsticky_false", xid)
         if sticky and pending.default is not None and name not in versions:
             raise Refusal("unknown_id", xid, singular="version", id=str(name))
+        attribute = kind.meta["defaultversionsticky"]
         if sticky and name not in versions and not pending.newest:
-            sticky = False
+            sticky = bool(attribute.default)
         if not sticky or name not in versions:
             name = lineage.newest(kind.versionmode, versions.values()).id
+        if attribute.enum and attribute.strict and sticky not in attribute.enum:
+            only = listed([str(each).lower() for each in attribute.enum])
+            raise invalid(f"{xid}/meta", attribute.name, f"needs to be {only}")
         if (sticky, name) != (resource.sticky, resource.defaultversionid):
             resource.sticky, resource.defaultversionid = sticky, name
             resource.modifiedat = (
@@ -148,18 +157,28 @@ class Settler:
         for name in pending.written:
             if name in versions:
                 check_format(place.resource, versions[name], self._work.document(versions[name]))
-        groups = [(place, self._work.group(place.owner.xid))]
-        for each in self._work.reader.referring(place.xid):
-            parts = each.xid.split("/")
-            kind = self._model.groups[parts[1]]
-            other = Place("resource", kind, parts[2], kind.resources[parts[3]], parts[4])
-            groups.append((other, self._work.group(other.owner.xid)))
-        for where, group in groups:
-            for constraint in where.group.constraints:
-                if group is not None and constraint.resources == place.resource.plural:
-                    _check_constraint(place.xid, constraint, group, versions)
+        referring = (self._place(each.xid) for each in self._work.referring(place.xid))
+        for where in (place, *referring):
+            self._constrain(where, versions)
         _check_equal(place.xid, place.resource.attributes, versions)
         self._check_compatibility(pending, resource, versions)
+
+    def _check_reference(self, place: Place, xref: str) -> None:
+        """Hold what a resource refers to against the constraints of the group that it is in."""
+        target = self._work.resource(xref)
+        if target is not None and target.xref is None:
+            self._constrain(place, self._work.versions_of(target))
+
+    def _constrain(self, place: Place, versions: Mapping[str, Version]) -> None:
+        group = self._work.group(place.owner.xid)
+        if group is not None:
+            constraints = constraints_of(place.group, group)
+            check_constraints(place.xid, place.resource.plural, constraints, group, versions)
+
+    def _place(self, xid: str) -> Place:
+        _, groups, group, resources, resource = xid.split("/")
+        kind = self._model.groups[groups]
+        return Place("resource", kind, group, kind.resources[resources], resource)
 
     def _check_compatibility(self, pending: Pending, resource: Resource, versions: Mapping[str, Version]) -> None:
         shown = {name: dict(version.attributes) for name, version in versions.items()}
@@ -192,19 +211,6 @@ class Settler:
             self._check_compatibility(pending, resource, versions)
 
 
-def _check_constraint(xid: str, constraint: Constraint, group: Group, versions: Mapping[str, Version]) -> None:
-    wanted = _at(group.attributes, constraint.equals) if constraint.equals else None
-    for each in versions.values():
-        value = _at(each.attributes, constraint.path)
-        if constraint.enum and value is not None and value not in constraint.enum:
-            raise Refusal("constraint_failure", xid, kind="enum", path=constraint.path)
-        same = value == wanted
-        if constraint.path == "format" and isinstance(value, str) and isinstance(wanted, str):
-            same = value.lower() == wanted.lower()
-        if wanted is not None and not same:
-            raise Refusal("constraint_failure", xid, kind="equals", path=constraint.path)
-
-
 def _check_equal(
     xid: str, attributes: Mapping[str, Attribute], versions: Mapping[str, Version], path: tuple[str, ...] = ()
 ) -> None:
@@ -212,15 +218,9 @@ def _check_equal(
     for name, each in attributes.items():
         if each.matchversions:
             dotted = ".".join((*path, name))
-            values = [_at(version.attributes, dotted) for version in versions.values()]
+            values = [value_at(version.attributes, dotted) for version in versions.values()]
             folded = {value.lower() if name == "format" and isinstance(value, str) else value for value in values}
             if len(folded) > 1:
                 raise Refusal("mismatched_version_attribute", xid, name=dotted)
         if each.attributes:
             _check_equal(xid, each.attributes, versions, (*path, name))
-
-
-def _at(values: Any, path: str) -> Any:
-    for part in path.split("."):
-        values = values.get(part) if isinstance(values, Mapping) else None
-    return values

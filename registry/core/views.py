@@ -164,12 +164,12 @@ class Viewer:
             self._document(place, entity, shown)
         return shown
 
-    def entities(self, place: Place, names: Sequence[str], inline: Inline) -> dict[str, Any]:
-        """Show those entities of a collection."""
+    def entities(self, place: Place, names: Sequence[str], inline: Inline, pointer: str = "") -> dict[str, Any]:
+        """Show those entities of a collection; *pointer* is its place in the answer."""
         entities: dict[str, Any] = {}
         for start in range(0, len(names), PAGE):
             part = names[start : start + PAGE]
-            there = dict(self._shown(place, "", inline, self._view.clauses, "", part))
+            there = dict(self._shown(place, "", inline, self._view.clauses, pointer, part))
             entities |= {name: self._raw(there[name]) for name in part if name in there}
         return entities
 

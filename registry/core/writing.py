@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from registry.core.constraints import constraints_of, value_at
 from registry.core.creating import Creator
 from registry.core.documents import Given
 from registry.core.merging import as_object, compare_epoch, compare_id, merged, set_times
@@ -156,6 +157,9 @@ class Writer(Creator):
         resource = self.work.resource(place.xid) or self.new_resource(place, self._owner(place))
         self.writable(resource, root=True)
         self._no_xref(resource, place)
+        for name in ("meta", "versions"):
+            if body.get(name):  # a POST writes one version, and cannot do what they ask
+                raise Refusal("unknown_attribute", place.xid, name=name)
         ignored = "id" in self.options.ignore
         if not ignored:
             compare_id(body, place.resource.singular, place.rid, place.xid)
@@ -269,6 +273,8 @@ class Writer(Creator):
         """Make a resource a reference to another; nothing of its own is left."""
         kind = place.resource
         target = target_of(self.model, xref, place, place.xid)
+        if "id" not in self.options.ignore:
+            compare_id(meta, kind.singular, place.rid, f"{place.xid}/meta")
         allowed = {f"{kind.singular}id", "meta", *_SHOWN_OF_XREF}
         extra = [name for name, value in body.items() if name not in allowed and value is not None]
         allowed = {f"{kind.singular}id", "xref", "epoch", *_SHOWN_OF_XREF}
@@ -282,6 +288,7 @@ class Writer(Creator):
             for each in self.work.versions_of(resource).values():
                 self.work.drop_version(each)
         self.pending.pop(place.xid, None)
+        self.pend(place, resource)
         resource.xref, resource.defaultversionid, resource.sticky, resource.attributes = target, None, False, {}
         self.touch(resource)
         return resource
@@ -309,18 +316,23 @@ class Writer(Creator):
             raise Refusal("extra_xref_attribute", place.xid, name="versions", singular=place.resource.singular)
 
     def _recheck_constraints(self, group: Group, kind: GroupType) -> None:
-        """Settle all resources again whose attributes must equal one of the group that has changed."""
+        """Settle resources again that are constrained otherwise since the group has changed."""
         before = self.work.groups.before.get(group.xid)
+        now, was = constraints_of(kind, group), constraints_of(kind, before)
         if before is None:
             return
-        for each in kind.constraints:
-            path = each.equals.split(".")[0]
-            if path and before.attributes.get(path) != group.attributes.get(path):
-                place = Place("resources", kind, group.id, kind.resources[each.resources])
-                for resource in list(self.work.reader.resources(place.xid)):
-                    known = self.work.resource(resource.xid)
-                    if known is not None and known.xref is None:
-                        self.pend(place.child(resource.id), known)
+        kinds = {each.resources for each in set(now) - set(was)}
+        kinds |= {
+            each.resources
+            for each in now
+            if each.equals and value_at(before.attributes, each.equals) != value_at(group.attributes, each.equals)
+        }
+        for name in kinds:
+            place = Place("resources", kind, group.id, kind.resources[name])
+            for resource in list(self.work.reader.resources(place.xid)):
+                known = self.work.resource(resource.xid)
+                if known is not None:
+                    self.pend(place.child(resource.id), known)
 
 
 def _text_id(given: object, place: Place) -> str | None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from registry.faces.cloudevents.face import CloudEventsFace
 from registry.faces.messagecatalog.face import DefinitionLookup, MessageCatalogFace
 from registry.http.face import FaceType
 
+CATALOG: Final = "messagecatalog"
+LOOKUP: Final = "messagedefinition"
+"""Message Catalog 0.1 has it beside the catalog, so it is there unless a path is given for it."""
 FACES: Final[Mapping[str, FaceType]] = {
     "cloudevents": CloudEventsFace,
-    "messagecatalog": MessageCatalogFace,
-    "messagedefinition": DefinitionLookup,
+    CATALOG: MessageCatalogFace,
+    LOOKUP: DefinitionLookup,
 }
 """By the name that settings call it by."""
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]{1,64}){1,8}", re.ASCII)
@@ -35,4 +39,7 @@ def faces_at(paths: Mapping[str, str]) -> dict[str, FaceType]:
             if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
                 raise ValueError(f"the path of {name}, {path}, is within another's, or another's within it")
         faces[path] = FACES[name]
+    if CATALOG in paths:
+        beside = f"{paths[CATALOG].rpartition('/')[0]}/{LOOKUP}"
+        faces[paths.get(LOOKUP, beside)] = partial(DefinitionLookup, catalog=paths[CATALOG])
     return faces

@@ -27,6 +27,7 @@ from registry.http.access import READING, Gatekeeper, Pace
 from registry.http.core import CoreFace
 from registry.http.face import Call, Face, FaceType
 from registry.http.requests import VERBS, Pages, Writer
+from registry.store.engine import is_full
 
 _logger = logging.getLogger(__name__)
 _METHODS: Final = frozenset((*VERBS, "OPTIONS"))
@@ -135,7 +136,10 @@ class RegistryApplication:
             return face.reply(Call(head, body, below, url, base, writer, limits.pages, limits.max_answer))
         except Refusal as refusal:
             return face.refused(head, url, refusal)
-        except SQLAlchemyError:
+        except SQLAlchemyError as error:
+            if is_full(error):
+                _logger.error("the disk of the store is full: nothing was written at %s", head.path.decode("latin-1"))
+                return face.refused(head, url, Refusal("storage_full", head.path.decode("latin-1")))
             _logger.exception("the store failed at %s %s", head.method, head.path.decode("latin-1"))
         except Exception:
             _logger.exception("%s %s failed", head.method, head.path.decode("latin-1"))

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
+from dataclasses import replace
+from typing import Final
+
 from bindings.http.problems import Reply
 from bindings.http.request import Head
 from registry.core.places import Place
-from registry.core.service import RegistryService
+from registry.core.requests import ABSENT, Answer, Request
+from registry.core.service import Change, RegistryService
 from registry.errors import Refusal
+from registry.http.access import READING
 from registry.http.face import Call
-from registry.http.replies import options_of, refusal_of, reply_of
-from registry.http.requests import asked, request_of
+from registry.http.replies import json_reply, options_of, refusal_of, reply_of
+from registry.http.requests import asked, repeated_keys, request_of
+
+_Key = tuple[Change, str, bytes, bytes]
+_Kept = tuple[Request, Place | str, Answer]
+_MAX_WEIGHT: Final = 32 * 2**20
+_OVERHEAD: Final = 2048
+"""Bytes that an answer takes beside its text."""
+DISCOVERY: Final = (b"/.well-known/xregistry", b"/.xregistry")
+"""Where clients ask which registries there are (core ``spec.md``, xRegistry Discovery)."""
 
 
 class CoreFace:
@@ -17,20 +32,65 @@ class CoreFace:
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
+        self._kept = _KeptAnswers()
 
     def reply(self, call: Call) -> Reply:
         """Carry a request out."""
         place: Place | str | None = None
         try:
+            if call.head.path in DISCOVERY and call.head.method in READING:
+                return json_reply(call.url, {"registries": [call.url]})
+            key: _Key | None = None
+            if call.head.method in ("GET", "HEAD"):
+                key = self._service.change(), call.url, call.head.path, call.head.query
+                kept = self._kept.get(key)
+                if kept is not None:
+                    return reply_of(call.head, *kept)
             given = asked(call.head)
             place = self._service.find(given.segments, given.path)
             if call.head.method == "OPTIONS":
                 return options_of(call.url, place)
             request = request_of(call.head, call.body, given, place, call.url, call.writer, call.pages, call.max_answer)
-            return reply_of(call.head, request, place, self._service.perform(request))
+            answer = self._service.perform(request)
+            if request.verb != "read" and request.document is None and request.body is not ABSENT:
+                answer = replace(answer, findings=(*repeated_keys(call.body), *answer.findings))
+            reply = reply_of(call.head, request, place, answer)
+            if key is not None:
+                self._kept.put(key, (request, place, answer), len(reply.body))
+            return reply
         except Refusal as refusal:
             return refusal_of(call.head, call.url, refusal, place)
 
     def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
         """Report a refusal that concerns no place."""
         return refusal_of(head, url, refusal)
+
+
+class _KeptAnswers:
+    """Answers to readers, which are the same until the registry changes; those used last, within a bound of memory."""
+
+    def __init__(self) -> None:
+        self._answers: OrderedDict[_Key, tuple[_Kept, int]] = OrderedDict()
+        self._weight = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: _Key) -> _Kept | None:
+        """Return what was answered to this question in this state."""
+        with self._lock:
+            found = self._answers.get(key)
+            if found is None:
+                return None
+            self._answers.move_to_end(key)
+            return found[0]
+
+    def put(self, key: _Key, kept: _Kept, weight: int) -> None:
+        """Keep an answer, unless it is large or only says that the reader has it already."""
+        weight += _OVERHEAD
+        if kept[2].body is None or weight > _MAX_WEIGHT // 64:
+            return
+        with self._lock:
+            if key not in self._answers:
+                self._answers[key] = kept, weight
+                self._weight += weight
+            while self._weight > _MAX_WEIGHT:
+                self._weight -= self._answers.popitem(last=False)[1][1]

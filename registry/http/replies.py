@@ -63,6 +63,11 @@ def refusal_of(head: Head, base: str, refusal: Refusal, place: Place | str | Non
     return Reply(refusal.status, ((b"Content-Type", content), *fields), msgspec.json.encode(refusal.body()))
 
 
+def json_reply(base: str, body: Mapping[str, Any]) -> Reply:
+    """Return the reply of a plain document."""
+    return Reply(200, ((b"Content-Type", JSON), *_shared(base)), msgspec.json.encode(body))
+
+
 def options_of(base: str, place: Place | str) -> Reply:
     """Return the reply to OPTIONS."""
     methods = allowed(place)

@@ -10,6 +10,8 @@ from urllib.parse import unquote_plus, unquote_to_bytes
 import msgspec
 
 from bindings.http.request import Head
+from catalog.errors import DocumentError
+from catalog.parsing.texts import parse_text
 from registry.core.documents import Given
 from registry.core.places import Place
 from registry.core.requests import ABSENT, Flags, Request, Verb
@@ -25,7 +27,10 @@ VERBS: Final[dict[str, Verb]] = {
     "DELETE": "delete",
 }
 DETAILS: Final = "$details"
+FORM: Final = "application/x-www-form-urlencoded"
 MAX_SEGMENTS: Final = 8
+MAX_REPEATED: Final = 20
+"""Repeated keys of one body that are reported."""
 _ONE: Final = ("sort", "epoch", "setdefaultversionid", "specversion", "limit", "cursor")
 
 
@@ -117,7 +122,7 @@ def request_of(
         given.details,
         tree,
         document,
-        _media(head) or "application/json",
+        _media(head, body) or "application/json",
         min(given.limit or pages.usual, pages.most),
         given.cursor,
         writer.name,
@@ -133,7 +138,7 @@ def request_of(
 def _document(head: Head, body: bytes, place: Any, path: str) -> tuple[dict[str, Any], Given]:
     kind = place.resource
     attributes = headers.given(head.headers, kind, path)
-    attributes["contenttype"] = _media(head)
+    attributes["contenttype"] = _media(head, body)
     url = kind.document_names[2]
     if attributes.get(url) is None:
         attributes[url] = None
@@ -164,6 +169,17 @@ def tree_of(body: bytes, path: str) -> Any:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal("parsing_data", path, error_detail=str(error)) from None
+
+
+def repeated_keys(body: bytes) -> tuple[dict[str, str], ...]:
+    """Return findings about keys that occur twice in one object of a JSON body: the last value counts."""
+    try:
+        places = parse_text("", body).duplicates[:MAX_REPEATED]
+    except DocumentError:
+        return ()  # its own error says more
+    message, hint = "the key occurs twice; the last value counts", "remove one of them"
+    found = {"severity": "warning", "rule": "duplicate-key", "message": message, "hint": hint}
+    return tuple({**found, "place": each.pointer} for each in places)
 
 
 def query_of(text: bytes) -> dict[str, list[str]]:
@@ -211,9 +227,17 @@ def decoded(text: bytes, path: str) -> str:
     return part
 
 
-def _media(head: Head) -> str | None:
+def _media(head: Head, body: bytes) -> str | None:
+    """Return the content type of a body; of what a form claims to be, as ``curl -d`` does, JSON or none."""
     value = head.header(b"content-type")
-    return None if value is None else value.decode("latin-1").strip()
+    media = None if value is None else value.decode("latin-1").strip()
+    if media is None or media.partition(";")[0].strip().lower() != FORM:
+        return media
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return "application/json"
 
 
 def tags(value: bytes | None) -> tuple[str, ...] | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from registry.errors import Refusal, invalid, listed
 from registry.model.attributes import ANYTHING, Attribute
-from registry.model.moments import normalized
+from registry.model.moments import moment_of, normalized
 from registry.model.values import NAME, active, fault_of
 
 
@@ -38,10 +38,18 @@ def settled(subject: str, values: Mapping[str, Any], attributes: Mapping[str, At
             raise Refusal("unknown_attribute", subject, name=name)
         if name not in known and not NAME.fullmatch(name):
             raise invalid(subject, name, "names have a-z, 0-9 and '_', begin with no digit, and have 63 at most")
-        if why := fault_of(value, declared):
+        if why := fault_of(value, declared) or (_times_fault(value) if name == "deprecated" else ""):
             raise invalid(subject, name, why)
         stored[name] = _filled(value, declared)
     return stored
+
+
+def _times_fault(deprecated: Any) -> str:
+    """Return what is wrong with the times of ``deprecated``: nothing is removed before it is deprecated."""
+    if not isinstance(deprecated, Mapping):
+        return ""
+    first, last = (moment_of(str(deprecated.get(name))) for name in ("effective", "removal"))
+    return ".removal is before .effective" if first is not None and last is not None and last < first else ""
 
 
 def _filled(value: Any, attribute: Attribute) -> Any:

@@ -46,6 +46,12 @@ def normalized(text: str) -> str:
     return written(instant)
 
 
+def later(one: str, other: str) -> str:
+    """Return the later of two timestamps in UTC; '' is before all others."""
+    first, second = moment_of(one), moment_of(other)
+    return other if second is not None and (first is None or first < second) else one
+
+
 def now() -> str:
     """Return the present instant."""
     return written(datetime.now(UTC))

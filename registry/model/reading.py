@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from registry.errors import Refusal
 from registry.model import specified
-from registry.model.attributes import ANYTHING, SCALARS, TARGETED, TYPES, Attribute
+from registry.model.attributes import ANYTHING, SCALARS, TARGETED, TYPES, Attribute, all_written
 from registry.model.types import Constraint, GroupType, Model, ResourceType
 from registry.model.values import fault_of
 
@@ -51,6 +51,7 @@ def read_model(source: object) -> Model:
     """
     tree = _object(source, "the model")
     _known(tree, _OF_MODEL, "the model")
+    _check_labels(tree, "the model")
     groups_source = _object(tree.get("groups") or {}, "groups")
     resources = _all_resources(groups_source)
     groups = {plural: _group(plural, _object(each, plural), resources) for plural, each in groups_source.items()}
@@ -80,8 +81,8 @@ def _group(plural: str, source: Mapping[str, Any], resources: Mapping[tuple[str,
     attributes = _overlaid(
         specified.of_group(singular, own), _attributes(source.get("attributes"), f"{plural}.attributes"), plural
     )
-    constraints = tuple(_constraints(plural, source.get("constraints") or {}, own, attributes))
-    return GroupType(plural, singular, attributes, own, constraints, _said(source))
+    constraints = tuple(read_constraints(plural, source.get("constraints") or {}, own, attributes))
+    return GroupType(plural, singular, attributes, own, constraints, _said(source, plural))
 
 
 def _imported(plural: str, reference: object, resources: Mapping[tuple[str, str], ResourceType]) -> ResourceType:
@@ -107,8 +108,9 @@ def _resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceTyp
         raise _error(f"{where}.singleversionroot needs to be true with versionmode {mode}")
     if given.get("validatecompatibility") and not given.get("validateformat"):
         raise _error(f"{where}.validateformat needs to be true with validatecompatibility")
-    if source.get("resourceattributes"):
-        raise _error(f"{where}.resourceattributes are the server's own")
+    own = specified.of_resource(singular)
+    if source.get("resourceattributes") not in (None, {}, all_written(own)):
+        raise _error(f"{where}.resourceattributes are the server's own, and not those that it shows")
     versions = specified.of_version(singular, hasdocument=given.get("hasdocument", True))
     return ResourceType(
         plural,
@@ -118,11 +120,11 @@ def _resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceTyp
         _overlaid(
             specified.of_meta(singular), _attributes(source.get("metaattributes"), f"{where}.metaattributes"), where
         ),
-        specified.of_resource(singular),
+        own,
         maxversions=maxversions,
         versionmode=mode,
         typemap=_typemap(source.get("typemap") or {}, where),
-        said=_said(source),
+        said=_said(source, where),
         **given,
     )
 
@@ -135,22 +137,35 @@ def _typemap(given: object, where: str) -> dict[str, str]:
     return typemap
 
 
-def _constraints(
-    plural: str, given: object, resources: Mapping[str, ResourceType], attributes: Mapping[str, Attribute]
+def read_constraints(
+    where: str, given: object, resources: Mapping[str, ResourceType], attributes: Mapping[str, Attribute]
 ) -> Iterator[Constraint]:
-    for key, rule in _object(given, f"{plural}.constraints").items():
+    """Read the constraints of a type of groups, or those of one group; *attributes* are the group's.
+
+    Raises:
+        Refusal: ``model_error``: one names no attribute that it could constrain, or has a value that is not allowed.
+    """
+    for key, rule in _object(given, f"{where}.constraints").items():
+        place = f"{where}.constraints: {key}"
+        rule = _object(rule, place)
+        _known(rule, frozenset(("default", "enum", "equals")), place)
         name, _, path = key.partition(".")
-        _known(_object(rule, key), frozenset(("default", "enum", "equals")), key)
         target = resources.get(name)
         attribute = at_path(target.attributes, path) if target is not None else None
         if attribute is None or not attribute.scalar:
-            raise _error(f"{plural}.constraints: {key} is no scalar attribute of its resources")
+            raise _error(f"{place} does not name a scalar attribute of its resources, as RESOURCES.PATH")
         equals = rule.get("equals") or ""
-        other = at_path(attributes, equals) if equals else None
+        other = at_path(attributes, equals) if isinstance(equals, str) and equals else None
         if equals and (other is None or other.type != attribute.type):
-            raise _error(f"{plural}.constraints: {equals} is no attribute of the group that {key} could equal")
-        enum = tuple(_array(rule.get("enum") or [], key))
-        yield Constraint(name, path, rule.get("default"), enum, equals)
+            raise _error(f"{place} equals {equals}, which is not an attribute of the group of the same type")
+        enum, default = tuple(_array(rule.get("enum") or [], place)), rule.get("default")
+        for value in enum if default is None else (*enum, default):
+            if why := fault_of(value, attribute):
+                raise _error(f"{place}: {value!r} {why}")
+        first = attribute.default if default is None else default
+        if enum and first is not None and first not in enum:
+            raise _error(f"{place}: the default {first!r} is not among its values")
+        yield Constraint(name, path, default, enum, equals)
 
 
 def at_path(attributes: Mapping[str, Attribute], path: str) -> Attribute | None:
@@ -258,13 +273,14 @@ def _ifvalues(source: Mapping[str, Any], where: str, depth: int) -> dict[str, di
 def _check(attribute: Attribute, where: str) -> None:
     if attribute.name == ANYTHING and (attribute.required or attribute.readonly or attribute.ifvalues):
         raise _error(f"{where} stands for any name, so it is neither required nor readonly and has no ifvalues")
-    if (attribute.enum or attribute.ifvalues) and not attribute.scalar and attribute.type != "array":
-        raise _error(f"{where}: enum and ifvalues are for scalars")
+    of_enum = attribute.item or attribute
+    if (attribute.enum and not of_enum.scalar) or (attribute.ifvalues and not attribute.scalar):
+        raise _error(f"{where}: ifvalues are for scalars, enum for scalars and for arrays and maps of scalars")
     if attribute.matchversions and not attribute.scalar:
         raise _error(f"{where}: matchversions is for scalars")
-    for value in attribute.enum if attribute.scalar else ():
-        if fault_of(value, attribute):
-            raise _error(f"{where}.enum: {value!r} is no {attribute.type}")
+    for value in attribute.enum:
+        if fault_of(value, of_enum):
+            raise _error(f"{where}.enum: {value!r} is not of type {of_enum.type}")
     if attribute.default is None:
         return
     if attribute.type not in SCALARS:
@@ -289,8 +305,15 @@ def _check_names(names: list[str], what: str) -> None:
         raise _error(f"{what} share the name {twice[0]}")
 
 
-def _said(source: Mapping[str, Any]) -> dict[str, Any]:
+def _said(source: Mapping[str, Any], where: str) -> dict[str, Any]:
+    _check_labels(source, where)
     return {name: source[name] for name in _SAID if source.get(name) is not None}
+
+
+def _check_labels(source: Mapping[str, Any], where: str) -> None:
+    for key, value in _object(source.get("labels") or {}, f"{where}.labels").items():
+        if not key or not isinstance(value, str):
+            raise _error(f"{where}.labels: {key!r} needs to be a text that is not empty, and its value a text")
 
 
 def _known(source: Mapping[str, Any], names: frozenset[str], where: str) -> None:

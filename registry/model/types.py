@@ -22,6 +22,11 @@ class Constraint:
     enum: tuple[Any, ...] = ()
     equals: str = ""
 
+    @property
+    def key(self) -> str:
+        """The key of it in ``constraints``."""
+        return f"{self.resources}.{self.path}"
+
 
 @dataclass(frozen=True, slots=True)
 class ResourceType:
@@ -97,7 +102,7 @@ class GroupType:
         """Return it as ``/model`` shows it."""
         shown: dict[str, Any] = {"plural": self.plural, "singular": self.singular, **self.said}
         if self.constraints:
-            shown["constraints"] = {f"{each.resources}.{each.path}": _rule(each) for each in self.constraints}
+            shown["constraints"] = {each.key: _rule(each) for each in self.constraints}
         shown["attributes"] = all_written(self.attributes)
         shown["resources"] = {name: each.written() for name, each in self.resources.items()}
         return shown

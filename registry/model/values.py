@@ -92,6 +92,8 @@ def _map_fault(value: Any, attribute: Attribute, depth: int) -> str:
             return f"has a key {key!r}, which is not of a-z, 0-9, ':', '-', '_' and '.', or too long"
         if why := fault_of(each, attribute.item, depth + 1):
             return f".{key} {why}"
+        if attribute.enum and attribute.strict and each not in attribute.enum:
+            return f".{key} needs to be one of {', '.join(map(_text, attribute.enum))}"
     return ""
 
 

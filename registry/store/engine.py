@@ -156,6 +156,12 @@ def store_error(url: str, error: Exception, what: str = "does not answer") -> St
     return StoreError(message, next((hint for each, hint in _REMEDIES.items() if name.startswith(each)), _OF_SQLITE))
 
 
+def is_full(error: SQLAlchemyError) -> bool:
+    """Whether an error says that the database has no more room."""
+    cause = getattr(error, "orig", None)
+    return getattr(cause, "sqlite_errorname", "") == "SQLITE_FULL" or getattr(cause, "sqlstate", "") == "53100"
+
+
 def _place(url: str) -> str:
     """Return where a database is, as its settings say it: the file, or the URL without what may be a secret."""
     address = make_url(url)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 
 from sqlalchemy import Connection, Table, delete, insert, select, update
@@ -22,7 +22,10 @@ _MANY: Final = 500
 
 @dataclass(slots=True)
 class Changes(Generic[E]):
-    """Entities of one kind that a write has met: ``before`` as they were, ``now`` as they are, None for not there."""
+    """Entities of one kind that a write has met: ``before`` as they were, ``now`` as they are, None for not there.
+
+    Values of attributes are replaced and never changed in place, so that ``before`` shares them.
+    """
 
     before: dict[str, E | None] = field(default_factory=dict)
     now: dict[str, E | None] = field(default_factory=dict)
@@ -30,7 +33,7 @@ class Changes(Generic[E]):
 
     def met(self, xid: str, entity: E | None) -> E | None:
         """Take note of what the database has."""
-        self.before[xid] = deepcopy(entity)
+        self.before[xid] = None if entity is None else replace(entity, attributes=dict(entity.attributes))
         self.now[xid] = entity
         return entity
 
@@ -62,6 +65,7 @@ class Work:
         self.versions: Final = Changes[Version]()
         self._complete: dict[str, list[str]] = {}
         self._documents: dict[str, bytes | None] = {}
+        self._read: dict[str, bytes | None] = {}
 
     def group(self, xid: str) -> Group | None:
         """Return a group as it is now."""
@@ -71,6 +75,13 @@ class Work:
         """Return a resource as it is now."""
         known = self.resources.now
         return known[xid] if xid in known else self.resources.met(xid, self.reader.resource(xid))
+
+    def referring(self, xid: str) -> list[Resource]:
+        """Return the resources whose ``xref`` is *xid*, as they are now."""
+        kept = (self.resource(each.xid) for each in self.reader.referring(xid))
+        changed = (self.resources.now[each] for each in self.resources.touched)
+        there = {each.xid: each for each in (*kept, *changed) if each is not None and each.xref == xid}
+        return list(there.values())
 
     def expect(self, xids: Sequence[str]) -> None:
         """Fetch resources, with their versions, that will be looked up: many at once are quicker than one by one."""
@@ -117,9 +128,11 @@ class Work:
 
     def document(self, version: Version) -> bytes | None:
         """Return the document of a version as it is now, None when it has none."""
-        if version.xid not in self._documents:
-            self._documents[version.xid] = self.reader.document(version.xid)
-        return self._documents[version.xid]
+        if version.xid in self._documents:
+            return self._documents[version.xid]
+        if version.xid not in self._read:
+            self._read[version.xid] = self.reader.document(version.xid)
+        return self._read[version.xid]
 
     def set_document(self, version: Version, body: bytes | None) -> None:
         """Give a version its document; None takes it away."""

@@ -7,7 +7,7 @@ order), ``lacks`` (names that are not at its top), ``body`` (the text), ``shows`
 are not there).
 
 In what is expected ``*`` is any value and ``~...`` a regular expression. ``save`` keeps parts of the answer, by the
-path to them, and ``${name}`` puts them into later steps, ``#${name}`` as numbers.
+path to them ([] is its whole text), and ``${name}`` puts them into later steps, ``#${name}`` as numbers.
 """
 
 from __future__ import annotations
@@ -56,10 +56,8 @@ def clean(client: httpx.Client, database: Database) -> None:
     """
     assert client.put("/capabilities", json={}).status_code == 200
     left = empty(client)
-    if client.get("/modelsource").json() != model_source():
-        assert client.put("/modelsource", json=model_source()).status_code == 200
-    if left:
-        assert client.put("/", json={}).status_code == 200
+    if left or client.get("/modelsource").json() != model_source():
+        assert client.put("/", json={"modelsource": model_source()}).status_code == 200
     with database.writing() as connection:
         connection.execute(delete(MARKS))
 
@@ -107,10 +105,11 @@ def _step(where: str, step: dict[str, Any], client: httpx.Client, saved: dict[st
     for name in step.get("hides", ()):
         assert name not in answer.headers, f"{name} is there\n{told}"
     for name, parts in step.get("save", {}).items():
-        value: Any = answer.headers if parts[0] == "headers" else answer.json()
-        for part in parts[1:] if parts[0] == "headers" else parts:
+        of_headers = parts[:1] == ["headers"]
+        value: Any = answer.headers if of_headers else answer.json()
+        for part in parts[1:] if of_headers else parts:
             value = value[part]
-        saved[name] = str(value)
+        saved[name] = str(value) if parts else answer.text
 
 
 def _check_body(step: dict[str, Any], answer: httpx.Response, told: str) -> None:

@@ -64,13 +64,14 @@ class Requester:
         return tuple(self._findings[:MAX_FINDINGS])
 
     def hold(self, tag: str, epoch: int, place: Place, *given: object) -> None:
-        """Make sure that the sender knows the newest state: by ``If-Match``, and by epochs that are given.
+        """Make sure that the sender knows the newest state: by conditions, and by epochs that are given.
 
         Raises:
             Refusal: ``precondition_failed``, ``mismatched_epoch``.
         """
-        matches = tags(self._call.head.header(b"if-match"))
-        if matches is not None and not {"*", tag} & set(matches):
+        head, there = self._call.head, {"*", tag}
+        matches, known = (tags(head.header(name)) for name in (b"if-match", b"if-none-match"))
+        if (matches is not None and not there & set(matches)) or there & set(known or ()):
             raise Refusal("precondition_failed", place.xid)
         check_epoch(epoch, place.xid, *given)
 

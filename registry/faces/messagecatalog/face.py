@@ -144,10 +144,11 @@ class MessageCatalogFace:
 
 
 class DefinitionLookup:
-    """``GET /messagedefinition?uri=``: a version by its URI (section 4.4.3), of a catalog at ``/messagecatalog``."""
+    """``GET /messagedefinition?uri=``: a version by its URI (section 4.4.3), of the catalog at the path *catalog*."""
 
-    def __init__(self, service: RegistryService) -> None:
+    def __init__(self, service: RegistryService, catalog: str = "/messagecatalog") -> None:
         self._service = service
+        self._catalog = catalog
 
     def reply(self, call: Call) -> Reply:
         """Carry a request out."""
@@ -163,7 +164,7 @@ class DefinitionLookup:
             raise Refusal("bad_request", "/", error_detail="uri is needed exactly once")
         with self._service.session(writing=False) as session:
             shown = _looked_up(
-                CatalogReader(session, self._service.authority or f"{call.registry}/messagecatalog"), values[0]
+                CatalogReader(session, self._service.authority or f"{call.registry}{self._catalog}"), values[0]
             )
         etag = (b"ETag", shown.etag.encode("ascii"))
         if seen_before(call.head, shown.etag):

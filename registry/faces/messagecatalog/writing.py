@@ -121,16 +121,20 @@ class CatalogWriter:
                 may_write=call.writer.may_write,
                 matches=tags(call.head.header(b"if-match")) if conditional else None,
                 max_answer=call.max_answer,
+                known=tags(call.head.header(b"if-none-match")) or () if conditional else (),
             )
         )
 
     def _hold(self, target: Target, latest: Version | None) -> None:
-        """Compare ``If-Match`` of a new version with the definition as it is."""
-        matches = tags(self._call.head.header(b"if-match"))
-        if matches is None:
+        """Compare the conditions of a new version with the definition as it is."""
+        head = self._call.head
+        matches, known = (tags(head.header(name)) for name in (b"if-match", b"if-none-match"))
+        if matches is None and known is None:
             return
-        etag = "" if latest is None else self._catalog.definition(target, self._call.max_answer, whole=False).etag
-        if not etag or not {"*", etag} & set(matches):
+        there: set[str] = set()
+        if latest is not None:
+            there = {"*", self._catalog.definition(target, self._call.max_answer, whole=False).etag}
+        if (matches is not None and not there & set(matches)) or there & set(known or ()):
             raise Refusal("precondition_failed", target.path)
 
     def _group(self, target: Target) -> Group:

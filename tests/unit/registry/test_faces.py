@@ -91,3 +91,15 @@ def test_access_sizes_and_paces_are_those_of_the_core(tmp_path: Path) -> None:
 def test_paths_that_are_none(paths: dict[str, str]) -> None:
     with pytest.raises(ValueError):
         faces_at(paths)
+
+
+def test_the_lookup_of_message_catalogs_is_beside_the_catalog(tmp_path: Path) -> None:
+    with served(tmp_path, faces=faces_at({"messagecatalog": "/old/messagecatalog"})) as client:
+        assert client.put("/old/messagecatalog/g", json={"format": "CloudEvents"}).status_code == 201
+        definition = {"attributes": {"type": {"value": "m"}}}
+        made = client.post("/old/messagecatalog/g/messagedefinitions", json={"id": "m", "definition": definition})
+        assert made.status_code == 201, made.text
+        uri = f"{made.json()['authority'].rstrip('/')}/g/messagedefinitions/m"
+        assert client.get("/old/messagedefinition", params={"uri": uri}).json()["id"] == "m"
+        assert client.get("/old/messagedefinition", params={"uri": "http://nowhere.example/g"}).status_code == 404
+        assert client.get("/old/messagedefinition").status_code == 400
