@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol
 from catalog.declared import Declarations, DeclaredMessage
 from catalog.definitions.options import Named, normal_options
 from catalog.findings import Findings
-from catalog.protocols.properties import canonical_type
 from catalog.references.resolving import Resolver
 
 MAX_LEVELS: Final = 64
@@ -177,7 +176,7 @@ class Inheritance:
             own["protocoloptions"] = normal_options(options, spelling, message.at("protocoloptions"), self.findings)
         metadata = own.get("envelopemetadata")
         if metadata is not None:
-            own["envelopemetadata"] = own_attributes(metadata)
+            own["envelopemetadata"] = {name: body for name, body in metadata.items() if body is not None}
         effective = Effective(message, own, own, envelope, protocol, declared, spelling)
         if base is None:
             return effective
@@ -269,18 +268,3 @@ def _size(attributes: Mapping[str, Any]) -> int:
 
 def _is_collection(option: Any) -> bool:
     return isinstance(option, (Named, dict))
-
-
-def own_attributes(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return envelope attributes by name; older documents put them below ``attributes``."""
-    nested = metadata.get("attributes")
-    if isinstance(nested, dict) and not _is_property(nested):
-        beside = {name: value for name, value in metadata.items() if name != "attributes"}
-        return {**nested, **beside}
-    return {name: value for name, value in metadata.items() if value is not None}
-
-
-def _is_property(body: Mapping[str, Any]) -> bool:
-    """Tell an attribute that is called ``attributes`` from a map of attributes."""
-    kind = body.get("type")
-    return isinstance(body.get("required"), bool) or (isinstance(kind, str) and canonical_type(kind) is not None)

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from catalog.declared import Declarations, DeclaredEndpoint, DeclaredGroup, DeclaredMessage, Place
-from catalog.definitions.inheritance import foreign_sections, merge, own_attributes
+from catalog.definitions.inheritance import foreign_sections, merge
 from catalog.definitions.options import Named, normal_options, short_entry
 from catalog.definitions.pointing import OptionPlaces, attribute_place
 from catalog.definitions.properties import Report, attribute_bodies, option_bodies, property_of
@@ -33,8 +33,8 @@ _EMPTY: Final[tuple[Any, ...]] = (Named(()), {})
 class Level:
     """One message of a chain of bases. ``metadata`` and ``options`` are its own, in canonical spelling, unmerged.
 
-    ``envelope`` and ``protocol`` are those in force here (inherited or default), ``spelling`` is the protocol its options
-    are written for.
+    ``envelope`` and ``protocol`` are those in force here (inherited or default), ``spelling`` is the protocol that its
+    options are written for.
     """
 
     message: DeclaredMessage
@@ -115,7 +115,8 @@ def levels_of(chain: Sequence[str], declarations: Declarations) -> tuple[Level, 
         inherited = own.get("protocol") or inherited or (group.protocol if group else None)
         spelling = inherited or (endpoint.protocol if endpoint else None)
         options = normal_options(own.get("protocoloptions") or {}, spelling, message.place, Findings())
-        metadata = own_attributes(own.get("envelopemetadata") or {})
+        written = own.get("envelopemetadata") or {}
+        metadata = {name: body for name, body in written.items() if body is not None}
         levels.append(Level(message, group, envelope, inherited, spelling, metadata, options))
     return tuple(reversed(levels))
 
@@ -151,8 +152,8 @@ def _effective(levels: Sequence[Level], of: Level) -> Iterator[tuple[str, Proper
     order: dict[tuple[str, str | None], int] = {}
     for place in range(len(levels) - 1, -1, -1):
         foreign = foreign_sections(levels[place], of)
-        written = _bodies(levels[place], nearest=place == 0, over=_METADATA in merged)
-        own = {section: members for section, members in written.items() if section not in foreign}
+        bodies_of = _bodies(levels[place], nearest=place == 0)
+        own = {section: members for section, members in bodies_of.items() if section not in foreign}
         merged = merge(merged, own, _laid_over)
         for section, members in own.items():
             for name, value in members.items():
@@ -181,8 +182,8 @@ def _laid_over(below: list[Any], above: list[Any]) -> list[Any]:
     return above
 
 
-def _bodies(level: Level, *, nearest: bool, over: bool) -> dict[str, dict[str, Any]]:
-    """Return what one level writes of properties, each with its place; null is nothing where it is laid *over* any."""
+def _bodies(level: Level, *, nearest: bool) -> dict[str, dict[str, Any]]:
+    """Return what one level writes of properties, each with its place."""
 
     def body(raw: Any, place: Place | None) -> _Body:
         if not isinstance(raw, dict):
@@ -194,9 +195,7 @@ def _bodies(level: Level, *, nearest: bool, over: bool) -> dict[str, dict[str, A
     written: dict[str, dict[str, Any]] = {}
     if _METADATA in level.message.attributes:
         written[_METADATA] = {
-            name: body(raw, attribute_place(level.message, name))
-            for name, raw in level.metadata.items()
-            if raw is not None or not over
+            name: body(raw, attribute_place(level.message, name)) for name, raw in level.metadata.items()
         }
     places = OptionPlaces(level.message, level.spelling)
     sections = VOCABULARIES.get(level.spelling or "", ANY_VOCABULARY).sections

@@ -343,7 +343,14 @@ MESSAGES = st.fixed_dictionaries(
         "protocoloptions": OPTIONS,
         "dataschema": st.sampled_from(["s", {"type": "object"}]),
         "dataschemauri": st.just("#/schemagroups/none/schemas/s"),
-        "envelopeoptions": st.dictionaries(st.sampled_from(["mode", "format"]), st.sampled_from(["x", "y"])),
+        "envelopeoptions": st.fixed_dictionaries(
+            {},
+            optional={
+                "mode": st.sampled_from(["x", "y"]),
+                "format": st.sampled_from(["x", "y"]),
+                "attributes": st.dictionaries(st.sampled_from(["type", "x"]), BODIES, max_size=2),
+            },
+        ),
         "xref": st.sampled_from(["/messagegroups/g/messages/m1", "/messagegroups/z/messages/m1"]),
     },
 )
