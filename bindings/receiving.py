@@ -6,13 +6,17 @@ in :mod:`bindings.gateways`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from bindings.gateways import Gateway, Terms
+from bindings.gateways import Gateway, Subscription, Terms
 from catalog.model import Catalog, Endpoint
 from catalog.values import text_of
+
+
+def _any_fits(_subscriptions: Sequence[Subscription]) -> None:
+    """Accept all subscriptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +27,14 @@ class Receiving:
     what the endpoint's options name, else the path of its address, else a filter for each definition expected there
     (JUDGING.md#sources), else nothing. It raises ValueError, with what is wrong, for a malformed option or path.
     ``overlap`` tells whether one message may come by both of two addresses. ``gateway`` makes what does not connect
-    before its start, and raises GatewayError for a subscription that can never work.
+    before its start, and raises GatewayError for a subscription that can never work. ``check`` raises the same for the
+    subscriptions of one connection, without the client's library.
     """
 
     addresses: Callable[[Endpoint, Catalog], tuple[str, ...]]
     overlap: Callable[[str, str], bool]
     gateway: Callable[[Terms], Gateway]
+    check: Callable[[Sequence[Subscription]], None] = _any_fits
 
 
 def paths_of(endpoint: Endpoint) -> Iterator[str]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Hashable
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
@@ -62,20 +62,61 @@ _COLON_FIRST: Final = re.compile(r"(?![A-Za-z][A-Za-z0-9+.\-]*+:)[^/?#:]*+:")
 _PARAMETER: Final = re.compile(r'\s*+;\s*+([^\s;="]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"|([^;"]*+))', re.DOTALL)
 
 
+class Written:
+    """A number of a document that is written in another way than numbers are shown: ``text`` is what is written.
+
+    It is the number wherever a number is meant, and its text where a text is. Copies and pickles are plain numbers.
+    """
+
+    text: str
+
+    def __reduce__(self) -> tuple[Callable[[Any], object], tuple[object]]:
+        return plain_number, (plain_number(self),)
+
+
+class WrittenInt(Written, int):
+    """A whole number such as ``0123``."""
+
+
+class WrittenFloat(Written, float):
+    """A number such as ``1.10`` or ``1e3``."""
+
+
+def written_number(value: int | float, text: str) -> int | float:
+    """Return a number that keeps its *text* where the number alone does not give it."""
+    if repr(value) == text:
+        return value
+    kept: WrittenInt | WrittenFloat = WrittenInt(value) if isinstance(value, int) else WrittenFloat(value)
+    kept.text = text
+    return kept
+
+
+def is_number(value: object) -> bool:
+    """Whether a value of a document is a number, which a truth value is not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def plain_number(value: Any) -> Any:
+    """Return a number without the text that it may keep, any other value as it is."""
+    if isinstance(value, Written):
+        return int(value) if isinstance(value, int) else float(value)  # type: ignore[arg-type]
+    return value
+
+
 def text_of(value: object) -> str:
     """Return the text form in which values are compared: ``true``/``false``, numbers shortest, text as it is.
 
-    Lists and maps give their compact JSON, None the empty text.
+    A number of a document that keeps its text gives that. Lists and maps give their compact JSON, None the empty text.
     """
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
-        return repr(value)
+        return value.text if isinstance(value, Written) else repr(value)
     if value is None:
         return ""
-    return msgspec.json.encode(value).decode("utf-8")
+    return msgspec.json.encode(value, enc_hook=plain_number).decode("utf-8")
 
 
 def whole_number(text: str | bytes, most: int = INT64_MAX) -> int | None:

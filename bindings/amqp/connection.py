@@ -148,10 +148,21 @@ class ReceivingConnection(Handler):
         inlet = self._by_name.get(event.link.name)
         if inlet is None or inlet.receiver is None or event.link.remote_source.address is None:
             return  # refused: the detach that says why comes next
+        if ignored := inlet.ignored_filters():
+            self._unfiltered(inlet, ignored)
+            return
         inlet.attached, inlet.problem = True, ""
         self._shared.opened = True
         inlet.backoff.reset()
         self._grant(inlet)
+        self._report()
+
+    def _unfiltered(self, inlet: Inlet, ignored: Sequence[str]) -> None:
+        """Take nothing from a broker that would send what the filters were to keep away."""
+        node = f"{inlet.subscription.endpoint}, node {inlet.subscription.address}"
+        inlet.lose(f"{node}: the broker does not apply the source filter {', '.join(ignored)}; correct or remove it")
+        _logger.warning("%s; trying again", inlet.problem)
+        self._later(inlet.backoff.pause(), lambda: self._attach([inlet]))
         self._report()
 
     def on_link_remote_close(self, event: Any) -> None:

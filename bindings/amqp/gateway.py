@@ -15,7 +15,7 @@ from typing import Final
 
 from bindings.amqp.connection import ReceivingConnection, Replace, Shared, Stop
 from bindings.amqp.dialing import Dialer, reconnecting
-from bindings.amqp.inlet import check
+from bindings.amqp.options import check_options
 from bindings.gateways import Subscription, Terms
 
 _JOIN_SECONDS: Final = 10.0
@@ -63,7 +63,7 @@ class AmqpGateway:
             GatewayError: an address, certificate, node or option that waiting does not repair.
         """
         for subscription in self._subscriptions:
-            check(subscription)
+            check_options(subscription)
         self._shared = Shared(Dialer(self._terms.connection, self._terms.client_id), self._terms)
         self._thread = threading.Thread(target=self._run, args=(self._shared,), name="amqp-gateway", daemon=True)
         self._thread.start()
@@ -75,7 +75,7 @@ class AmqpGateway:
             GatewayError: one of them can never work; the old ones stay.
         """
         for subscription in subscriptions:
-            check(subscription)
+            check_options(subscription)
         with self._lock:
             self._subscriptions = tuple(subscriptions)
             if self._connection is not None:

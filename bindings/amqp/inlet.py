@@ -5,28 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 import proton
-from proton import Link, Terminus, symbol
+from proton import Described, Link, Terminus, symbol
 from proton.reactor import Container, ReceiverOption
 
 from bindings.amqp.dialing import reconnecting
-from bindings.amqp.options import option, option_map
-from bindings.gateways import GatewayError, Subscription
+from bindings.amqp.options import capabilities_of, option, option_map, source_filters
+from bindings.gateways import Subscription
 
-MODES: Final = {"move": Terminus.DIST_MODE_MOVE, "copy": Terminus.DIST_MODE_COPY}
-
-
-def check(subscription: Subscription) -> None:
-    """Make sure that a subscription can be attached.
-
-    Raises:
-        GatewayError: it has no address, or an option has an unknown value.
-    """
-    if not subscription.address:
-        raise GatewayError(f"{subscription.endpoint} has no AMQP node; give the endpoint the option node")
-    option_map(subscription.options, "linkproperties")
-    mode = option(subscription.options, "distributionmode")
-    if mode is not None and mode not in MODES:
-        raise GatewayError(f"{subscription.endpoint}: distributionmode is move or copy, not {mode!r}")
+_MODES: Final = {"move": Terminus.DIST_MODE_MOVE, "copy": Terminus.DIST_MODE_COPY}
 
 
 class _Terms(ReceiverOption):
@@ -46,7 +32,18 @@ class _Terms(ReceiverOption):
             receiver.properties = {symbol(name): value for name, value in properties.items()}
         mode = option(self._options, "distributionmode")
         if mode is not None:
-            receiver.source.distribution_mode = MODES[mode]
+            receiver.source.distribution_mode = _MODES[mode]
+        filters = source_filters(self._options)
+        if filters:
+            described = {symbol(each.name): Described(symbol(each.descriptor), each.value) for each in filters}
+            receiver.source.filter.put_dict(described)
+        capabilities = capabilities_of(self._options)
+        if capabilities:
+            receiver.source.capabilities.put_array(False, proton.Data.SYMBOL)
+            receiver.source.capabilities.enter()
+            for name in capabilities:
+                receiver.source.capabilities.put_symbol(symbol(name))
+            receiver.source.capabilities.exit()
         if self._durable:
             receiver.source.durability = Terminus.DELIVERIES
             receiver.source.expiry_policy = Terminus.EXPIRE_NEVER
@@ -80,6 +77,17 @@ class Inlet:
         terms = _Terms(self.subscription, self._durable)
         self.held = 0
         self.receiver = container.create_receiver(connection, self.subscription.address, name=name, options=terms)
+
+    def ignored_filters(self) -> list[str]:
+        """Return the filters that we asked for and that the broker, by its answer, does not apply."""
+        wanted = [each.name for each in source_filters(self.subscription.options)]
+        applied: set[str] = set()
+        if wanted and self.receiver is not None:
+            data = self.receiver.remote_source.filter
+            data.rewind()
+            answer = data.get_object() if data.next() is not None else None
+            applied = {str(name) for name in answer} if isinstance(answer, dict) else set()
+        return [name for name in wanted if name not in applied]
 
     def grant(self, most: int) -> None:
         """Give credit, so that at most *most* messages are on their way or held; small amounts wait for more."""

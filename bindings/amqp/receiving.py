@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Final
 
-from bindings.amqp.options import node_of
-from bindings.gateways import Gateway, Terms
+from bindings.amqp.options import check_options, node_of
+from bindings.gateways import Gateway, Subscription, Terms
 from bindings.receiving import Receiving, paths_of
 from catalog.model import Catalog, Endpoint
 
@@ -22,4 +23,9 @@ def _gateway(terms: Terms) -> Gateway:
     return AmqpGateway(terms)
 
 
-AMQP: Final = Receiving(_addresses, operator.eq, _gateway)
+def _check(subscriptions: Sequence[Subscription]) -> None:
+    for subscription in subscriptions:
+        check_options(subscription)
+
+
+AMQP: Final = Receiving(_addresses, operator.eq, _gateway, _check)

@@ -1,7 +1,8 @@
 """The endpoint options of Kafka for reading and sending records. Case, dashes and dots in names do not count.
 
-``consumergroup`` has no place here: Spark keeps the offsets of a query itself and joins no group. ``acks`` neither: a
-record is sent when all replicas in sync have it, since what is confirmed here was acknowledged at its source.
+``consumergroup`` is only shown to the brokers: Spark keeps the offsets of a query itself, and its consumers are
+assigned their partitions and join no group. ``acks`` has no place here: a record is sent when all replicas in sync
+have it, since what is confirmed here was acknowledged at its source.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ def topic_of(options: Mapping[str, Any]) -> str:
     """Return the topic that the options name, which may be a template; empty when they name none."""
     topic = _squashed(options).get("topic")
     return topic if isinstance(topic, str) else ""
+
+
+def group_of(options: Mapping[str, Any]) -> str:
+    """Return the consumer group that the options name; empty when they name none."""
+    group = _squashed(options).get("consumergroup")
+    return group if isinstance(group, str) else ""
 
 
 def start_of(options: Mapping[str, Any]) -> Literal["earliest", "latest"] | None:

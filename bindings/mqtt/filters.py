@@ -1,19 +1,23 @@
 """Topic filters: made from templates, checked, and held against topics (MQTT 5.0 section 4.7 and 4.8.2).
 
+:func:`requests_of` makes what a broker is asked for of the subscriptions of endpoints.
+
 A filter may be shared, ``$share/<group>/<filter>``: what it takes is then dealt out among the group's members.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+from bindings.gateways import GatewayError, Subscription
 from catalog.protocols.properties import squashed
 
 MAX_BYTES: Final = 65_535
 SHARE: Final = "$share/"
-SHARE_OPTIONS: Final = ("sharename", "sharedgroup", "consumergroup", "group")
+SHARE_OPTIONS: Final = ("sharedsubscriptiongroup", "sharename", "sharedgroup", "consumergroup", "group")
 """Names, squashed, of the endpoint option that asks for a shared subscription; its value is the group."""
 _TOPIC_OPTIONS: Final = ("topicfilter", "topic", "topicname")
 _PLACEHOLDER: Final = re.compile(r"\{[A-Za-z0-9_.\-]+\}", re.ASCII)
@@ -21,6 +25,64 @@ _PLACEHOLDER: Final = re.compile(r"\{[A-Za-z0-9_.\-]+\}", re.ASCII)
 
 class FilterError(ValueError):
     """A text that is no topic filter; the message names it and says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeRequest:
+    """What a broker is asked for: a filter, and the options of MQTT 5 that decide which of its messages come.
+
+    ``no_local``: not those that this client published. ``retain_handling``: retained ones with each SUBSCRIBE (0), with
+    one that is new to the session (1), or never (2).
+    """
+
+    filter: str
+    no_local: bool = False
+    retain_handling: int = 1
+
+
+def requests_of(subscriptions: Sequence[Subscription]) -> tuple[SubscribeRequest, ...]:
+    """Return what to ask a broker for, in the order of *subscriptions*, also where another one covers it.
+
+    Raises:
+        GatewayError: a subscription is no topic filter, has an option that MQTT does not allow there, or two that
+            overlap have different options, which one connection cannot keep apart.
+    """
+    requests: list[SubscribeRequest] = []
+    for each in subscriptions:
+        try:
+            request = _request(each)
+        except FilterError as error:
+            raise GatewayError(f"{each.endpoint}: {error}") from error
+        for other, known in zip(subscriptions, requests, strict=False):
+            if known != request and _same_messages(known.filter, request.filter):
+                if (known.no_local, known.retain_handling) != (request.no_local, request.retain_handling):
+                    raise GatewayError(
+                        f"{other.endpoint} and {each.endpoint} subscribe to {known.filter} and {request.filter}, which "
+                        f"overlap, with different nolocal or retainhandling; a message comes by both, so write the "
+                        f"same, or give one of the sources a client_id of its own"
+                    )
+        requests.append(request)
+    return tuple(requests)
+
+
+def _request(subscription: Subscription) -> SubscribeRequest:
+    known = squashed(subscription.options)
+    no_local, handling = known.get("nolocal"), known.get("retainhandling")
+    filter_ = shared(subscription.address, subscription.options)
+    if not isinstance(no_local, bool | None):
+        raise FilterError(f"option nolocal is true or false, not {no_local!r:.40}")
+    if handling is not None and (isinstance(handling, bool) or handling not in (0, 1, 2)):
+        raise FilterError(f"option retainhandling is 0, 1 or 2, not {handling!r:.40}")
+    if no_local and filter_.startswith(SHARE):
+        raise FilterError(f"{filter_} is shared, and MQTT allows no nolocal there; remove one of the two options")
+    return SubscribeRequest(filter_, bool(no_local), 1 if handling is None else int(handling))
+
+
+def _same_messages(one: str, other: str) -> bool:
+    """Whether a broker that has both filters of one client holds their options against each other."""
+    if one.startswith(SHARE) or other.startswith(SHARE):
+        return one == other
+    return overlap(one, other)
 
 
 def filter_of_template(template: str) -> str:

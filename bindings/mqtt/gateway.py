@@ -81,7 +81,7 @@ class MqttGateway:
         self._lock = threading.Lock()
         self._wakeup = Wakeup()
         self._handover = Handover(terms.store, Acknowledging(terms.counters), self._wakeup.wake, Backoff(0.1, 10.0))
-        self._subscriber = Subscriber(self._tables.current.filters)
+        self._subscriber = Subscriber(self._tables.current.requests)
         self._copies = Copies()
         self._backoff = Backoff()
         self._strays: set[str] = set()
@@ -261,7 +261,7 @@ class MqttGateway:
             table, self._replacement = self._replacement, None
         if table is not None:
             self._tables.replace(table)
-            self._subscriber.wanted = table.filters
+            self._subscriber.wanted = table.requests
             self._copies.clear()
 
     def _stray(self, link: Link, delivery: Delivery) -> None:

@@ -23,6 +23,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from bindings.addresses import Address
 from bindings.mqtt.client import BrokerLimits, LinkClient, LinkTerms, client_for, limits_of, properties_for
+from bindings.mqtt.filters import SubscribeRequest
 from bindings.mqtt.messages import Delivery
 
 ANSWER_SECONDS: Final = 15.0
@@ -118,19 +119,16 @@ class Link:
         """Send the PUBACK of a message of this link; False, and nothing sent, when the link has ended."""
         return self.alive and self._client.ack(mid, 1) == MQTTErrorCode.MQTT_ERR_SUCCESS
 
-    def subscribe(self, filter_: str, identifier: int) -> int | None:
-        """Send SUBSCRIBE for QoS 1, and return its packet identifier; None when the link has ended.
-
-        With MQTT 5, retained messages come only with a subscription that is new to the session.
-        """
+    def subscribe(self, request: SubscribeRequest, identifier: int) -> int | None:
+        """Send SUBSCRIBE for QoS 1, and return its packet identifier; None when the link has ended."""
         if self._terms.version != "MQTT/5.0":
-            return self._client.subscribe(filter_, 1)[1]
+            return self._client.subscribe(request.filter, 1)[1]
         number = {"SubscriptionIdentifier": identifier} if self.limits.identifiers else {}
         properties = properties_for(PacketTypes.SUBSCRIBE, **number)
         options = SubscribeOptions(
-            qos=1, retainAsPublished=True, retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
+            qos=1, noLocal=request.no_local, retainAsPublished=True, retainHandling=request.retain_handling
         )
-        return self._client.subscribe(filter_, options=options, properties=properties)[1]
+        return self._client.subscribe(request.filter, options=options, properties=properties)[1]
 
     def unsubscribe(self, filter_: str) -> int | None:
         """Send UNSUBSCRIBE and return its packet identifier; None when the link has ended."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bindings.gateways import Gateway, Terms
+from bindings.gateways import Gateway, Subscription, Terms
 from bindings.mqtt import filters
 from bindings.receiving import Receiving, paths_of, templates_of
 from catalog.model import Catalog, Endpoint
@@ -37,5 +37,9 @@ def _gateway(version: Version, terms: Terms) -> Gateway:
     return MqttGateway(terms, version)
 
 
-MQTT_5: Final = Receiving(_addresses, filters.overlap, partial(_gateway, "MQTT/5.0"))
-MQTT_3: Final = Receiving(_addresses, filters.overlap, partial(_gateway, "MQTT/3.1.1"))
+def _check(subscriptions: Sequence[Subscription]) -> None:
+    filters.requests_of(subscriptions)
+
+
+MQTT_5: Final = Receiving(_addresses, filters.overlap, partial(_gateway, "MQTT/5.0"), _check)
+MQTT_3: Final = Receiving(_addresses, filters.overlap, partial(_gateway, "MQTT/3.1.1"), _check)

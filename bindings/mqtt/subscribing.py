@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bindings.backoff import Backoff
-from bindings.gateways import GatewayError, Subscription
-from bindings.mqtt.filters import FilterError, matches, shared, uncovered
+from bindings.gateways import Subscription
+from bindings.mqtt.filters import SubscribeRequest, matches, requests_of, uncovered
 from bindings.mqtt.link import Link
 from bindings.mqtt.messages import Delivery
 
@@ -31,16 +31,19 @@ class Table:
     """The subscriptions of one moment, in the order of settings.
 
     Endpoints whose filters take the same topic share a channel: its messages are the first one's. ``filters`` is what
-    the broker is asked for: a filter that another one covers is left out, so that a message comes once.
+    the broker is asked for: a filter that another one covers is left out, so that a message comes once. ``requests``
+    are the same with their options.
+
+    Raises:
+        GatewayError: as :func:`bindings.mqtt.filters.requests_of`.
     """
 
     def __init__(self, subscriptions: Sequence[Subscription]) -> None:
-        try:
-            pairs = [(shared(each.address, each.options), each.endpoint) for each in subscriptions]
-        except FilterError as error:
-            raise GatewayError(str(error)) from error
-        self.filters = tuple(uncovered(filter_ for filter_, _ in pairs))
-        self._pairs = pairs
+        requests = requests_of(subscriptions)
+        self._pairs = [(request.filter, each.endpoint) for request, each in zip(requests, subscriptions, strict=True)]
+        self.filters = tuple(uncovered(request.filter for request in requests))
+        by_filter = {request.filter: request for request in requests}
+        self.requests = tuple(by_filter[filter_] for filter_ in self.filters)
         self._cache: OrderedDict[str, Taking | None] = OrderedDict()
 
     def find(self, topic: str) -> Taking | None:
@@ -117,7 +120,9 @@ class Copies:
 
 @dataclass(slots=True)
 class _Pending:
-    filter: str
+    """A SUBSCRIBE without its answer, or with ``adds`` False an UNSUBSCRIBE."""
+
+    request: SubscribeRequest
     adds: bool
 
 
@@ -129,9 +134,9 @@ class Subscriber:
     ``trouble`` names one that is refused, and why.
     """
 
-    wanted: tuple[str, ...] = ()
+    wanted: tuple[SubscribeRequest, ...] = ()
     trouble: str = ""
-    _granted: set[str] = field(default_factory=set)
+    _granted: dict[str, SubscribeRequest] = field(default_factory=dict)
     _refused: dict[str, str] = field(default_factory=dict)
     _pending: dict[int, _Pending] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
@@ -141,7 +146,7 @@ class Subscriber:
     @property
     def complete(self) -> bool:
         """Whether the broker granted all that is wanted, and nothing else is under way."""
-        return not self._pending and self._granted.issuperset(self.wanted)
+        return not self._pending and all(self._granted.get(each.filter) == each for each in self.wanted)
 
     def begin(self, session_present: bool) -> None:
         """Start on a new link; without its old session the broker knows no subscription of ours."""
@@ -153,17 +158,18 @@ class Subscriber:
 
     def advance(self, link: Link) -> None:
         """Send what brings the broker nearer to what is wanted."""
-        busy = {pending.filter for pending in self._pending.values()}
+        busy = {pending.request.filter for pending in self._pending.values()}
         if self._refused and time.monotonic() >= self._again:
             self._refused.clear()
-        for filter_ in self.wanted:
-            if filter_ not in self._granted and filter_ not in busy and filter_ not in self._refused:
-                number = self._numbers.setdefault(filter_, len(self._numbers) + 1)
-                self._sent(link.subscribe(filter_, number), _Pending(filter_, adds=True))
-        for filter_ in self._granted.difference(self.wanted, busy):
-            self._sent(link.unsubscribe(filter_), _Pending(filter_, adds=False))
+        for each in self.wanted:
+            # Another SUBSCRIBE for a filter replaces the subscription, with its options.
+            if self._granted.get(each.filter) != each and each.filter not in (*busy, *self._refused):
+                number = self._numbers.setdefault(each.filter, len(self._numbers) + 1)
+                self._sent(link.subscribe(each, number), _Pending(each, adds=True))
+        for filter_ in set(self._granted).difference((each.filter for each in self.wanted), busy):
+            self._sent(link.unsubscribe(filter_), _Pending(self._granted[filter_], adds=False))
         # Other threads read it, so it is made here, on the one that changes what it is made of.
-        refused = next((filter_ for filter_ in self.wanted if filter_ in self._refused), None)
+        refused = next((each.filter for each in self.wanted if each.filter in self._refused), None)
         fault = self._refused.get(refused, "") if refused is not None else ""
         self.trouble = f"the broker refuses the subscription to {refused}: {fault}" if fault else ""
 
@@ -175,9 +181,9 @@ class Subscriber:
         if fault:
             if not self._refused:
                 self._again = time.monotonic() + self._backoff.pause()
-            self._refused[pending.filter] = fault
+            self._refused[pending.request.filter] = fault
         else:
-            self._granted.add(pending.filter)
+            self._granted[pending.request.filter] = pending.request
             if self.complete:
                 self._backoff.reset()
 
@@ -185,7 +191,7 @@ class Subscriber:
         """Take the answer to an UNSUBSCRIBE."""
         pending = self._pending.pop(mid, None)
         if pending is not None:
-            self._granted.discard(pending.filter)
+            self._granted.pop(pending.request.filter, None)
 
     def _sent(self, mid: int | None, pending: _Pending) -> None:
         if mid is not None:

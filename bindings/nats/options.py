@@ -7,9 +7,8 @@ The specification has ``subject`` only. These are ours, each a text unless it sa
 ``stream``
     Take the subject from this JetStream stream, by a durable pull consumer. Without it the subscription is core NATS.
 ``durable``
-    The name of that consumer (also ``consumer``, ``consumergroup``); by default a name made of endpoint and subject.
-    Gateways that name the same one share its messages. It is created when it is missing, and used as it is when it
-    exists.
+    The name of that consumer (also ``consumer``); by default the queue group, whose members share its messages, else a
+    name made of endpoint and subject. It is created when it is missing, and used as it is when it exists.
 ``ackwait``
     Seconds after which JetStream delivers a message again that nobody acknowledged, when the consumer is created here;
     30 by default. A gateway that still holds a message says so in time.
@@ -30,7 +29,7 @@ from catalog.protocols.properties import squashed
 
 DEFAULT_ACK_WAIT: Final = 30.0
 _QUEUE: Final = ("queue", "queuegroup", "consumergroup", "group")
-_DURABLE: Final = ("durable", "consumer", "consumergroup")
+_DURABLE: Final = ("durable", "consumer", *_QUEUE)
 _DELIVER: Final = ("deliver", "deliverpolicy")
 _MAX_SUBJECT: Final = 1024
 _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
@@ -74,7 +73,7 @@ def plans_of(subscriptions: Sequence[Subscription], options: Mapping[str, Any]) 
         if isinstance(plan, StreamPlan) and subjects.setdefault((plan.stream, plan.durable), plan) != plan:
             raise GatewayError(
                 f"{plan.endpoint}: the durable {plan.durable} of stream {plan.stream} is named for two subjects or "
-                f"endpoints; leave the option durable out, or give each its own"
+                f"endpoints; leave the options durable and queuegroup out, or give each its own"
             )
     return plans
 

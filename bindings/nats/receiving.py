@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from bindings.gateways import Gateway, Terms
+from bindings.gateways import Gateway, Subscription, Terms
 from bindings.nats import subjects
+from bindings.nats.options import plans_of
 from bindings.receiving import Receiving, templates_of
 from catalog.model import Catalog, Endpoint
 
@@ -23,4 +25,8 @@ def _gateway(terms: Terms) -> Gateway:
     return NatsGateway(terms)
 
 
-NATS: Final = Receiving(_addresses, subjects.overlap, _gateway)
+def _check(subscriptions: Sequence[Subscription]) -> None:
+    plans_of(subscriptions, {})
+
+
+NATS: Final = Receiving(_addresses, subjects.overlap, _gateway, _check)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from catalog.declared import DeclaredEndpoint, DeclaredGroup, DeclaredMessage
-from catalog.definitions.inheritance import own_attributes
 from catalog.definitions.options import short_entry
+from catalog.dialects.metadata import flat_attributes
 from catalog.model import PROTOCOLS
 from catalog.protocols.properties import VOCABULARIES, canonical_option, canonical_protocol, vocabulary_of
 
@@ -127,7 +127,7 @@ def _formatted(own: Mapping[str, Any], default: str | None) -> dict[str, Any]:
         known = envelope or default
         form = {"format": known} if known is not None else {}
         if envelope is not None or metadata is not None:
-            form["metadata"] = {"attributes": _bodies(own_attributes(metadata or {}))}
+            form["metadata"] = {"attributes": _bodies(flat_attributes(metadata or {}))}
         rest = {"protocol": protocol, "protocoloptions": options}
     return {**form, **{name: value for name, value in rest.items() if value is not None}}
 

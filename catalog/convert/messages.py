@@ -13,7 +13,7 @@ from typing import Any, Final
 from catalog.convert.names import common, last
 from catalog.declared import MESSAGE_REFERENCE, Declarations, DeclaredMessage
 from catalog.definitions.inheritance import overlaid
-from catalog.definitions.levels import MEMBERS, Laid, Level, envelope_of, laid, levels_of
+from catalog.definitions.levels import MEMBERS, Laid, Level, giving, laid, levels_of
 from catalog.definitions.relations import TO, said_of, target_of
 from catalog.model import Property
 from catalog.protocols.properties import AMQP_SECTIONS, canonical_option
@@ -57,7 +57,7 @@ def flat_form(
     levels = levels_of(chain, declarations)
     own_group = levels[0].group
     form = _identity(message, version)
-    envelope = envelope_of(levels)
+    envelope = levels[0].envelope
     if envelope is not None:
         form["envelope"] = envelope
     properties = laid(levels)
@@ -197,7 +197,8 @@ def _add_value(body: dict[str, Any], prop: Property, base: Property | None, *, s
 def _merged(levels: Sequence[Level]) -> dict[str, Any]:
     """Return the attributes about data and the envelope's options as all levels make them."""
     merged: dict[str, Any] = {}
-    for level in reversed(levels):
-        given = level.message.attributes
-        merged = overlaid(merged, {name: given[name] for name in (*_PLAIN, "envelopeoptions") if name in given})
+    for names, those in ((_PLAIN, levels), (("envelopeoptions",), giving("envelopeoptions", levels))):
+        for level in reversed(those):
+            given = level.message.attributes
+            merged = overlaid(merged, {name: given[name] for name in names if name in given})
     return merged

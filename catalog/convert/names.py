@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from catalog.values import is_number, text_of
+
 FIRST: Final = (
     *("name", "description", "documentation", "icon", "labels", "epoch", "createdat", "modifiedat", "ancestorid"),
     "deprecated",
 )
 FIRST_VERSION: Final = "1"
 """The id that registries give to the first version of what comes without one."""
+_TEXTS: Final = frozenset({"name", "description", "labels"})
 _LOCATORS: Final = frozenset({"id", "xid", "self", "shortself", "metaurl", "defaultversionurl"})
 _COLLECTIONS: Final = ("messages", "versions", "schemas", "messagegroups", "endpoints", "schemagroups")
 _COUNTED: Final = frozenset(f"{name}{end}" for name in _COLLECTIONS for end in ("url", "count"))
@@ -26,8 +29,16 @@ def common(other: Mapping[str, Any], drop: Collection[str] = ()) -> dict[str, An
     kept: dict[str, Any] = {}
     for name, value in other.items():
         if name not in _LOCATORS and name not in _COUNTED and name not in drop:
-            kept.setdefault(_RENAMED.get(name, name), value)
+            known = _RENAMED.get(name, name)
+            kept.setdefault(known, _as_text(value) if known in _TEXTS else value)
     return {**{name: kept[name] for name in FIRST if name in kept}, **kept}
+
+
+def _as_text(value: Any) -> Any:
+    """Return texts, and maps of them, in which numbers are the texts that are written."""
+    if isinstance(value, dict):
+        return {name: _as_text(each) for name, each in value.items()}
+    return text_of(value) if is_number(value) else value
 
 
 def last(xid: str) -> str:
@@ -44,6 +55,6 @@ def version_of(other: Mapping[str, Any]) -> str | None:
     """Return the version that older documents write as ``version``, or newer ones as ``versionid``."""
     for name in ("versionid", "version"):
         value = other.get(name)
-        if isinstance(value, (str, int)) and not isinstance(value, bool) and str(value):
-            return str(value)
+        if (isinstance(value, str) or is_number(value)) and text_of(value):
+            return text_of(value)
     return None

@@ -11,6 +11,7 @@ import yaml
 
 from catalog.errors import CatalogError
 from catalog.escaping import is_harmless
+from catalog.values import Written, plain_number
 
 _WIDTH: Final = 110
 _NUMBER_LIKE: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
@@ -64,4 +65,9 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
+def _number(dumper: yaml.SafeDumper, number: Written) -> yaml.Node:
+    return dumper.represent_data(plain_number(number))
+
+
 _Dumper.add_representer(str, _text)
+_Dumper.add_multi_representer(Written, _number)

@@ -6,15 +6,14 @@ resolved once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from catalog.declared import Declarations, DeclaredMessage
 from catalog.definitions.options import Named, normal_options
 from catalog.findings import Findings
-from catalog.protocols.properties import canonical_type
 from catalog.references.resolving import Resolver
 
 MAX_LEVELS: Final = 64
@@ -28,16 +27,40 @@ class Effective:
     """A message after inheritance; attributes are merged but not yet read as properties.
 
     ``protocol_declared`` is False when only a group's default gives the protocol. ``spelling`` is the protocol whose
-    options these are: an endpoint's default is none of the message, yet tells what an inline one means.
+    options these are: an endpoint's default is none of the message, yet tells what an inline one means. ``own`` is what
+    the message itself says, in canonical spelling.
     """
 
     message: DeclaredMessage
     attributes: Mapping[str, Any]
+    own: Mapping[str, Any]
     envelope: str | None = None
     protocol: str | None = None
     protocol_declared: bool = True
     spelling: str | None = None
     base: tuple[str, ...] = ()
+
+
+class _Selecting(Protocol):
+    """A message with the envelope and the protocol that its attributes are written for, None where none is said."""
+
+    @property
+    def envelope(self) -> str | None: ...
+    @property
+    def spelling(self) -> str | None: ...
+
+
+def foreign_sections(base: _Selecting, derived: _Selecting) -> tuple[str, ...]:
+    """Return the sections that *derived* does not inherit from *base*: those of another envelope or another protocol.
+
+    A base that names none gives its sections to all.
+    """
+    sections: tuple[str, ...] = ()
+    if None not in (base.envelope, derived.envelope) and base.envelope != derived.envelope:
+        sections += ("envelopemetadata", "envelopeoptions")
+    if None not in (base.spelling, derived.spelling) and base.spelling != derived.spelling:
+        sections += ("protocoloptions",)
+    return sections
 
 
 @dataclass(slots=True)
@@ -153,10 +176,48 @@ class Inheritance:
             own["protocoloptions"] = normal_options(options, spelling, message.at("protocoloptions"), self.findings)
         metadata = own.get("envelopemetadata")
         if metadata is not None:
-            own["envelopemetadata"] = own_attributes(metadata)
-        merged = own if base is None else overlaid(base.attributes, own)
-        bases = () if base is None else (base.message.xid, *base.base)
-        return Effective(message, merged, envelope, protocol, declared, spelling, bases)
+            own["envelopemetadata"] = {name: body for name, body in metadata.items() if body is not None}
+        effective = Effective(message, own, own, envelope, protocol, declared, spelling)
+        if base is None:
+            return effective
+        inherited = self._inherited(effective, base)
+        self._report_foreign(effective, base, inherited)
+        return replace(effective, attributes=overlaid(inherited, own), base=(base.message.xid, *base.base))
+
+    def _inherited(self, derived: Effective, base: Effective) -> Mapping[str, Any]:
+        """Return what the bases give: all they say, but for the sections of another envelope or protocol."""
+        levels = [base, *(each for each in map(self._done.get, base.base) if each is not None)]
+        foreign = [foreign_sections(level, derived) for level in levels]
+        if not any(foreign):
+            return base.attributes
+        inherited: dict[str, Any] = {}
+        for level, sections in zip(reversed(levels), reversed(foreign), strict=True):
+            kept = {name: value for name, value in level.own.items() if name not in sections}
+            inherited = overlaid(inherited, kept)
+        return inherited
+
+    def _report_foreign(self, derived: Effective, base: Effective, inherited: Mapping[str, Any]) -> None:
+        """Report what the base has and does not give, at what makes the message another one."""
+        message = derived.message
+        for selector, section, own, others in (
+            ("envelope", "envelopemetadata", derived.envelope, base.envelope),
+            ("envelope", "envelopeoptions", derived.envelope, base.envelope),
+            ("protocol", "protocoloptions", derived.spelling, base.spelling),
+        ):
+            left = sorted(_names_left(base.attributes.get(section) or {}, inherited.get(section) or {}))
+            if left:
+                place = message.at(selector) if selector in message.attributes else message.place
+                names = ", ".join((*left[:5], "...") if len(left) > 5 else left)
+                text = (
+                    f"{message.xid} has {selector} {own}, but its base {base.message.xid} has {others}: "
+                    f"it does not inherit {section} {names}"
+                )
+                hint = f"write them in {message.xid} too, or move what both share to a base without {selector}"
+                self.findings.warning(place, "foreign-base", text, hint)
+
+
+def _names_left(given: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[str]:
+    return (name for name, value in given.items() if name not in inherited or inherited[name] != value)
 
 
 Replace = Callable[[list[Any], list[Any]], list[Any]]
@@ -167,26 +228,26 @@ def _the_nearer(below: list[Any], above: list[Any]) -> list[Any]:
     return above
 
 
-def merge(inherited: Any, overlay: Any, replace: Replace = _the_nearer) -> Any:
+def merge(inherited: Any, overlay: Any, replaced: Replace = _the_nearer) -> Any:
     """Deep-merge: maps and named lists member by member, all else replaces; a member that is null is not listed.
 
-    A name that a list repeats replaces as well. *replace* may keep what is laid over.
+    A name that a list repeats replaces as well. *replaced* may keep what is laid over.
     """
     if isinstance(inherited, Named) and isinstance(overlay, Named):
-        return inherited.merged(overlay, partial(_lay, replace=replace))
+        return inherited.merged(overlay, partial(_lay, replaced=replaced))
     if not isinstance(inherited, dict) or not isinstance(overlay, dict):
-        return replace([inherited], [overlay])[0]
+        return replaced([inherited], [overlay])[0]
     merged = dict(inherited)
     for name, value in overlay.items():
         if value is not None:
-            merged[name] = merge(merged[name], value, replace) if name in merged else value
+            merged[name] = merge(merged[name], value, replaced) if name in merged else value
     return merged
 
 
-def _lay(below: list[Any], above: list[Any], replace: Replace) -> list[Any]:
+def _lay(below: list[Any], above: list[Any], replaced: Replace) -> list[Any]:
     if len(below) == len(above) == 1:
-        return [merge(below[0], above[0], replace)]
-    return replace(below, above) if above else below
+        return [merge(below[0], above[0], replaced)]
+    return replaced(below, above) if above else below
 
 
 def overlaid(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,18 +268,3 @@ def _size(attributes: Mapping[str, Any]) -> int:
 
 def _is_collection(option: Any) -> bool:
     return isinstance(option, (Named, dict))
-
-
-def own_attributes(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return envelope attributes by name; older documents put them below ``attributes``."""
-    nested = metadata.get("attributes")
-    if isinstance(nested, dict) and not _is_property(nested):
-        beside = {name: value for name, value in metadata.items() if name != "attributes"}
-        return {**nested, **beside}
-    return {name: value for name, value in metadata.items() if value is not None}
-
-
-def _is_property(body: Mapping[str, Any]) -> bool:
-    """Tell an attribute that is called ``attributes`` from a map of attributes."""
-    kind = body.get("type")
-    return isinstance(body.get("required"), bool) or (isinstance(kind, str) and canonical_type(kind) is not None)

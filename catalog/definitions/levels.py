@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from catalog.declared import Declarations, DeclaredEndpoint, DeclaredGroup, DeclaredMessage, Place
-from catalog.definitions.inheritance import merge, own_attributes
+from catalog.definitions.inheritance import foreign_sections, merge
 from catalog.definitions.options import Named, normal_options, short_entry
 from catalog.definitions.pointing import OptionPlaces, attribute_place
 from catalog.definitions.properties import Report, attribute_bodies, option_bodies, property_of
@@ -33,11 +33,13 @@ _EMPTY: Final[tuple[Any, ...]] = (Named(()), {})
 class Level:
     """One message of a chain of bases. ``metadata`` and ``options`` are its own, in canonical spelling, unmerged.
 
-    ``protocol`` is the one in force here (inherited or default), ``spelling`` the one its options are written for.
+    ``envelope`` and ``protocol`` are those in force here (inherited or default), ``spelling`` is the protocol that its
+    options are written for.
     """
 
     message: DeclaredMessage
     group: DeclaredGroup | None
+    envelope: str | None
     protocol: str | None
     spelling: str | None
     metadata: Mapping[str, Any]
@@ -102,36 +104,36 @@ def levels_of(chain: Sequence[str], declarations: Declarations) -> tuple[Level, 
     """Return the levels of a chain of xids (a message, then its bases, nearest first)."""
     levels: list[Level] = []
     inherited: str | None = None
+    envelope: str | None = None
     for xid in reversed(chain):
         message = declarations.messages[xid]
         home = declarations.beyond.get(message.group)
         group = declarations.groups.get(message.group) or (home if isinstance(home, DeclaredGroup) else None)
         endpoint = declarations.endpoints.get(message.group) or (home if isinstance(home, DeclaredEndpoint) else None)
         own = message.attributes
+        envelope = own.get("envelope") or envelope or (group.envelope if group else None)
         inherited = own.get("protocol") or inherited or (group.protocol if group else None)
         spelling = inherited or (endpoint.protocol if endpoint else None)
         options = normal_options(own.get("protocoloptions") or {}, spelling, message.place, Findings())
-        metadata = own_attributes(own.get("envelopemetadata") or {})
-        levels.append(Level(message, group, inherited, spelling, metadata, options))
+        written = own.get("envelopemetadata") or {}
+        metadata = {name: body for name, body in written.items() if body is not None}
+        levels.append(Level(message, group, envelope, inherited, spelling, metadata, options))
     return tuple(reversed(levels))
 
 
-def envelope_of(levels: Sequence[Level]) -> str | None:
-    """Return the envelope in force: the nearest that a message names, else the farthest group's default."""
-    for level in levels:
-        if level.message.attributes.get("envelope"):
-            return str(level.message.attributes["envelope"])
-    return next((level.group.envelope for level in reversed(levels) if level.group and level.group.envelope), None)
+def giving(section: str, levels: Sequence[Level]) -> Sequence[Level]:
+    """Return the levels whose *section* holds for the nearest one: it is not of another envelope or protocol."""
+    return [level for level in levels if section not in foreign_sections(level, levels[0])]
 
 
 def laid(levels: Sequence[Level]) -> tuple[Laid, ...]:
     """Return every property of the definition that *levels* make, in the order of the definition."""
     bases = levels[1:]
     before: dict[tuple[str, str], list[Property]] = {}
-    for section, inherited, _, _ in _effective(bases) if bases else ():
+    for section, inherited, _, _ in _effective(bases, levels[0]):
         before.setdefault((section, inherited.name), []).append(inherited)
     properties: list[Laid] = []
-    effective = list(_effective(levels))
+    effective = list(_effective(levels, levels[0]))
     times = Counter((section, prop.name) for section, prop, _, _ in effective)
     for section, prop, body, default in effective:
         known = before.get((section, prop.name), [])
@@ -141,25 +143,27 @@ def laid(levels: Sequence[Level]) -> tuple[Laid, ...]:
     return tuple(properties)
 
 
-def _effective(levels: Sequence[Level]) -> Iterator[tuple[str, Property, _Body, PropertyType]]:
-    """Give section, property, body and default type of all that *levels* make together.
+def _effective(levels: Sequence[Level], of: Level) -> Iterator[tuple[str, Property, _Body, PropertyType]]:
+    """Give section, property, body and default type of all that *levels* make together for the definition *of*.
 
     What a farther level sets comes first, attributes before options.
     """
     merged: dict[str, Any] = {}
     order: dict[tuple[str, str | None], int] = {}
     for place in range(len(levels) - 1, -1, -1):
-        own = _bodies(levels[place], nearest=place == 0, over=_METADATA in merged)
+        foreign = foreign_sections(levels[place], of)
+        bodies_of = _bodies(levels[place], nearest=place == 0)
+        own = {section: members for section, members in bodies_of.items() if section not in foreign}
         merged = merge(merged, own, _laid_over)
         for section, members in own.items():
             for name, value in members.items():
                 if value not in _EMPTY:
                     order.setdefault((section, name), len(order))
-    spelling = levels[0].spelling
+    spelling = of.spelling
     for (section, written), number in tuple(order.items()):
         order.setdefault((section, canonical_option(spelling, written or "")), number)
     bodies = [
-        *((order[_METADATA, each.path], _METADATA, each) for each in attribute_bodies(merged, envelope_of(levels))),
+        *((order[_METADATA, each.path], _METADATA, each) for each in attribute_bodies(merged, of.envelope)),
         *((order[_OPTIONS, each.path.partition(".")[0]], _OPTIONS, each) for each in option_bodies(merged, spelling)),
     ]
     for _, section, (path, body, default, required) in sorted(bodies, key=itemgetter(0)):
@@ -178,8 +182,8 @@ def _laid_over(below: list[Any], above: list[Any]) -> list[Any]:
     return above
 
 
-def _bodies(level: Level, *, nearest: bool, over: bool) -> dict[str, dict[str, Any]]:
-    """Return what one level writes of properties, each with its place; null is nothing where it is laid *over* any."""
+def _bodies(level: Level, *, nearest: bool) -> dict[str, dict[str, Any]]:
+    """Return what one level writes of properties, each with its place."""
 
     def body(raw: Any, place: Place | None) -> _Body:
         if not isinstance(raw, dict):
@@ -191,9 +195,7 @@ def _bodies(level: Level, *, nearest: bool, over: bool) -> dict[str, dict[str, A
     written: dict[str, dict[str, Any]] = {}
     if _METADATA in level.message.attributes:
         written[_METADATA] = {
-            name: body(raw, attribute_place(level.message, name))
-            for name, raw in level.metadata.items()
-            if raw is not None or not over
+            name: body(raw, attribute_place(level.message, name)) for name, raw in level.metadata.items()
         }
     places = OptionPlaces(level.message, level.spelling)
     sections = VOCABULARIES.get(level.spelling or "", ANY_VOCABULARY).sections

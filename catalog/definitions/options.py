@@ -14,6 +14,7 @@ from catalog.declared import Place
 from catalog.findings import Findings
 from catalog.model import PropertyType
 from catalog.protocols.properties import ANY_VOCABULARY, VOCABULARIES, Vocabulary, canonical_member, canonical_option
+from catalog.values import is_number, text_of
 
 CONTENT_TYPE: Final = "content-type"
 _MEMBERS: Final = frozenset({"name", "type", "value", "required", "description", "specurl"})
@@ -100,6 +101,8 @@ def _named(value: Any, at: Place, findings: Findings, *, lower: bool) -> Iterato
         elif isinstance(body, dict):
             name = body.get("name", key)
             body = {member: content for member, content in body.items() if member != "name"}
+        if is_number(name):
+            name = text_of(name)
         if not isinstance(name, str) or not name:
             findings.error(place, "unnamed-property", "a property has no name, and is ignored", "give it a name")
         elif body is not None:

@@ -15,8 +15,6 @@ def attribute_place(message: DeclaredMessage, name: str) -> Place | None:
     place = message.at("envelopemetadata")
     if (elsewhere := message.written.get(f"envelopemetadata.{name}")) is not None:
         return elsewhere
-    if isinstance(raw, dict) and isinstance(raw.get("attributes"), dict) and name in raw["attributes"]:
-        return place / "attributes" / name
     return place / name if isinstance(raw, dict) and name in raw else None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from catalog.declared import Place
 from catalog.definitions.inheritance import Effective
@@ -26,7 +26,9 @@ from catalog.protocols.properties import (
     canonical_type,
     wire_type,
 )
-from catalog.values import NOW, is_old_now
+from catalog.values import NOW, Written, is_old_now, plain_number, text_of
+
+_NUMBERS: Final = frozenset({"any", "boolean", "integer", "number"})
 
 
 def definition_of(effective: Effective, findings: Findings) -> Definition:
@@ -130,7 +132,9 @@ def property_of(name: str, body: Any, default: PropertyType, report: Report, *, 
 
 
 def _of_type(kind: PropertyType, value: str | bool | int | float | None) -> str | bool | int | float | None:
-    """Return a value as 1.0 spells it in its type, which for "now" is another spelling than before."""
+    """Return a value as 1.0 spells it in its type: a number, or the text that is written where a text is meant."""
+    if isinstance(value, Written):
+        return plain_number(value) if kind in _NUMBERS else text_of(value)
     return NOW if kind == "timestamp" and is_old_now(value) else value
 
 

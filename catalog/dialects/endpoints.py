@@ -10,7 +10,9 @@ from catalog.dialects.declaring import other_members
 from catalog.dialects.names import DocumentReader, names_of
 from catalog.dialects.reading import read_format, reference_of, spelled
 from catalog.findings import Findings
+from catalog.protocols.channel_options import channel_options, option_key
 from catalog.protocols.properties import canonical_channel_option, canonical_protocol
+from catalog.values import is_number, plain_number, text_of
 
 _KEPT: Final = ("deployed", "authorization", "strict")
 _TAKEN: Final = frozenset({"usage", "envelopeoptions", "endpoints"})
@@ -26,15 +28,16 @@ def read_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, reader: D
     form = read_format(endpoint, place, reader)
     inside = spelled(holder.get("protocol"), canonical_protocol, place / "protocol", reader.findings)
     groups = tuple(_groups(endpoint, place, reader))
+    protocol = inside if inside is not None and form.by_format else form.protocol or inside
     return DeclaredEndpoint(
         xid=xid,
         place=place,
         usage=_usage(endpoint.get("usage"), place / "usage", reader.findings),
         envelope=form.envelope,
-        protocol=inside if inside is not None and form.by_format else form.protocol or inside,
+        protocol=protocol,
         envelopeoptions=options if isinstance(options, dict) else {},
         uris=tuple(dict.fromkeys(_addresses([holder.get("endpoints"), endpoint.get("endpoints")]))),
-        options=_options(holder),
+        options=_options(holder, protocol),
         messagegroups=tuple(reference for reference, _ in groups),
         groups_written=tuple(at for _, at in groups),
         other=_other({name: value for name, value in endpoint.items() if name != beside}, holder),
@@ -91,16 +94,25 @@ def _addresses(value: Any) -> Iterator[str]:
             yield from _addresses(value.get(name))
 
 
-def _options(holder: Mapping[str, Any]) -> dict[str, Any]:
+def _options(holder: Mapping[str, Any], protocol: str | None) -> dict[str, Any]:
     """Unite options beside the addresses with nested ones, which count when both are given."""
+    known = channel_options(protocol or "")
     nested = holder.get("options")
     united: dict[str, Any] = {}
     beside = {name: value for name, value in holder.items() if name not in _NO_OPTIONS}
     for source in (beside, nested if isinstance(nested, dict) else {}):
         for name, value in source.items():
             if value is not None:
-                united[canonical_channel_option(name)] = _plain(value)
+                option = known.get(option_key(name))
+                united[canonical_channel_option(name)] = _typed(_plain(value), option.kind if option else "")
     return united
+
+
+def _typed(value: Any, kind: str) -> Any:
+    """Return the value of an option; a number where a text is meant is the text that is written."""
+    if isinstance(value, dict):
+        return {name: _typed(each, "text" if kind == "map" else "") for name, each in value.items()}
+    return text_of(value) if kind == "text" and is_number(value) else plain_number(value)
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,15 @@ from typing import Any, Final
 from catalog.declared import MESSAGE_REFERENCE, DeclaredMessage, Place
 from catalog.dialects.declaring import MAX_DECLARED, members, other_members
 from catalog.dialects.dialect import Dialect
-from catalog.dialects.metadata import Content, add_definition, add_metadata, document_of, split_config, split_options
+from catalog.dialects.metadata import (
+    Content,
+    add_definition,
+    add_metadata,
+    document_of,
+    flatten_metadata,
+    split_config,
+    split_options,
+)
 from catalog.dialects.names import DocumentReader, message_names
 from catalog.dialects.reading import Format, given, optional_text, read_format, reference_of, spelled
 from catalog.dialects.versions import default_version
@@ -112,6 +120,7 @@ def _content(
         if value is not None:
             content.put(name, value, own.written[name])
     form = own if own.given else default
+    flatten_metadata(content, reader)
     add_metadata(body, form, place, content, reader)
     nested = document_of(body)
     if nested is None:

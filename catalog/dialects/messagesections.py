@@ -22,6 +22,7 @@ from catalog.protocols.properties import (
     canonical_option,
     canonical_protocol,
 )
+from catalog.values import text_of
 
 MQTT_NAMES: Final = {"expiryinterval": "message_expiry_interval"}
 """Names of properties of MQTT that are no spelling of those of 1.0."""
@@ -179,7 +180,7 @@ def _is_listed(body: Any) -> bool:
 def _text(value: Any) -> str | None:
     """Return a text that may be wrapped as ``{"value": …}``."""
     inner = value.get("value") if isinstance(value, dict) else value
-    return None if inner is None or isinstance(inner, (dict, list, bool)) else str(inner)
+    return None if inner is None or isinstance(inner, (dict, list, bool)) else text_of(inner)
 
 
 def schema_format(kind: str, document: Any) -> str:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from catalog.declared import Place
 from catalog.dialects.messagesections import described
 from catalog.dialects.names import DocumentReader, message_names, spellings
 from catalog.dialects.reading import Format
-from catalog.protocols.properties import canonical_option
+from catalog.protocols.properties import canonical_option, canonical_type
 
 CLOUDEVENTS_ATTRIBUTES: Final = frozenset(
     {"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema"}
@@ -47,9 +47,7 @@ class Content:
         if not isinstance(known, dict):
             self.put("envelopemetadata", dict(constraints), at)
             return
-        inner = known.get("attributes")
-        nested = inner if isinstance(inner, dict) else {}
-        new = {name: body for name, body in constraints.items() if name not in known and name not in nested}
+        new = {name: body for name, body in constraints.items() if name not in known}
         self.attributes["envelopemetadata"] = {**known, **new}
         self.written.update({f"envelopemetadata.{name}": at / name for name in new})
 
@@ -105,21 +103,46 @@ def add_definition(
             content.attributes["protocol"] = read.protocol
 
 
+def flat_attributes(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return envelope attributes by name, also those that stand below ``attributes``."""
+    nested = metadata.get("attributes")
+    if not _is_attributes(nested):
+        return dict(metadata)
+    return {**nested, **{name: body for name, body in metadata.items() if name != "attributes"}}
+
+
+def flatten_metadata(content: Content, reader: DocumentReader) -> None:
+    """Put the attributes that stand below ``attributes`` of ``envelopemetadata`` where 1.0 has them."""
+    metadata = content.attributes.get("envelopemetadata")
+    if not isinstance(metadata, dict) or not _is_attributes(metadata.get("attributes")):
+        return
+    at = content.written["envelopemetadata"]
+    reader.unusual(at / "attributes", "attributes in envelopemetadata", "envelopemetadata")
+    nested = (name for name in metadata["attributes"] if name not in metadata)
+    content.written.update({f"envelopemetadata.{name}": at / "attributes" / name for name in nested})
+    content.attributes["envelopemetadata"] = flat_attributes(metadata)
+
+
 def split_options(content: Content, reader: DocumentReader) -> None:
-    """Take the constraints of attributes out of ``envelopeoptions``."""
+    """Take the constraints of attributes out of ``envelopeoptions``, also those that stand below ``attributes``."""
     options = content.attributes.get("envelopeoptions")
     if not isinstance(options, dict):
         return
     at = content.written["envelopeoptions"]
+    nested = options.get("attributes")
+    if _is_attributes(nested):
+        reader.unusual(at / "attributes", "attributes in envelopeoptions", "envelopemetadata")
+        content.add_constraints(nested, at / "attributes")
+        options = {name: each for name, each in options.items() if name != "attributes"}
+        content.attributes["envelopeoptions"] = options
     constraints = {name: body for name, body in options.items() if _is_constraint(name, body)}
     if constraints:
         reader.unusual(at, f"{', '.join(list(constraints)[:5])} in envelopeoptions", "envelopemetadata")
         content.add_constraints(constraints, at)
-        content.attributes["envelopeoptions"] = {
-            name: each for name, each in options.items() if name not in constraints
-        }
-        if len(constraints) == len(options):
-            del content.attributes["envelopeoptions"]
+        options = {name: each for name, each in options.items() if name not in constraints}
+        content.attributes["envelopeoptions"] = options
+    if not options:
+        del content.attributes["envelopeoptions"]
 
 
 def split_config(config: Mapping[str, Any], at: Place, content: Content) -> tuple[dict[str, Any], Any]:
@@ -130,6 +153,14 @@ def split_config(config: Mapping[str, Any], at: Place, content: Content) -> tupl
         content.written.update({f"protocoloptions.{name}": at / "options" / name for name in nested})
         kept.update(nested)
     return kept, config.get("protocol")
+
+
+def _is_attributes(body: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether ``attributes`` is a map of attributes, and not an attribute of that name."""
+    if not isinstance(body, dict):
+        return False
+    kind = body.get("type")
+    return not isinstance(body.get("required"), bool) and not (isinstance(kind, str) and canonical_type(kind))
 
 
 def _is_constraint(name: str, body: Any) -> bool:

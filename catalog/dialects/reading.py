@@ -12,6 +12,7 @@ from catalog.dialects.names import DocumentReader
 from catalog.findings import Findings
 from catalog.model import PROTOCOLS
 from catalog.protocols.properties import canonical_envelope, canonical_protocol
+from catalog.values import is_number, text_of
 
 _MESSAGES: Final = re.compile(
     r"(^|[/#])(?:definitiongroups|messagegroups)/([^/?#]+)/(?:definitions|messagedefinitions)(?=/[^/?#]+)",
@@ -33,9 +34,11 @@ def given(text: str | None) -> str | None:
 
 
 def optional_text(value: Any, place: Place, findings: Findings) -> str | None:
-    """Return a text; anything else but null is reported and read as not given."""
+    """Return a text, a number as it is written; anything else but null is reported and read as not given."""
     if value is None or isinstance(value, str):
         return value
+    if is_number(value):
+        return text_of(value)
     findings.error(place, "wrong-shape", "a text is expected here; the value is ignored", "write it as a string")
     return None
 

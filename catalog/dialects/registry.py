@@ -31,6 +31,7 @@ from catalog.dialects.messages import read_message, version_number
 from catalog.dialects.names import DocumentReader, names_of, spellings
 from catalog.dialects.reading import Format, read_format
 from catalog.findings import Findings
+from catalog.values import is_number, text_of
 
 _IDS: Final = ("id", "messageid", "definitionid", "messagegroupid", "definitiongroupid")
 _OF_LISTS: Final = frozenset({"groups", "definitions", "messagedefinitions"})
@@ -180,6 +181,6 @@ def _listed(entries: list[Any], at: Place, reader: DocumentReader) -> Iterator[t
 def _id(holder: Mapping[str, Any]) -> str | None:
     for name in _IDS:
         value = holder.get(name)
-        if isinstance(value, (str, int)) and not isinstance(value, bool) and value != "":
-            return str(value)
+        if (isinstance(value, str) or is_number(value)) and value != "":
+            return text_of(value)
     return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from catalog.values import is_number, text_of
+
 _MAX_DIGITS: Final = 18
 
 
@@ -30,8 +32,8 @@ def _named(resource: Mapping[str, Any]) -> Iterator[str]:
             continue
         for name in ("defaultversionid", "versionid"):
             value = holder.get(name)
-            if isinstance(value, (str, int)) and not isinstance(value, bool):
-                yield str(value)
+            if isinstance(value, str) or is_number(value):
+                yield text_of(value)
 
 
 def _rank(key: str) -> tuple[bool, int, str]:

@@ -18,7 +18,7 @@ from catalog.documents.fetching import MAX_BYTES, Fetcher, is_url
 from catalog.documents.reach import Trust
 from catalog.errors import DocumentError
 from catalog.findings import Findings
-from catalog.parsing.texts import parse_text
+from catalog.parsing.texts import parse_catalog_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _assembled(top: Path, parts: Sequence[Path], fetcher: Fetcher, findings: Fin
 
 
 def _tree(file: str, data: bytes, findings: Findings) -> dict[str, Any]:
-    parsed = parse_text(file, data)
+    parsed = parse_catalog_text(file, data)
     for place in parsed.duplicates:
         findings.warning(place, "duplicate-key", "the key occurs twice; the last value counts", "remove one of them")
     if not isinstance(parsed.tree, dict):

@@ -19,7 +19,7 @@ from catalog.documents.paging import following, own
 from catalog.documents.transfer import Answer
 from catalog.errors import DocumentError
 from catalog.findings import Findings
-from catalog.parsing.texts import parse_text
+from catalog.parsing.texts import parse_catalog_text
 from catalog.values import whole_number
 
 ROOT: Final = "messagecatalog"
@@ -51,7 +51,7 @@ def read(url: str, answer: Answer, fetcher: Fetcher, findings: Findings) -> Serv
     segments = urlsplit(url).path.rstrip("/").split("/")
     if ROOT not in segments[-2:] and segments[-3:-2] != [ROOT]:
         return None
-    tree = parse_text(url, answer.data).tree
+    tree = parse_catalog_text(url, answer.data).tree
     reader = _Reader(url, answer, fetcher, findings)
     if segments[-1] == ROOT:
         groups = _entries(tree, _GROUP_LISTS)
@@ -121,7 +121,7 @@ class _Reader:
         yield from self.more(url, answer, names)
 
     def _members(self, url: str, answer: Answer, names: frozenset[str]) -> list[Entry]:
-        entries = _entries(parse_text(url, answer.data).tree, names)
+        entries = _entries(parse_catalog_text(url, answer.data).tree, names)
         if entries is None:
             hint = "check that a message catalog answers there"
             raise DocumentError(f"{url} lists nothing that has an id", file=url, hint=hint)
@@ -146,7 +146,7 @@ class _Reader:
         if url is None:
             return None
         try:
-            tree = parse_text(url, own(self._fetcher.answer(url), url, self._origins).data).tree
+            tree = parse_catalog_text(url, own(self._fetcher.answer(url), url, self._origins).data).tree
             if isinstance(tree, dict):
                 return tree
             hint = "check that a message catalog answers there"

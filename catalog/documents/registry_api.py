@@ -23,7 +23,7 @@ from catalog.documents.splitfiles import RESOURCES
 from catalog.documents.transfer import Answer
 from catalog.errors import DocumentError
 from catalog.findings import Findings
-from catalog.parsing.texts import parse_text
+from catalog.parsing.texts import parse_catalog_text
 
 _NAMES: Final[Mapping[int, frozenset[str]]] = {
     0: COLLECTIONS,
@@ -283,7 +283,7 @@ def _asking(url: str, inline: str) -> str:
 
 
 def _object(url: str, data: bytes) -> dict[str, Any]:
-    tree = parse_text(url, data).tree
+    tree = parse_catalog_text(url, data).tree
     if not isinstance(tree, dict):
         raise DocumentError(f"{url} holds no JSON object", file=url, hint="check that a registry answers there")
     return tree

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from catalog.declared import Declarations, Place
-from catalog.definitions.levels import Laid, Level, Said, laid, levels_of
+from catalog.definitions.levels import Laid, Level, Said, giving, laid, levels_of
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
 from catalog.protocols.properties import ALWAYS_REQUIRED, ATTRIBUTE_TYPES, NAMED, VOCABULARIES
 
@@ -122,14 +122,15 @@ def explain(definition: Definition, catalog: Catalog, declarations: Declarations
     levels = levels_of((definition.xid, *definition.base), declarations)
     envelope = _selector("envelope", levels)
     protocol = _selector("protocol", levels)
-    options = {name: None for level in levels for name in level.message.attributes.get("envelopeoptions") or {}}
+    giving_options = giving("envelopeoptions", levels)
+    options = {name: None for level in giving_options for name in level.message.attributes.get("envelopeoptions") or {}}
     return Explanation(
         definition,
         levels[0].message.place,
         envelope,
         protocol,
         tuple(_attributes(levels)),
-        tuple(filter(None, (_option(name, levels) for name in options))),
+        tuple(filter(None, (_option(name, giving_options) for name in options))),
         tuple(_property(each, definition, levels[0].xid) for each in laid(levels)),
         tuple(_expected(definition, catalog, declarations, envelope, protocol)),
     )

@@ -51,6 +51,11 @@ _CHECKS: Final[Mapping[str, Check]] = {
     "flag": ("true or false", lambda value: isinstance(value, bool)),
     "map": ("a map", lambda value: isinstance(value, dict)),
     "qos": ("0, 1 or 2", lambda value: _is_whole(value) and 0 <= value <= 2),
+    "handling": ("0, 1 or 2", lambda value: _is_whole(value) and 0 <= value <= 2),
+    "texts": (
+        "a text or a list of texts",
+        lambda value: _is_text(value) or (isinstance(value, list) and all(map(_is_text, value))),
+    ),
     "acks": ("-1, 0 or 1", lambda value: value == "all" or (_is_whole(value) and -1 <= value <= 1)),
     "mode": ("move or copy", lambda value: value in ("move", "copy")),
     "deliver": ("all or new", lambda value: value in ("all", "new")),

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from catalog.declared import Place
 from catalog.errors import DocumentError
+from catalog.values import written_number
 
 MAX_DEPTH: Final = 128
 MAX_NODES: Final = 2_000_000
@@ -42,6 +43,15 @@ def number_of(text: str) -> int | float:
     if math.isinf(value):
         raise ValueError(f"the number {text[:40]} is too large")
     return value
+
+
+def written_number_of(text: str) -> int | float:
+    """Return the number of decimal digits, which keeps the text where that is not how the number is shown.
+
+    Raises:
+        ValueError: it is too large to be kept.
+    """
+    return written_number(number_of(text), text)
 
 
 def too_deep(file: str) -> DocumentError:

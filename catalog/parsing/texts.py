@@ -10,16 +10,26 @@ import json
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from catalog.declared import Place
 from catalog.errors import DocumentError
-from catalog.parsing.limits import MAX_DEPTH, MAX_DUPLICATES, MAX_NODES, Parsed, number_of, too_deep, too_large
+from catalog.parsing.limits import (
+    MAX_DEPTH,
+    MAX_DUPLICATES,
+    MAX_NODES,
+    Parsed,
+    number_of,
+    too_deep,
+    too_large,
+    written_number_of,
+)
 from catalog.parsing.yaml_tree import parse_yaml
+from catalog.values import Written, plain_number
 
-__all__ = ["MAX_DEPTH", "MAX_NODES", "Parsed", "parse_text"]
+__all__ = ["MAX_DEPTH", "MAX_NODES", "Parsed", "parse_catalog_text", "parse_text"]
 
 _ENCODINGS: Final = (
     (BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark begins it
@@ -27,11 +37,52 @@ _ENCODINGS: Final = (
     (BOM_UTF16_LE, "utf-16"),
     (BOM_UTF16_BE, "utf-16"),
 )
+_SCHEMAS: Final = frozenset({"schema", "dataschema"})
+"""Members that hold a schema document."""
 _STRING_OR_MARK: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?+|[,\[{]', re.DOTALL)
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _Path: TypeAlias = "tuple[_Path, str | int] | None"
 """The way to a value from its own key backwards, shared by all that is below it."""
+
+
+def parse_catalog_text(file: str, data: bytes) -> Parsed:
+    """Parse a document as :func:`parse_text` does; numbers outside of schemas keep their text where that differs.
+
+    Raises:
+        DocumentError: as :func:`parse_text`.
+    """
+    kept = 0
+
+    def number(text: str) -> int | float:
+        nonlocal kept
+        value = written_number_of(text)
+        kept += isinstance(value, Written)
+        return value
+
+    parsed = _parsed(file, data, number)
+    if kept:
+        _make_schemas_plain(parsed.tree)
+    return parsed
+
+
+def _make_schemas_plain(tree: Any) -> None:
+    """Take their texts from the numbers in schemas, which other readers get."""
+    seen: set[int] = set()  # what several aliases stand for
+    level: list[tuple[Any, bool]] = [(tree, False)]
+    while level:
+        following: list[tuple[Any, bool]] = []
+        for node, inside in level:
+            if not isinstance(node, (dict, list)) or (id(node) in seen and not inside):
+                continue
+            seen.add(id(node))
+            for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+                within = inside or (isinstance(key, str) and key.lower() in _SCHEMAS)
+                if within and isinstance(value, Written):
+                    node[key] = plain_number(value)
+                elif isinstance(value, (dict, list)):
+                    following.append((value, within))
+        level = following
 
 
 def parse_text(file: str, data: bytes) -> Parsed:
@@ -42,12 +93,16 @@ def parse_text(file: str, data: bytes) -> Parsed:
     Raises:
         DocumentError: neither JSON nor YAML, not decodable, too deep or large, or with values that cannot be kept.
     """
+    return _parsed(file, data, number_of)
+
+
+def _parsed(file: str, data: bytes, number: Callable[[str], int | float]) -> Parsed:
     text = _decoded(file, data)
     if text.lstrip()[:1] in ("{", "[") and not file.endswith((".yaml", ".yml")):
-        return _json(file, text)
+        return _json(file, text, number)
     if not text.strip():
         raise DocumentError(f"{file} is empty", file=file, hint="write an xRegistry document into it")
-    return parse_yaml(file, text)
+    return parse_yaml(file, text, number)
 
 
 def _decoded(file: str, data: bytes) -> str:
@@ -59,7 +114,7 @@ def _decoded(file: str, data: bytes) -> str:
         raise DocumentError(f"{file} is not {name}: {error}", file=file, hint="save it as UTF-8") from error
 
 
-def _json(file: str, text: str) -> Parsed:
+def _json(file: str, text: str, number: Callable[[str], int | float]) -> Parsed:
     _check_size(file, text)
     repeated: dict[int, tuple[dict[str, Any], list[str]]] = {}  # holds the objects, so that no id is used again
 
@@ -78,8 +133,8 @@ def _json(file: str, text: str) -> Parsed:
             text,
             object_pairs_hook=members,
             parse_constant=no_constant,
-            parse_int=number_of,
-            parse_float=number_of,
+            parse_int=number,
+            parse_float=number,
         )
     except RecursionError as error:
         raise too_deep(file) from error

@@ -1,12 +1,14 @@
 """YAML texts to plain trees, from the events of the parser: no tags, no dates, no aliases that multiply.
 
 Scalars are read by the core schema of YAML 1.2, so texts that look like dates, ``yes`` or ``0x1`` stay texts, which is
-what catalogs mean by them. An alias shares the tree that it stands for, and counts as if it were written out.
+what catalogs mean by them. Numbers may keep their text (``1.10``), for where a text is meant. An alias shares the tree
+that it stands for, and counts as if it were written out.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,13 +33,13 @@ _LONG: Final = 64
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def parse_yaml(file: str, text: str) -> Parsed:
-    """Parse one YAML document.
+def parse_yaml(file: str, text: str, number: Callable[[str], int | float] = number_of) -> Parsed:
+    """Parse one YAML document, whose numbers are made by *number*.
 
     Raises:
         DocumentError: no YAML, several documents, too deep or large, or with a tag or key that no JSON can have.
     """
-    builder = _Builder(file)
+    builder = _Builder(file, number)
     try:
         for event in yaml.parse(text, Loader=_LOADER):
             builder.take(event)
@@ -78,8 +80,9 @@ class _Open:
 class _Builder:
     """Builds a tree from events; ``nodes`` counts what the tree would hold written out."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, number: Callable[[str], int | float]) -> None:
         self.root: Any = None
+        self._number = number
         self.duplicates: list[Place] = []
         self._file = file
         self._open: list[_Open] = []
@@ -108,12 +111,17 @@ class _Builder:
     def _scalar(self, event: Any) -> None:
         self._check_tag(event)
         text: str = event.value
-        value = _value(text) if event.implicit[0] or event.tag in _PLAIN else text
+        value = self._value(text) if event.implicit[0] or event.tag in _PLAIN else text
         nodes = 1 + len(text) // _LONG
         self._count(nodes)
         self._put(value, text, plain=event.implicit[0])
         if event.anchor:
             self._anchors[event.anchor] = _Anchored(value, text, nodes, 0)
+
+    def _value(self, text: str) -> Any:
+        if text in _WORDS:
+            return _WORDS[text]
+        return self._number(text) if _NUMBER.fullmatch(text) else text
 
     def _check_tag(self, event: Any) -> None:
         if event.tag is not None and event.tag not in _TAGS:
@@ -195,9 +203,3 @@ class _Builder:
             elif each.key is not None:
                 place /= each.key
         return place
-
-
-def _value(text: str) -> Any:
-    if text in _WORDS:
-        return _WORDS[text]
-    return number_of(text) if _NUMBER.fullmatch(text) else text

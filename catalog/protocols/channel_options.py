@@ -3,7 +3,8 @@
 The table is ``channel_options.yaml``, the one place for it: lint is made from it, and a test holds that the bindings do
 what it says. An option has for each *role* of an endpoint either ``true``, or an exception or several: the ``values``
 for which it is not honoured (or with ``except`` all others, or with neither any), why, and what to do. One without a
-word on a role means nothing in it. ``as`` is another name for an option.
+word on a role means nothing in it. ``as`` is another name for an option. An exception that ``decides`` which messages
+come is an error of a source that has such a value.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, cast
 
-from catalog.model import PROTOCOLS, Severity
+from catalog.model import PROTOCOLS, Endpoint, Severity
 from catalog.parsing.texts import parse_text
 from catalog.protocols.properties import squash
 
@@ -35,6 +36,7 @@ class Exemption:
     severity: Severity = "warning"
     values: tuple[str, ...] = ()
     inverted: bool = False
+    decides: bool = False
 
     def concerns(self, value: Any) -> bool:
         """Tell whether the value of an option is one of these; letter case does not count."""
@@ -57,6 +59,24 @@ class ChannelOption:
     def unhonoured(self, role: Role, value: Any) -> Exemption | None:
         """Return why a value is not honoured in a role that the option has a meaning in; None when it is."""
         return next((each for each in self.roles[role] if each.concerns(value)), None)
+
+
+def refused_option(endpoint: Endpoint) -> tuple[str, Exemption] | None:
+    """Return an option that decides which messages come from an endpoint and is not honoured; None without one.
+
+    What means something where others produce is no word to a receiver, when the endpoint is one for producers too.
+    """
+    known = channel_options(endpoint.protocol or "")
+    for name, value in endpoint.options.items():
+        option = known.get(option_key(name))
+        if option is None or "receives" not in option.roles or value is None:
+            continue
+        if "producer" in endpoint.usage and "sends" in option.roles:
+            continue
+        exemption = option.unhonoured("receives", value)
+        if exemption is not None and exemption.decides:
+            return name, exemption
+    return None
 
 
 def option_key(name: str) -> str:
@@ -99,6 +119,7 @@ def _exemptions(written: Any) -> tuple[Exemption, ...]:
             cast(Severity, each.get("severity", "warning")),
             tuple(map(_text, each.get("values", each.get("except", ())))),
             "except" in each,
+            each.get("decides", False),
         )
         for each in listed
     )

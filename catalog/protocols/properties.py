@@ -211,8 +211,10 @@ CONNECTION_HEADERS: Final = frozenset(
 """Headers of HTTP that speak of a connection, not of the message."""
 _OPTION_ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
     "MQTT/3.1.1": {"topic": "topic_name"},
+    "NATS": {"reply": "reply-to"},
     "MQTT/5.0": {
         "topic": "topic_name",
+        "userproperty": "user_properties",
         "payloadformatindicator": "payload_format",
         "messageexpiry": "message_expiry_interval",
     },

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from bindings.background import count_fault
 from bindings.backoff import Retries
@@ -22,12 +21,11 @@ from bindings.gateways import (
     Terms,
 )
 from bindings.protocols import BINDINGS
-from catalog.protocols.properties import squash
 from router.errors import ConfigError
 from router.logs import few, get_logger
 from router.settings import Settings, SourceSettings
 from router.settings.logins import path_of, tls_of
-from router.sources.sources import Source
+from router.sources.sources import Source, by_connection, connection_options, subscriptions_of
 from router.watching.status import Status
 
 _log = get_logger()
@@ -47,28 +45,10 @@ class BrokerConnection:
 
 def connections_of(sources: Iterable[Source], identity: str) -> list[BrokerConnection]:
     """Group sources into connections. ``identity`` distinguishes this router from others, in names that must last."""
-    groups: dict[str, list[Source]] = {}
-    for source in sources:
-        if source.brokered:
-            groups.setdefault(_key(source), []).append(source)
-    return [_connection(key, members, identity) for key, members in groups.items()]
-
-
-def _key(source: Source) -> str:
-    chosen = source.settings
-    who = (chosen.username, chosen.client_id, chosen.credentials, chosen.seed, chosen.token is not None, chosen.tls)
-    options = sorted((name, repr(value)) for name, value in _of_connection(source.options).items())
-    return hashlib.sha256(repr((source.protocol, source.uris, who, options)).encode()).hexdigest()[:12]
+    return [_connection(key, members, identity) for key, members in by_connection(sources).items()]
 
 
 CONNECTING: Final = "connecting"
-_OF_CONNECTIONS: Final = frozenset({"connectionproperties", "cleansession", "sessionexpiryinterval", "keepalive"})
-"""Endpoint options that belong to a connection, so that endpoints which differ in them need one each."""
-
-
-def _of_connection(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that a connection is made with; other options of an endpoint must not count for others."""
-    return {name: value for name, value in options.items() if squash(name) in _OF_CONNECTIONS}
 
 
 def _connection(key: str, members: Sequence[Source], identity: str) -> BrokerConnection:
@@ -78,10 +58,8 @@ def _connection(key: str, members: Sequence[Source], identity: str) -> BrokerCon
         key,
         ", ".join(source.endpoint for source in members),
         first.protocol,
-        Connection(first.uris, _login(chosen), tls_of(chosen.tls), _of_connection(first.options)),
-        tuple(
-            Subscription(source.endpoint, address, source.options) for source in members for address in source.addresses
-        ),
+        Connection(first.uris, _login(chosen), tls_of(chosen.tls), connection_options(first.options)),
+        subscriptions_of(members),
         chosen.client_id or f"xrouter-{identity}-{key}",
     )
 
@@ -149,8 +127,8 @@ class BrokerGateways:
                 self._running[key] = (broker, known[1])
 
     def _start(self, broker: BrokerConnection) -> None:
-        gateway = self._open(broker, self._store, self._limits, self._counters)
         try:
+            gateway = self._open(broker, self._store, self._limits, self._counters)
             gateway.start()
         except GatewayError as error:
             raise ConfigError(f"gateway of {broker.name}: {error}", key="sources") from error

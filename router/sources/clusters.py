@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from bindings.kafka.addresses import Brokers, brokers_of
 from bindings.kafka.client import KafkaClient
@@ -14,7 +15,9 @@ from router.sources.sources import REST, Source
 
 def source_client(source: Source) -> KafkaClient:
     """Return how to reach the cluster of a Kafka source."""
-    return kafka_client(Brokers(source.servers, source.security), source.settings, source.settings.kafka)
+    client = kafka_client(Brokers(source.servers, source.security), source.settings, source.settings.kafka)
+    # Spark assigns partitions and commits nothing, so that queries and tasks of one group do not disturb each other.
+    return replace(client, options={**client.options, "group.id": source.group}) if source.group else client
 
 
 def inbox_client(inbox: KafkaInboxSettings) -> KafkaClient:

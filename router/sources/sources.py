@@ -7,17 +7,20 @@ Endpoints of one broker whose subscriptions overlap share a channel too, named b
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+from bindings.gateways import GatewayError, Subscription
 from bindings.http.sending import path_of
 from bindings.kafka.addresses import Brokers, brokers_for
-from bindings.kafka.options import start_of, topic_of
+from bindings.kafka.options import group_of, start_of, topic_of
 from bindings.protocols import BINDINGS
 from bindings.receiving import Receiving
 from catalog.errors import TemplateError
 from catalog.model import Catalog, Endpoint
+from catalog.protocols.channel_options import refused_option
+from catalog.protocols.properties import squash
 from catalog.templates import parse
 from router.errors import ConfigError
 from router.settings import Settings, SourceSettings, revealed
@@ -32,11 +35,11 @@ REST: Final = "rest"
 class Source:
     """One endpoint that records are taken from.
 
-    ``topic``, ``servers`` and the ``security`` protocol that their addresses ask for are given for Kafka, ``path`` and
-    ``methods`` for HTTP; for other brokers ``uris``, ``addresses`` (topic filters, nodes, subjects) and the endpoint's
-    ``options``. ``manager`` is where a subscription is asked for, empty where none is. ``kind`` is the family of the
-    protocol: ``mqtt`` for both versions. ``query`` names the streaming query that reads it: one per Kafka cluster and
-    lane, and one for the inbox.
+    ``topic``, ``servers``, the ``security`` protocol that their addresses ask for and the consumer ``group`` to show
+    are given for Kafka, ``path`` and ``methods`` for HTTP; for other brokers ``uris``, ``addresses`` (topic filters,
+    nodes, subjects) and the endpoint's ``options``. ``manager`` is where a subscription is asked for, empty where none
+    is. ``kind`` is the family of the protocol: ``mqtt`` for both versions. ``query`` names the streaming query that
+    reads it: one per Kafka cluster, lane and consumer group, and one for the inbox.
     """
 
     endpoint: str
@@ -47,6 +50,7 @@ class Source:
     topic: str = ""
     servers: str = ""
     security: str = ""
+    group: str = ""
     path: str = ""
     methods: tuple[str, ...] = ()
     context: Mapping[str, str] = field(default_factory=dict)
@@ -100,7 +104,9 @@ def sources_of(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:
         for source in chosen
         if source.endpoint in catalog.endpoints
     )
-    return tuple(_merged(list(resolved)))
+    sources = list(resolved)
+    _check_connections(sources)
+    return tuple(_merged(sources))
 
 
 def missing_sources(catalog: Catalog, settings: Settings) -> list[str]:
@@ -122,6 +128,15 @@ def _source(endpoint: Endpoint, settings: SourceSettings, catalog: Catalog, star
             f"source {endpoint.xid}: a subscription delivers by HTTP, and its protocol is {binding.protocol}",
             key="sources",
             hint="leave out subscription: brokers are subscribed to by their own protocols",
+        )
+    refused = refused_option(endpoint)
+    if refused is not None:
+        name, exemption = refused
+        raise ConfigError(
+            f"source {endpoint.xid}: its option {name} decides which messages come, and is not honoured: "
+            f"{exemption.why}",
+            key="sources",
+            hint=exemption.hint,
         )
     if binding.receiving is not None:
         return _broker(endpoint, kind, binding.receiving, settings, catalog)
@@ -165,7 +180,10 @@ def _kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | None) ->
         # Only in this case: the name of a query is that of its checkpoint, and older settings have one already.
         client = (*client, settings.sasl, settings.token_endpoint)
     digest = hashlib.sha256(repr(client).encode()).hexdigest()[:8]
-    query = f"kafka-{digest}" + (f"-{settings.lane}" if settings.lane else "")
+    group = group_of(endpoint.options)
+    # A query shows one group to the brokers, so that each group is a lane; those of a cluster share their positions.
+    lanes = (settings.lane, hashlib.sha256(group.encode()).hexdigest()[:8] if group else "")
+    query = "-".join(filter(None, (f"kafka-{digest}", *lanes)))
     return Source(
         endpoint.xid,
         "kafka",
@@ -175,6 +193,7 @@ def _kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | None) ->
         topic=topic,
         servers=brokers.servers,
         security=brokers.security,
+        group=group,
         context=settings.context,
     )
 
@@ -261,6 +280,52 @@ def _broker(endpoint: Endpoint, kind: str, receiving: Receiving, settings: Sourc
 _Resolver = Callable[[Endpoint, SourceSettings, Start | None], Source]
 _WITHOUT_GATEWAY: Final[Mapping[str, _Resolver]] = {"kafka": _kafka, "http": _http}
 """Kinds without a gateway that connects to a broker: Spark reads Kafka, and our own server takes HTTP."""
+
+
+_OF_CONNECTIONS: Final = frozenset({"connectionproperties", "cleansession", "sessionexpiryinterval", "keepalive"})
+"""Endpoint options that belong to a connection, so that endpoints which differ in them need one each."""
+
+
+def connection_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a connection is made with; other options of an endpoint must not count for others."""
+    return {name: value for name, value in options.items() if squash(name) in _OF_CONNECTIONS}
+
+
+def by_connection(sources: Iterable[Source]) -> dict[str, list[Source]]:
+    """Group the sources that gateways connect for by a key that is equal for those that share a connection."""
+    groups: dict[str, list[Source]] = {}
+    for source in sources:
+        if source.brokered:
+            groups.setdefault(_connection_key(source), []).append(source)
+    return groups
+
+
+def subscriptions_of(sources: Iterable[Source]) -> tuple[Subscription, ...]:
+    """Return what is subscribed to for these sources."""
+    return tuple(Subscription(each.endpoint, address, each.options) for each in sources for address in each.addresses)
+
+
+def _connection_key(source: Source) -> str:
+    chosen = source.settings
+    who = (chosen.username, chosen.client_id, chosen.credentials, chosen.seed, chosen.token is not None, chosen.tls)
+    options = sorted((name, repr(value)) for name, value in connection_options(source.options).items())
+    return hashlib.sha256(repr((source.protocol, source.uris, who, options)).encode()).hexdigest()[:12]
+
+
+def _check_connections(sources: Sequence[Source]) -> None:
+    """Make sure that what one connection subscribes to can be had as the catalog says, and together.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    for members in by_connection(sources).values():
+        receiving = BINDINGS[members[0].protocol].receiving
+        assert receiving is not None
+        try:
+            receiving.check(subscriptions_of(members))
+        except GatewayError as error:
+            hint = "correct the endpoint's protocoloptions, or addresses of the source"
+            raise ConfigError(f"source {error}", key="sources", hint=hint) from error
 
 
 def _merged(sources: list[Source]) -> list[Source]:

@@ -314,6 +314,49 @@ def test_copies_stay_where_they_are(broker: str, inbox: Inbox) -> None:
     assert depth(broker, queue) == 4
 
 
+def coloured(*colours: str) -> list[bytes]:
+    return [
+        message + section("application-properties", {"colour": colour}) + section("data", colour.encode())
+        for colour in colours
+        for message in [section("header", [True])]
+    ]
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"selector": "colour = 'red'"},
+        {"apache.org:selector-filter:string": "colour = 'red'"},
+        {"mine": {"descriptor": "apache.org:selector-filter:string", "value": "colour = 'red'"}},
+    ],
+)
+def test_source_filters_decide_what_comes(broker: str, inbox: Inbox, filters: dict[str, Any]) -> None:
+    queue = queue_name()
+    send_bytes(broker, queue, coloured("red", "blue", "red", "blue", "blue"))
+    wanted = [Subscription(ENDPOINT, queue, {"source-filters": filters})]
+    with running(broker, wanted, inbox) as (gateway, counts):
+        wait_until(lambda: counts.stored[ENDPOINT] == 2, SECONDS, lambda: f"the rows; {gateway.trouble}")
+        assert gateway.connected
+    assert [row.body for row in stored(inbox.path)] == [b"red", b"red"]
+    assert depth(broker, queue) == 3
+
+
+def test_a_filter_that_is_not_applied_is_trouble_and_takes_nothing(broker: str, inbox: Inbox) -> None:
+    queue = queue_name()
+    create_queue(broker, queue)
+    send_bytes(broker, queue, numbered(2))
+    wanted = [Subscription(ENDPOINT, queue, {"sourcefilters": {"example.com:colour": "red"}})]
+    with running(broker, wanted, inbox) as (gateway, counts):  # a broker that says so
+        wait_until(lambda: "filter" in gateway.trouble, SECONDS, "the trouble")
+        assert not gateway.connected and "example.com:colour" in gateway.trouble
+    assert depth(broker, queue) == 2
+    with Peer(numbered(2), settled=False) as peer:  # and one that would send everything
+        with running(peer.uri, wanted, inbox) as (gateway, counts):
+            wait_until(lambda: "does not apply the source filter" in gateway.trouble, SECONDS, "the trouble")
+            assert not gateway.connected and counts.stored[ENDPOINT] == 0
+        assert peer.outcomes == []
+
+
 def test_a_durable_subscription_outlives_the_gateway(broker: str, inbox: Inbox) -> None:
     options = {"durable": True, "link-properties": {"purpose": "test"}}
     wanted = [Subscription(ENDPOINT, "amq.topic/news", options)]

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from bindings.gateways import Connection, GatewayError, Limits, Login, Subscription, Tls
-from bindings.mqtt.messages import Version
+from bindings.mqtt.connecting import connector_of
+from bindings.mqtt.link import Link
+from bindings.mqtt.messages import Delivery, Version
+from bindings.mqtt.subscribing import Table
 from bindings.parts import InboxRow
 from bindings.protocols import BINDINGS
 from tests.support.authority import Authority
@@ -144,7 +147,7 @@ def test_overlapping_subscriptions_bring_a_message_once(broker: Mosquitto) -> No
 
 def test_a_group_shares_messages(broker: Mosquitto) -> None:
     first, second = Rows(), Rows()
-    options = {"consumergroup": "routers"}
+    options = {"sharedsubscriptiongroup": "routers"}
     wanted = [f"{number}".encode() for number in range(200)]
     with (
         running(broker.uri, {E: "shared/+"}, first, client_id="member-1", options=options),
@@ -155,6 +158,81 @@ def test_a_group_shares_messages(broker: Mosquitto) -> None:
         wait_until(lambda: len(first.stored) + len(second.stored) >= 200, LIMIT_SECONDS, "all messages")
     assert sorted(first.bodies() + second.bodies()) == sorted(body.decode() for body in wanted)
     assert first.stored and second.stored
+
+
+@pytest.mark.parametrize(("handling", "expected"), [(None, ["kept", "end"]), (0, ["kept", "end"]), (2, ["end"])])
+def test_retained_messages_come_as_the_options_say(
+    broker: Mosquitto, handling: int | None, expected: list[str]
+) -> None:
+    topic, rows = f"retained/{handling}", Rows()
+    with Client(broker.uri) as client:
+        client.send(topic, b"kept", retain=True)
+        options = {} if handling is None else {"retainhandling": handling}
+        with running(broker.uri, {E: topic}, rows, client_id=f"retained-{handling}", options=options):
+            client.send(topic, b"end")
+            wait_until(lambda: "end" in rows.bodies(), LIMIT_SECONDS, "the last message")
+    assert rows.bodies() == expected
+
+
+def test_other_options_of_a_subscription_are_asked_for_while_it_runs(broker: Mosquitto) -> None:
+    rows = Rows()
+    with Client(broker.uri) as client:
+        client.send("option/x", b"kept", retain=True)
+        with running(broker.uri, {E: "option/x"}, rows, client_id="options", options={"retainhandling": 2}) as gateway:
+            client.send("option/x", b"first")
+            stored(rows, 1)
+            gateway.replace([Subscription(E, "option/x", {"retainhandling": 0})])
+            stored(rows, 2)
+            wait_until(lambda: gateway.connected, LIMIT_SECONDS, "the subscription")
+            client.send("option/x", b"last")
+            stored(rows, 3)
+    assert rows.bodies() == ["first", "kept", "last"]
+
+
+class Echo:
+    """The owner of a link that subscribes to what it publishes itself."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.answers = 0
+
+    def delivered(self, _link: Link, delivery: Delivery) -> None:
+        self.bodies.append(delivery.payload)
+
+    def subscribed(self, _link: Link, _mid: int, fault: str) -> None:
+        assert not fault
+        self.answers += 1
+
+    def unsubscribed(self, _link: Link, _mid: int) -> None:
+        raise AssertionError("nothing is unsubscribed")
+
+    def published(self, _link: Link, _mid: int, _code: int, fault: str) -> None:
+        assert not fault
+        self.answers += 1
+
+
+@pytest.mark.parametrize("no_local", [True, False])
+def test_no_local_keeps_away_what_the_client_publishes_itself(broker: Mosquitto, no_local: bool) -> None:
+    topic, echo = f"own/{no_local}".lower(), Echo()
+    (request,) = Table([Subscription(E, "own/+", {"nolocal": no_local})]).requests
+    link = connector_of(Connection((broker.uri,)), "MQTT/5.0", f"own-{no_local}", clean=True).open(0, echo)
+
+    def served(count: int) -> bool:
+        link.serve(0.05, lambda: True)
+        return echo.answers >= count
+
+    try:
+        wait_until(lambda: served(0) and link.accepted, LIMIT_SECONDS, "the connection")
+        link.subscribe(request, 1)
+        wait_until(lambda: served(1), LIMIT_SECONDS, "the subscription")
+        link.publish(topic, b"mine", 1, False, None)
+        wait_until(lambda: served(2), LIMIT_SECONDS, "the broker to have it")
+        with Client(broker.uri) as client:
+            client.send(topic, b"other")
+            wait_until(lambda: served(2) and b"other" in echo.bodies, LIMIT_SECONDS, "the message of another client")
+    finally:
+        link.close("the test ended")
+    assert echo.bodies == ([b"other"] if no_local else [b"mine", b"other"])
 
 
 def test_subscriptions_are_replaced_while_it_runs(broker: Mosquitto) -> None:

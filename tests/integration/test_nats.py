@@ -10,7 +10,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from bindings.gateways import Connection, Limits
+from bindings.gateways import Connection, Limits, Subscription
 from bindings.nats import pulling
 from bindings.nats.publisher import NatsMessage, NatsPublisher
 from bindings.protocols import BINDINGS
@@ -205,6 +205,18 @@ def test_queue_groups_share(server: NatsServer, sender: RawSender) -> None:
     assert sorted(row.body or b"" for row in first.rows + second.rows) == sorted(row.body or b"" for row in alone.rows)
     assert first.rows
     assert second.rows
+
+
+def test_queue_groups_share_a_stream_too(server: NatsServer, sender: RawSender) -> None:
+    make_stream(server)
+    first, second = Kept(), Kept()
+    taken = Subscription("/endpoints/stream", "js.>", {"stream": STREAM, "queuegroup": "workers"})
+    with running(server, first, taken), running(server, second, taken):
+        for number in range(200):
+            sender.publish(b"js.a", b"%d" % number)
+        wait_until(lambda: len(first.rows) + len(second.rows) >= 200, SECONDS, "the shared messages")
+    assert sorted(int(row.body or b"") for row in first.rows + second.rows) == list(range(200))
+    assert consumer(server, "workers").ack_floor.stream_seq == 200
 
 
 def test_other_subscriptions_are_taken_over(server: NatsServer, sender: RawSender) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from catalog.convert import convert, yaml_text
+from catalog.declared import Declarations
 from catalog.listing import catalog_from_json, catalog_to_json, listing
 from catalog.load import load
 from catalog.model import Catalog
@@ -25,8 +27,11 @@ def cases() -> list[Any]:
 
 
 def written(tmp_path: Path, *documents: Any) -> Path:
+    """Write documents as JSON; a text is one as it is, JSON or YAML."""
     for number, document in enumerate(documents):
-        (tmp_path / f"{number}.json").write_text(json.dumps(document), "utf-8")
+        is_yaml = isinstance(document, str) and not document.startswith("{")
+        text = document if isinstance(document, str) else json.dumps(document)
+        (tmp_path / f"{number}.{'yaml' if is_yaml else 'json'}").write_text(text, "utf-8")
     return tmp_path
 
 
@@ -56,6 +61,41 @@ def test_endpoint_of_many_spellings(tmp_path: Path) -> None:
     assert endpoint.uris == ("h:1", "i:2")
     assert endpoint.options == {"topic": "t", "consumer-group": "c"}
     assert endpoint.candidates == ("/endpoints/e/messages/own", "/messagegroups/g/messages/m")
+
+
+def test_options_of_endpoints_stand_as_written(tmp_path: Path) -> None:
+    case = read_cases(CASES / "scalars.yaml")["what-is-a-text-stands-as-it-is-written"]
+    endpoint = load([written(tmp_path, case["document"])]).endpoints["/endpoints/e"]
+
+    assert endpoint.options == {"topic": "0123", "consumer-group": "1.10", "keep": 1.1}
+    assert {type(value) for value in endpoint.options.values()} == {str, float}
+
+
+def test_what_is_converted_stands_as_it_was_written(tmp_path: Path) -> None:
+    text = """
+    messagegroups:
+      g:
+        protocol: KAFKA
+        messages:
+          m:
+            labels: {version: 1.10}
+            mine: 1.10
+            versionid: 0123
+            envelopemetadata: {subject: 1.10, n: {type: number, value: 1.10}}
+            protocoloptions: {topic: 007}
+            dataschemaformat: JsonStructure/draft-02
+            dataschema: {type: string, maxLength: 010}
+    """
+    declarations = Declarations()
+    catalog = load([written(tmp_path, text)], declarations=declarations)
+    document = convert(catalog, declarations).document
+    message = document["messagegroups"]["g"]["messages"]["m"]
+    assert message["versionid"] == "0123" and message["labels"] == {"version": "1.10"}
+    assert message["envelopemetadata"]["subject"]["value"] == "1.10"
+    assert message["protocoloptions"]["topic"]["value"] == "007"
+    assert message["dataschema"] == {"type": "string", "maxLength": 10}
+    (tmp_path / "0.yaml").write_text(yaml_text(document), "utf-8")
+    assert load([tmp_path]).definitions == catalog.definitions
 
 
 def test_group_default_is_not_declared(tmp_path: Path) -> None:

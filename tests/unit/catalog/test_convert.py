@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from catalog.convert import Converted, convert, json_text, yaml_text
 from catalog.declared import Declarations, Place
+from catalog.definitions.levels import laid, levels_of
 from catalog.errors import CatalogError, DocumentError
 from catalog.explaining.provenance import explain
 from catalog.load import load
@@ -341,10 +342,18 @@ MESSAGES = st.fixed_dictionaries(
         "protocoloptions": OPTIONS,
         "dataschema": st.sampled_from(["s", {"type": "object"}]),
         "dataschemauri": st.just("#/schemagroups/none/schemas/s"),
-        "envelopeoptions": st.dictionaries(st.sampled_from(["mode", "format"]), st.sampled_from(["x", "y"])),
+        "envelopeoptions": st.fixed_dictionaries(
+            {},
+            optional={
+                "mode": st.sampled_from(["x", "y"]),
+                "format": st.sampled_from(["x", "y"]),
+                "attributes": st.dictionaries(st.sampled_from(["type", "x"]), BODIES, max_size=2),
+            },
+        ),
         "xref": st.sampled_from(["/messagegroups/g/messages/m1", "/messagegroups/z/messages/m1"]),
     },
 )
+SECTIONS = ("envelopemetadata", "protocoloptions")
 GROUPS = st.fixed_dictionaries(
     {"messages": st.dictionaries(st.sampled_from(["m0", "m1", "m2"]), MESSAGES, min_size=1)},
     optional={"envelope": st.just("cloudevents"), "protocol": st.sampled_from(["kafka", "MQTT/5.0", "AMQP/1.0"])},
@@ -355,8 +364,15 @@ GROUPS = st.fixed_dictionaries(
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(groups=st.dictionaries(st.sampled_from(["g", "h"]), GROUPS, min_size=1))
 def test_any_mixture_of_levels_means_the_same(tmp_path: Path, groups: dict[str, Any]) -> None:
-    catalog, done = converted(written(tmp_path, {"messagegroups": groups}))
-    assert same(reread(done, tmp_path), catalog)
+    declarations = Declarations()
+    catalog = load([written(tmp_path, {"messagegroups": groups})], declarations=declarations)
+    assert same(reread(convert(catalog, declarations), tmp_path), catalog)
+    for definition in catalog.definitions.values():
+        traced = laid(levels_of((definition.xid, *definition.base), declarations))
+        properties = {name: tuple(each.property for each in traced if each.section == name) for name in SECTIONS}
+        assert properties == {name: getattr(definition, name) for name in SECTIONS}
+        told = explain(definition, catalog, declarations)
+        assert {each.name: each.origin.value for each in told.envelopeoptions} == definition.envelopeoptions
 
 
 def test_what_is_in_another_document_stays_there(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from catalog.declared import Declarations
-from catalog.definitions.levels import envelope_of, laid, levels_of
+from catalog.definitions.levels import laid, levels_of
 from catalog.errors import DocumentError
 from catalog.explaining.entities import MASK, entity_to_json, known_xids, masked
 from catalog.explaining.provenance import explain
@@ -153,7 +153,7 @@ def test_what_is_traced_is_what_is_in_effect(path: Path) -> None:
             traced[each.section].append(each.property)
         assert tuple(traced["envelopemetadata"]) == definition.envelopemetadata
         assert tuple(traced["protocoloptions"]) == definition.protocoloptions
-        assert envelope_of(levels) == definition.envelope
+        assert levels[0].envelope == definition.envelope
         told = explain(definition, catalog, declarations)
         assert (told.protocol.origin.value if told.protocol else None) == definition.protocol
         attributes = {each.name: each.origin.value for each in told.attributes}

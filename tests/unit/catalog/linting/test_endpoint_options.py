@@ -25,6 +25,7 @@ from router.errors import ConfigError
 from router.intake.gateways import BrokerConnection, connections_of
 from router.settings import AmqpSink, MqttSink, settings_from_dict
 from router.sinks.messages.events import Event
+from router.sources.clusters import source_client
 from router.sources.sources import Source, sources_of
 from tests.support.composing import OneByOne
 
@@ -58,6 +59,18 @@ SAMPLES: Final[Mapping[str, Any]] = {
     "headers": [{"name": "x-a", "value": "b"}],
     "query": {"a": "b"},
     "credit": 9,
+    "nolocal": True,
+    "retainhandling": 2,
+    "retainaspublished": False,
+    "cleanstart": True,
+    "sourcefilters": {"selector": "a = 1"},
+    "nodecapabilities": ["queue"],
+    "connectioncapabilities": ["x"],
+    "dynamic": True,
+    "terminusdurability": "configuration",
+    "expirypolicy": "never",
+    "timeout": 5,
+    "enableautocommit": True,
 }
 """Values that make a difference where an option is honoured; ``x`` serves for all others."""
 BESIDE: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
@@ -92,7 +105,7 @@ def received(protocol: str, options: Mapping[str, Any]) -> object:
     """What is asked of a broker, or listened for, on behalf of an endpoint."""
     source = source_of(protocol, {"topic": "base", **options} if protocol == "KAFKA" else options)
     if not source.brokered:
-        return source.topic, source.settings.start, source.path, source.methods
+        return source.topic, source.settings.start, source.path, source.methods, source.group
     (broker,) = connections_of([source], "i")
     return {"mqtt": mqtt_asks, "amqp": amqp_asks, "nats": nats_asks}[KINDS[broker.protocol]](broker)
 
@@ -101,7 +114,8 @@ def mqtt_asks(broker: BrokerConnection) -> object:
     terms = connector_of(broker.connection, broker.protocol, "c", clean=False).terms
     # Only MQTT 5 can tell a broker how long to keep a session.
     expiry = terms.options.expiry if terms.version == "MQTT/5.0" else None
-    return Table(broker.subscriptions).filters, terms.clean, terms.options.keepalive, expiry
+    # What only MQTT 5 can ask for is refused in the settings before it comes here.
+    return Table(broker.subscriptions).requests, terms.clean, terms.options.keepalive, expiry
 
 
 def amqp_asks(broker: BrokerConnection) -> object:
@@ -109,7 +123,14 @@ def amqp_asks(broker: BrokerConnection) -> object:
     inlet.attach(Container(), proton.Connection())
     receiver = inlet.receiver
     assert receiver is not None
-    terms = receiver.source.address, receiver.source.durability, receiver.source.distribution_mode
+    filters, capabilities = receiver.source.filter.format(), receiver.source.capabilities.format()
+    terms = (
+        receiver.source.address,
+        receiver.source.durability,
+        receiver.source.distribution_mode,
+        filters,
+        capabilities,
+    )
     modes = receiver.snd_settle_mode, receiver.rcv_settle_mode
     return terms, modes, repr(receiver.properties), Dialer(broker.connection, "c")._properties
 
@@ -162,6 +183,10 @@ def test_an_option_is_honoured_where_the_table_says_so(protocol: str, role: Role
     for exemption in exemptions or ():
         told = ("none",) if exemption.inverted else exemption.values
         for each in map(as_written, told) if told else (value,):
+            if exemption.decides:
+                with pytest.raises(ConfigError, match="decides which messages come, and is not honoured"):
+                    effect(protocol, {**beside, option.name: each})
+                continue
             assert effect(protocol, {**beside, option.name: each}) == without, each
         if exemption.inverted:
             assert {effect(protocol, {option.name: each}) for each in ("latest", "earliest")}.isdisjoint({without})
@@ -172,12 +197,27 @@ def test_an_option_is_honoured_where_the_table_says_so(protocol: str, role: Role
     [
         ("AMQP/1.0", {"address": "q"}, {"node": "q"}),
         ("MQTT/5.0", {"topic_name": "q"}, {"topic": "q"}),
-        ("MQTT/5.0", {"sharedGroup": "g"}, {"sharename": "g"}),
+        ("MQTT/5.0", {"sharedGroup": "g"}, {"sharedsubscriptiongroup": "g"}),
+        ("MQTT/5.0", {"sharename": "g"}, {"shared-subscription-group": "g"}),
         ("MQTT/3.1.1", {"group": "g"}, {"share-name": "g"}),
         ("NATS", {"queuegroup": "g"}, {"queue": "g"}),
         ("NATS", {"group": "g"}, {"queue": "g"}),
         ("NATS", {"stream": "S", "consumer": "d"}, {"stream": "S", "durable": "d"}),
         ("NATS", {"stream": "S", "consumer-group": "d"}, {"stream": "S", "durable": "d"}),
+        ("NATS", {"stream": "S", "queuegroup": "d"}, {"stream": "S", "durable": "d"}),
+        (
+            "AMQP/1.0",
+            {"source-filters": {"apache.org:selector-filter:string": "a"}},
+            {
+                "sourcefilters": {
+                    "apache.org:selector-filter:string": {
+                        "descriptor": "apache.org:selector-filter:string",
+                        "value": "a",
+                    }
+                }
+            },
+        ),
+        ("AMQP/1.0", {"nodecapabilities": "topic"}, {"node-capabilities": ["topic"]}),
         ("NATS", {"stream": "S", "deliver-policy": "new"}, {"stream": "S", "deliver": "new"}),
         ("KAFKA", {"auto.offset.reset": "Largest"}, {"autooffsetreset": "latest"}),
     ],
@@ -209,6 +249,85 @@ def test_a_topic_that_is_a_template_needs_its_values_from_the_settings() -> None
 def test_an_option_that_is_no_filter_is_told_with_its_endpoint() -> None:
     with pytest.raises(ConfigError, match=r"source /endpoints/e: .*'a#' is no topic filter"):
         source_of("MQTT/5.0", {"topic": "a#"})
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "says"),
+    [
+        ("MQTT/5.0", {"nolocal": True, "sharedsubscriptiongroup": "g"}, r"shared, and MQTT allows no nolocal there"),
+        ("MQTT/5.0", {"nolocal": "yes"}, r"nolocal is true or false"),
+        ("MQTT/5.0", {"retainhandling": 3}, r"retainhandling is 0, 1 or 2"),
+        ("MQTT/5.0", {"sharedsubscriptiongroup": "a/b"}, r"no group for a shared subscription"),
+        ("MQTT/3.1.1", {"nolocal": True}, r"nolocal decides which messages come.*no such option"),
+        ("MQTT/3.1.1", {"retain-handling": 2}, r"retain-handling decides which messages come"),
+        ("AMQP/1.0", {"source-filters": {"mine": "x"}}, r"source filter 'mine' is not known"),
+        ("AMQP/1.0", {"source-filters": {"selector": 7}}, r"no text as value"),
+        ("AMQP/1.0", {"source-filters": "a = 1"}, r"source-filters is no map"),
+        ("AMQP/1.0", {"distributionmode": "keep"}, r"move or copy"),
+        ("AMQP/1.0", {"dynamic": True}, r"dynamic decides which messages come"),
+        ("NATS", {"queuegroup": "a b"}, r"a text without blanks"),
+        ("KAFKA", {"topic": "t", "partition": 2}, r"partition decides which messages come"),
+    ],
+)
+def test_what_decides_which_messages_come_and_cannot_be_done_is_an_error(
+    protocol: str, options: Mapping[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"source /endpoints/e.*{says}") as caught:
+        source_of(protocol, options)
+    assert caught.value.key == "sources"
+
+
+def two_endpoints(
+    first: Mapping[str, Any], second: Mapping[str, Any], protocol: str = "MQTT/5.0"
+) -> tuple[Source, ...]:
+    made = [
+        Endpoint(f"/endpoints/{n}", ("consumer",), None, protocol, uris=("mqtt://h",), options=options)
+        for n, options in enumerate((first, second))
+    ]
+    catalog = Catalog({}, endpoints={each.xid: each for each in made})
+    written = {"sinks": {"o": {"type": "jsonl"}}, "routes": [{"to": ["o"]}], "dead_letters": {"sinks": ["o"]}}
+    return sources_of(catalog, settings_from_dict(written, {}, Path()))
+
+
+def test_endpoints_of_one_connection_may_not_contradict_each_other() -> None:
+    with pytest.raises(
+        ConfigError, match=r"/endpoints/0 and /endpoints/1 subscribe to a/# and a/b, which overlap"
+    ) as caught:
+        two_endpoints({"topic": "a/#"}, {"topic": "a/b", "retainhandling": 2})
+    assert "client_id" in caught.value.message
+    two_endpoints({"topic": "a/#", "nolocal": True}, {"topic": "b/#"})
+    two_endpoints({"topic": "a/#", "nolocal": True}, {"topic": "a/b", "nolocal": True})
+    two_endpoints({"topic": "a/#", "nolocal": True}, {"topic": "a/#", "sharedsubscriptiongroup": "g"})
+
+
+def test_shared_subscriptions_meet_others_by_their_filters() -> None:
+    def channels(*sources: Source) -> int:
+        return len({source.channel for source in sources})
+
+    assert channels(*two_endpoints({"topic": "a/+"}, {"topic": "a/b", "sharedsubscriptiongroup": "g"})) == 1
+    assert channels(*two_endpoints({"topic": "$share/g/a/+"}, {"topic": "a/b"})) == 1
+    assert channels(*two_endpoints({"topic": "$share/g/a/b"}, {"topic": "$share/h/a/b"})) == 1
+    assert channels(*two_endpoints({"topic": "$share/g/a/b"}, {"topic": "$share/g/a/c"})) == 2
+    assert channels(*two_endpoints({"topic": "g/a/b"}, {"topic": "$share/g/a/b"})) == 2
+
+
+def test_an_option_of_producers_is_none_of_an_endpoint_that_is_read_beside_them() -> None:
+    made = Endpoint(
+        "/endpoints/e", ("producer", "consumer"), None, "KAFKA", uris=("h:1",), options={"topic": "t", "partition": 2}
+    )
+    written = {"sinks": {"o": {"type": "jsonl"}}, "routes": [{"to": ["o"]}], "dead_letters": {"sinks": ["o"]}}
+    catalog = Catalog({}, endpoints={made.xid: made})
+    assert sources_of(catalog, settings_from_dict(written, {}, Path()))[0].topic == "t"
+
+
+def test_a_consumer_group_is_shown_by_a_query_of_its_own() -> None:
+    plain, mine = source_of("KAFKA", {"topic": "a"}), source_of("KAFKA", {"topic": "a", "consumergroup": "g"})
+    assert (
+        source_client(mine).reading()["kafka.group.id"] == "g"
+        and "kafka.group.id" not in source_client(plain).reading()
+    )
+    assert mine.query.startswith(f"{plain.query}-")  # a lane of the same cluster, which shares its positions
+    assert mine.query != source_of("KAFKA", {"topic": "a", "consumergroup": "h"}).query
 
 
 def test_what_one_endpoint_says_of_its_subscription_does_not_count_for_others_on_the_connection() -> None:
