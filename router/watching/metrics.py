@@ -23,6 +23,7 @@ from router.watching.process import watch_process
 from router.watching.shadow import ShadowFigures
 
 if TYPE_CHECKING:
+    from router.sinks.contract import Unfit
     from router.state.accounts import Account
 
 DEFINITIONS: Final = 1000
@@ -113,6 +114,12 @@ class Metrics:
         registry.register(self._latency)
         self._writes = Counter(
             "xrouter_sink_writes", "Writes of a batch's share to a sink.", ("sink", "result"), registry=registry
+        )
+        self._unfit = Counter(
+            "xrouter_unfit_values",
+            "Values of bodies that do not fit their typed column and are null in it.",
+            ("sink", "message"),
+            registry=registry,
         )
         self._faults = Counter(
             "xrouter_batch_faults",
@@ -253,6 +260,12 @@ class Metrics:
         names = [sink] if sink in self._sinks else sink.split(",")
         for name in names:
             self._writes.labels(name, result).inc()
+
+    def unfit_values(self, sink: str, unfit: Iterable[Unfit]) -> None:
+        """Count what a write made null in typed columns; bodies that do not parse are no values."""
+        for each in unfit:
+            if each.column is not None:
+                self._unfit.labels(sink, self._definition_labels.of(each.message)).inc(each.values)
 
     def held(self, query: str, sink: str = "") -> None:
         """Set that a query holds a batch, because of that sink or, without one, of the share of dead letters in it.

@@ -22,6 +22,7 @@ from router.routing.limits import LetterLimits
 from router.routing.routes import Routes
 from router.settings import event_sinks, letter_sinks, revealed
 from router.sinks import ArrowSink, Commit, Rejected, WriteResult, open_sink
+from router.sinks.contract import Unfit
 from router.sinks.forms import DEAD_LETTER, DECIDED, WIDE
 from router.sinks.messages.events import MESSAGE
 from router.watching.batches import writing
@@ -37,19 +38,27 @@ Counted = Callable[[str, str], None]
 Timed = Callable[[str, float], None]
 
 
+Nulled = Callable[[str, Sequence[Unfit]], None]
+
+
 def untimed(sink: str, seconds: float) -> None:
+    """Tell nobody."""
+
+
+def uncounted(sink: str, unfit: Sequence[Unfit]) -> None:
     """Tell nobody."""
 
 
 class BatchWriter:
     """Writes batches for one plan. *counted* is called with a sink's name and the result of each write to it, and
-    *timed* with how long one took that the sink accepted.
+    *timed* with how long one took that the sink accepted, *nulled* with what one made null in typed columns.
     """
 
-    def __init__(self, plan: Plan, counted: Counted, timed: Timed = untimed) -> None:
+    def __init__(self, plan: Plan, counted: Counted, timed: Timed = untimed, nulled: Nulled = uncounted) -> None:
         self._plan = plan
         self._counted = counted
         self._timed = timed
+        self._nulled = nulled
         self._letters = letter_sinks(plan.settings)
         self._arrow: dict[tuple[str, bool], ArrowSink] = {}
         self._capped = capped_topics(plan.settings, plan.routes.topics, plan.catalog)
@@ -297,6 +306,8 @@ class BatchWriter:
         self._counted(name, "ok")
         if result.refused:
             self._counted(name, "rejected")
+        if result.unfit:
+            self._nulled(name, result.unfit)
         return result
 
     def _publish(self, names: Sequence[str], publish: Callable[[], None]) -> None:
