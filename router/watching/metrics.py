@@ -23,7 +23,6 @@ from router.watching.process import watch_process
 from router.watching.shadow import ShadowFigures
 
 if TYPE_CHECKING:
-    from router.sinks.contract import Unfit
     from router.state.accounts import Account
 
 DEFINITIONS: Final = 1000
@@ -261,11 +260,10 @@ class Metrics:
         for name in names:
             self._writes.labels(name, result).inc()
 
-    def unfit_values(self, sink: str, unfit: Iterable[Unfit]) -> None:
-        """Count what a write made null in typed columns; bodies that do not parse are no values."""
-        for each in unfit:
-            if each.column is not None:
-                self._unfit.labels(sink, self._definition_labels.of(each.message)).inc(each.values)
+    def unfit_values(self, sink: str, counts: Mapping[str, int]) -> None:
+        """Count what a write made null in typed columns, by definition."""
+        for message, count in counts.items():
+            self._unfit.labels(sink, self._definition_labels.of(message)).inc(count)
 
     def held(self, query: str, sink: str = "") -> None:
         """Set that a query holds a batch, because of that sink or, without one, of the share of dead letters in it.

@@ -9,6 +9,7 @@ of the same batch (:mod:`router.writing.rejections`). Nothing is committed to th
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -22,7 +23,6 @@ from router.routing.limits import LetterLimits
 from router.routing.routes import Routes
 from router.settings import event_sinks, letter_sinks, revealed
 from router.sinks import ArrowSink, Commit, Rejected, WriteResult, open_sink
-from router.sinks.contract import Unfit
 from router.sinks.forms import DEAD_LETTER, DECIDED, WIDE
 from router.sinks.messages.events import MESSAGE
 from router.watching.batches import writing
@@ -38,20 +38,21 @@ Counted = Callable[[str, str], None]
 Timed = Callable[[str, float], None]
 
 
-Nulled = Callable[[str, Sequence[Unfit]], None]
+Nulled = Callable[[str, Mapping[str, int]], None]
 
 
 def untimed(sink: str, seconds: float) -> None:
     """Tell nobody."""
 
 
-def uncounted(sink: str, unfit: Sequence[Unfit]) -> None:
+def uncounted(sink: str, unfit: Mapping[str, int]) -> None:
     """Tell nobody."""
 
 
 class BatchWriter:
     """Writes batches for one plan. *counted* is called with a sink's name and the result of each write to it, and
-    *timed* with how long one took that the sink accepted, *nulled* with what one made null in typed columns.
+    *timed* with how long one took that the sink accepted, *nulled* with the values, by definition, that one
+    made null in typed columns.
     """
 
     def __init__(self, plan: Plan, counted: Counted, timed: Timed = untimed, nulled: Nulled = uncounted) -> None:
@@ -307,7 +308,10 @@ class BatchWriter:
         if result.refused:
             self._counted(name, "rejected")
         if result.unfit:
-            self._nulled(name, result.unfit)
+            counts = Counter[str]()
+            for each in result.unfit:
+                counts[each.message] += each.values if each.column is not None else 0
+            self._nulled(name, +counts)
         return result
 
     def _publish(self, names: Sequence[str], publish: Callable[[], None]) -> None:

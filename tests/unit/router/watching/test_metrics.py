@@ -10,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from pytest import approx
 
 from router.judging.tally import DEAD_LETTER, ROUTED, Tally, collect
-from router.sinks.contract import Unfit
 from router.watching.backlogs import Backlog
 from router.watching.collectors import BulkHistogram
 from router.watching.metrics import LATENCY_BUCKETS, Metrics
@@ -102,9 +101,7 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     metrics.catalog_state.set_findings([])
     metrics.held("q", "lake")
     metrics.fault("q", "overdue")
-    metrics.unfit_values(
-        "lake", [Unfit("/m", "payload.a", 3, ""), Unfit("/m", None, 2, ""), Unfit("/m", "payload", 1, "")]
-    )
+    metrics.unfit_values("lake", {"/m": 4})
     assert value(metrics, "xrouter_unfit_values_total", sink="lake", message="/m") == 4
     found = {
         family.name: {name for sample in family.samples for name in sample.labels} - {"le"}
