@@ -13,6 +13,20 @@ import msgspec
 from catalog.schemas.contract import SchemaFault
 from catalog.values import media_type_of
 
+
+class UnfitValue:
+    """Stands for a value of a body that its column cannot have; ``why`` says so, ``raw`` is what may stand in texts.
+
+    Nothing takes it for a value: no dataclass, so that no library writes one as an object.
+    """
+
+    __slots__ = ("raw", "why")
+
+    def __init__(self, why: str, raw: int | None = None) -> None:
+        self.why = why
+        self.raw = raw
+
+
 MAX_MESSAGE: Final = 300
 """Characters of a fault's message and of its path: both go into headers and listings."""
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\ud800-\udfff]+")

@@ -1,19 +1,22 @@
 """The column ``payload`` of a definition's table: its type from the data schema, and its values from bodies.
 
-A row with any value that does not fit its type has a null payload and is reported: a wrong value must not look like one
-that is absent. The bytes are in the column ``data`` in any case.
+A value that does not fit its column makes that column null in its row, nothing else, and is reported: a wrong value
+must not look like one that is absent. A payload is null where its body does not parse. The bytes are in the column
+``data`` in any case.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from catalog.model import Catalog
-from catalog.schemas.columns.columns import Columns, MisfitError
-from catalog.schemas.columns.reading import Reader, Undecoded, Unfit
+from catalog.schemas.bodies import short
+from catalog.schemas.columns.columns import Columns
+from catalog.schemas.columns.reading import Reader, Undecoded
 from catalog.schemas.columns.shapes import Shape, Struct
 from catalog.schemas.columns.survey import Survey
 from catalog.schemas.contract import SchemaError
@@ -46,41 +49,25 @@ class PayloadColumn:
     def decode(
         self, bodies: pa.BinaryArray, content_types: pa.StringArray | Sequence[str | None]
     ) -> tuple[pa.StructArray, tuple[Undecoded, ...]]:
-        """Return the payloads of *bodies*, a row for each, and those that are null because they do not decode.
+        """Return the payloads of *bodies*, a row for each, and what is null because it does not parse or fit, by row.
 
-        A body that is absent has a null payload and is not reported. Content types matter where a schema has several
+        A body that does not parse is reported by itself, values that do not fit by their column. A body that is absent
+        has a null payload and is not reported. Content types matter where a schema has several
         encodings, which are Avro's and Protobuf's. Never raises because of a body.
         """
         types = content_types.to_pylist() if isinstance(content_types, pa.Array | pa.ChunkedArray) else content_types
         values, undecoded = self._reader.read(bodies.to_pylist(), types)
-        try:
-            return self._array(values), tuple(undecoded)
-        except MisfitError:
-            undecoded += self._without_misfits(values)
-            return self._array(values), tuple(sorted(undecoded, key=lambda each: each.row))
-
-    def _array(self, values: list[Any]) -> pa.StructArray:
-        array = self._columns.array(values)
-        if not self._is_whole:
-            return array
-        return pa.StructArray.from_arrays([array], fields=list(self.type), mask=array.is_null())
-
-    def _without_misfits(self, values: list[Any]) -> list[Undecoded]:
-        """Take out the values that make no column although their format allows them, such as an instant in year 0."""
-        misfits: list[Undecoded] = []
-        waiting = [(0, len(values))]
-        while waiting:
-            begin, end = waiting.pop()
-            try:
-                self._columns.array(values[begin:end])
-            except MisfitError as error:
-                if end - begin > 1:
-                    middle = (begin + end) // 2
-                    waiting += [(begin, middle), (middle, end)]
-                else:
-                    misfits.append(Undecoded(begin, Unfit(str(error)).why))
-                    values[begin] = None
-        return misfits
+        array, misfits = self._columns.array(values)
+        for each in misfits:
+            names = (WHOLE, each.column) if self._is_whole else (each.column,)
+            column = ".".join(name for name in names if name)
+            undecoded.append(Undecoded(each.first, short(each.why), column, each.values))
+        undecoded.sort(key=lambda each: (each.row, each.column or ""))
+        if self._is_whole:
+            there = np.array(array.is_valid())
+            there[[row for each in misfits for row in each.rows]] = True
+            array = pa.StructArray.from_arrays([array], fields=list(self.type), mask=pa.array(~there))
+        return array, tuple(undecoded)
 
 
 def payload_column(catalog: Catalog, xid: str) -> PayloadColumn | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from catalog.schemas.contract import Library, SchemaSource, Validator
+from catalog.schemas.contract import Library, SchemaFault, SchemaSource, Validator
 
 if TYPE_CHECKING:
     from catalog.schemas.columns.reading import Reader
@@ -42,6 +42,8 @@ class SchemaFamily:
     is_tree: bool = True
     """Whether its documents are JSON."""
     compares: bool = False
+    ignores: bool = False
+    """Whether it may use a document without some parts of it, which ``ignored_in`` of ``validating`` tells."""
     behind_id: Callable[[bytes, int], int | None] | None = lambda body, at: at
     """Returns where the data begins after the schema id of Confluent's frame, which ends at a position; None when it is
     no frame. Not set where bodies never have frames."""
@@ -61,6 +63,11 @@ class SchemaFamily:
         """Give the references to other documents that compiling needs (``$ref``, ``import``), as written."""
         references: Iterable[str] = self._module("validating").references_of(source)
         return references
+
+    def ignored_in(self, source: SchemaSource) -> Iterable[SchemaFault]:
+        """Give what is invalid in a document and ignored, each with its JSON pointer."""
+        ignored: Iterable[SchemaFault] = self._module("validating").ignored_in(source) if self.ignores else ()
+        return ignored
 
     def open_filler(self, source: SchemaSource, library: Library) -> Filler:
         """Return what makes payloads for a schema.

@@ -18,9 +18,9 @@ from catalog.model import Definition, Severity
 from catalog.references.abroad import Abroad
 from catalog.schemas.addresses import SchemaAddresses
 from catalog.schemas.bodies import short
-from catalog.schemas.compiling import compile_schema
+from catalog.schemas.compiling import compile_schema, documents_of
 from catalog.schemas.contract import MissingTypeError, SchemaError, SchemaSource
-from catalog.schemas.families import family_names
+from catalog.schemas.families import family_names, family_of
 from catalog.schemas.formats import parse_format
 from catalog.schemas.gathering import Gathering, Located
 from catalog.schemas.library import CatalogLibrary, format_of, schema_source
@@ -71,6 +71,7 @@ class _Linker:
         default_factory=dict
     )
     _plain: set[tuple[str, str | None]] = field(default_factory=set)
+    _told: set[tuple[str, str]] = field(default_factory=set)
 
     def linked(self, definition: Definition) -> Definition:
         """Return the definition with its link, and note its schema for :meth:`compile`."""
@@ -104,6 +105,19 @@ class _Linker:
             except SchemaError as error:
                 if whole:  # else what it lacks was reported
                     self._invalid(source, error)
+            else:
+                self._ignored(source, library)
+
+    def _ignored(self, source: SchemaSource, library: CatalogLibrary) -> None:
+        """Report what is ignored in a schema and in what it refers to; each place once, however often it is used."""
+        family = family_of(source.family)
+        others = {uri: document for uri, document in documents_of(source, library).values()} if family.ignores else {}
+        for each in (source, *(replace(source, document=o, name="", pointer="", uri=uri) for uri, o in others.items())):
+            for fault in family.ignored_in(each):
+                if (each.uri, fault.path) not in self._told:
+                    self._told.add((each.uri, fault.path))
+                    hint = "correct or remove it; until then it is ignored, and the type underneath counts"
+                    self.findings.warning(self._place(each, fault.path), "ignored-logical-type", fault.message, hint)
 
     def _writer(self, definition: Definition, attributes: tuple[str, ...]) -> DeclaredMessage | None:
         """Return the nearest message, from the definition to its last base, that gives any of *attributes*."""
@@ -179,9 +193,12 @@ class _Linker:
 
     def _invalid(self, source: SchemaSource, error: SchemaError) -> None:
         """Report a schema that cannot be used: an error where the catalog has it, a warning where it was fetched."""
-        place = self.gathering.places[source.uri]
-        if source.uri not in self.gathering.texts:
-            place = Place(place.file, place.pointer + error.pointer)
+        place = self._place(source, error.pointer)
         severity: Severity = "error" if source.uri in self.gathering.inside else "warning"
         hint = error.hint or "correct the schema; until then there is no verdict about payloads"
         self.findings.add(place, severity, "invalid-schema", str(error), hint)
+
+    def _place(self, source: SchemaSource, pointer: str) -> Place:
+        """Return where a part of a schema is written; of one that is a text in the catalog, where the text is."""
+        place = self.gathering.places[source.uri]
+        return place if source.uri in self.gathering.texts else Place(place.file, place.pointer + pointer)

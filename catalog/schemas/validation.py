@@ -46,18 +46,18 @@ class BoundedValidation:
         self._library = library
         self._trial: Trial | None = None
 
-    def fault(self, body: bytes | None, content_type: str | None, framing: Framing = "none") -> SchemaFault | None:
+    def fault(self, body: bytes, content_type: str | None, framing: Framing = "none") -> SchemaFault | None:
         """Return why *body*, or what follows its frame, does not conform; never raises because of a body."""
         if framing == "none" or family_of(self._source.family).behind_id is None:
             return self._fault(body, content_type)
         if framing == "auto":
             whole = self._fault(body, content_type)
-            inner = behind_frame(body, self._source.family) if whole and body else None
+            inner = behind_frame(body, self._source.family) if whole else None
             return whole if inner is None else self._fault(inner, content_type)
-        inner = behind_frame(body or b"", self._source.family)
+        inner = behind_frame(body, self._source.family)
         return _NO_FRAME if inner is None else self._fault(inner, content_type)
 
-    def _fault(self, body: bytes | None, content_type: str | None) -> SchemaFault | None:
+    def _fault(self, body: bytes, content_type: str | None) -> SchemaFault | None:
         try:
             return self._validator.fault(body, content_type)
         except TooCostly as cost:
@@ -82,8 +82,8 @@ class PayloadValidation:
     """Gives verdicts on bodies, by definition.
 
     Schemas are compiled when first needed. No verdict, which is None, is given where there is no schema, where it
-    cannot be used, and for a body of more than MAX_BODY_BYTES. It pickles as plain data and compiles anew where it
-    arrives; one object serves one thread.
+    cannot be used, where there is no body (one of no bytes is a body), and for one of more than MAX_BODY_BYTES. It
+    pickles as plain data and compiles anew where it arrives; one object serves one thread.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -116,7 +116,7 @@ class PayloadValidation:
         if framings is None:
             framings = ["none"] * len(bodies)
         return [
-            None if body is not None and len(body) > MAX_BODY_BYTES else validator.fault(body, content_type, framing)
+            None if body is None or len(body) > MAX_BODY_BYTES else validator.fault(body, content_type, framing)
             for body, content_type, framing in zip(bodies, content_types, framings, strict=True)
         ]
 

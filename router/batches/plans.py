@@ -29,7 +29,7 @@ from router.writing.outgoing import OnePass
 from router.writing.sink_rows import SinkRows
 from router.writing.spark_outcomes import SparkOutcomes
 from router.writing.staging import Share, StagingPass
-from router.writing.writer import BatchWriter, Counted, Timed, untimed
+from router.writing.writer import BatchWriter, Counted, Nulled, Timed, uncounted, untimed
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast
@@ -155,10 +155,11 @@ def load(
     counted: Counted,
     tallies: dict[str, Accumulator[dict[str, str]]] | None = None,
     timed: Timed = untimed,
+    nulled: Nulled = uncounted,
 ) -> LoadedPlan:
     """Send a plan to the workers of a session, compiled; *tallies* are what plans before it have counted with."""
     known = {} if tallies is None else tallies
-    return LoadedPlan(plan, spark.sparkContext.broadcast(plan.judge), BatchWriter(plan, counted, timed), known)
+    return LoadedPlan(plan, spark.sparkContext.broadcast(plan.judge), BatchWriter(plan, counted, timed, nulled), known)
 
 
 class PlanHolder:
@@ -281,7 +282,10 @@ class PlanHolder:
             with self._lock:
                 known = self._loaded.get(plan.id)
             if known is None:
-                known = load(self._spark, plan, self._metrics.sink_write, self._tallies, self._metrics.sinks.took)
+                metrics = self._metrics
+                known = load(
+                    self._spark, plan, metrics.sink_write, self._tallies, metrics.sinks.took, metrics.unfit_values
+                )
                 with self._lock:
                     self._loaded[plan.id] = known
             return known

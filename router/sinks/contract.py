@@ -50,6 +50,19 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfit:
+    """What is null in the payloads of a definition: bodies that do not parse, or values that do not fit ``column``.
+
+    ``values`` are how many; ``detail`` says of how many rows, and tells of the first.
+    """
+
+    message: str
+    column: str | None
+    values: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class WriteResult:
     """What a write did: ``rows`` that the sink has by it; ``repeated`` when the batch was there before and left out.
 
@@ -57,13 +70,14 @@ class WriteResult:
     caller compares ``rows`` with the size of the batch. ``before`` are the rows that were left out as repeated.
 
     ``refused`` are the rows that the destination will never take. The sink is done with them; the caller makes dead
-    letters of them.
+    letters of them. ``unfit`` is what became null in typed columns by this write.
     """
 
     rows: int
     repeated: bool = False
     refused: tuple[Rejected, ...] = ()
     before: int = 0
+    unfit: tuple[Unfit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +87,7 @@ class StagedFile:
     ``path`` is relative to the folder of its table, and ``table`` where that is below the sink's path. ``size`` is in
     bytes, ``modified`` in milliseconds. ``partition`` has the value of each partition column as text. ``statistics`` is
     JSON as Delta defines it. ``schema`` is that of the rows with their partition columns, serialized by Arrow.
-    ``unfit`` has definitions with payloads that do not fit, each with a text for the log. With a ``fault``, number
+    ``unfit`` is what became null in its typed columns and those of other files beside it. With a ``fault``, number
     and text of an error of the file system, there is no such file.
     """
 
@@ -85,7 +99,7 @@ class StagedFile:
     statistics: str = "{}"
     schema: bytes = b""
     table: str = ""
-    unfit: tuple[tuple[str, str], ...] = ()
+    unfit: tuple[Unfit, ...] = ()
     fault: tuple[int | None, str] | None = None
 
 

@@ -114,6 +114,12 @@ class Metrics:
         self._writes = Counter(
             "xrouter_sink_writes", "Writes of a batch's share to a sink.", ("sink", "result"), registry=registry
         )
+        self._unfit = Counter(
+            "xrouter_unfit_values",
+            "Values of bodies that do not fit their typed column and are null in it.",
+            ("sink", "message"),
+            registry=registry,
+        )
         self._faults = Counter(
             "xrouter_batch_faults",
             "Tries of a batch that failed by themselves, by what happened.",
@@ -253,6 +259,11 @@ class Metrics:
         names = [sink] if sink in self._sinks else sink.split(",")
         for name in names:
             self._writes.labels(name, result).inc()
+
+    def unfit_values(self, sink: str, counts: Mapping[str, int]) -> None:
+        """Count what a write made null in typed columns, by definition."""
+        for message, count in counts.items():
+            self._unfit.labels(sink, self._definition_labels.of(message)).inc(count)
 
     def held(self, query: str, sink: str = "") -> None:
         """Set that a query holds a batch, because of that sink or, without one, of the share of dead letters in it.

@@ -9,6 +9,7 @@ of the same batch (:mod:`router.writing.rejections`). Nothing is committed to th
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -37,19 +38,28 @@ Counted = Callable[[str, str], None]
 Timed = Callable[[str, float], None]
 
 
+Nulled = Callable[[str, Mapping[str, int]], None]
+
+
 def untimed(sink: str, seconds: float) -> None:
+    """Tell nobody."""
+
+
+def uncounted(sink: str, unfit: Mapping[str, int]) -> None:
     """Tell nobody."""
 
 
 class BatchWriter:
     """Writes batches for one plan. *counted* is called with a sink's name and the result of each write to it, and
-    *timed* with how long one took that the sink accepted.
+    *timed* with how long one took that the sink accepted, *nulled* with the values, by definition, that one
+    made null in typed columns.
     """
 
-    def __init__(self, plan: Plan, counted: Counted, timed: Timed = untimed) -> None:
+    def __init__(self, plan: Plan, counted: Counted, timed: Timed = untimed, nulled: Nulled = uncounted) -> None:
         self._plan = plan
         self._counted = counted
         self._timed = timed
+        self._nulled = nulled
         self._letters = letter_sinks(plan.settings)
         self._arrow: dict[tuple[str, bool], ArrowSink] = {}
         self._capped = capped_topics(plan.settings, plan.routes.topics, plan.catalog)
@@ -297,6 +307,11 @@ class BatchWriter:
         self._counted(name, "ok")
         if result.refused:
             self._counted(name, "rejected")
+        if result.unfit:
+            counts = Counter[str]()
+            for each in result.unfit:
+                counts[each.message] += each.values if each.column is not None else 0
+            self._nulled(name, +counts)
         return result
 
     def _publish(self, names: Sequence[str], publish: Callable[[], None]) -> None:

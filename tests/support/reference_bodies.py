@@ -31,7 +31,9 @@ def body_of(binding: Binding, parts: Sequence[Part], envelope: Envelope, framing
 
 
 def fits(payloads: PayloadValidation, xid: str, body: Body, content: str | None) -> bool:
-    """Whether a definition's schema takes a body, or has no verdict."""
+    """Whether a definition's schema takes a body, or has no verdict; a body that is not there is held against none."""
+    if body.data is None:
+        return True
     if not body.judged or isinstance(body.data, SchemaFault):
         return not body.judged
     return payloads.faults(xid, [body.data], [content], [body.framing]) == [None]

@@ -17,6 +17,7 @@ from catalog.schemas.avro.decoding import AvroDecoder, branch_labels
 from catalog.schemas.avro.logical import decimal_scale, is_fixed_uuid
 from catalog.schemas.avro.types import PRIMITIVES, AvroSchema, read_schema
 from catalog.schemas.avro.values import Misfit, logical_type
+from catalog.schemas.bodies import UnfitValue
 from catalog.schemas.columns.columns import Take
 from catalog.schemas.columns.reading import Reader, Undecoded, Unfit, present
 from catalog.schemas.columns.shapes import (
@@ -162,4 +163,11 @@ class AvroReader:
         return [methodcaller("get", member.name) for member in struct.members]
 
     def text(self, value: Any) -> str | None:
-        return msgspec.json.encode(value).decode("utf-8")
+        if isinstance(value, UnfitValue):
+            raise TypeError(value.why)
+        return msgspec.json.encode(value, enc_hook=_raw).decode("utf-8")
+
+
+def _raw(unfit: UnfitValue) -> int | None:
+    """Return what stands within a JSON text for a value that has no other form: the number that it was."""
+    return unfit.raw

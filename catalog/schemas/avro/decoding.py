@@ -3,7 +3,7 @@
 Records are dicts by field name, arrays lists, maps dicts, enums their symbols; a value of a union is bare when null is
 the only other branch, else it is ``{branch: value}``, the branch by its type's full name, as in the JSON encoding.
 Logical types are as :mod:`catalog.schemas.avro.logical` says. Bodies in JSON come out the same; fields that they leave
-out are not in the dict.
+out are not in the dict, and a member that is not of its type is an :class:`~catalog.schemas.bodies.UnfitValue`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,16 @@ from typing import Any, Final
 
 from catalog.schemas.avro.binary import read_block, read_long, read_text, skip_bytes
 from catalog.schemas.avro.compiler import TypeCompiler
-from catalog.schemas.avro.json import Walk, compile_json
+from catalog.schemas.avro.json import Check, Walk, compile_json
 from catalog.schemas.avro.logical import bytes_form, number_form
 from catalog.schemas.avro.types import AvroSchema
 from catalog.schemas.avro.validating import AvroBodies
 from catalog.schemas.avro.values import (
     MAX_LEVELS,
     Misfit,
-    check_decimal,
-    check_uuid,
-    decimal_bound,
-    logical_type,
     number_range,
 )
+from catalog.schemas.bodies import UnfitValue
 
 MAX_EMPTY: Final = 100_000
 """Records and items of a body beyond one for each of its bytes: those without bytes may be claimed in any number."""
@@ -62,7 +59,7 @@ class AvroDecoder:
         self._bodies = AvroBodies(
             schema,
             lambda data, at: decode(data, at, _Room(len(data) + MAX_EMPTY)),
-            lambda value: check(value, Walk()),
+            lambda value: _lenient(check, value),
             single=True,
         )
 
@@ -73,6 +70,13 @@ class AvroDecoder:
             Misfit: the body does not conform.
         """
         return self._bodies.value(body, content_type)
+
+
+def _lenient(check: Check, value: Any) -> Any:
+    try:
+        return check(value, Walk(lenient=True))
+    except Misfit as misfit:
+        return UnfitValue(misfit.message)
 
 
 def _deferred(table: Mapping[str, Decode], name: str) -> Decode:
@@ -166,11 +170,11 @@ def _map(inner: Decode) -> Decode:
 
 def _leaf(schema: Any, kind: str) -> Decode:
     if kind in ("int", "long"):
-        return _number(*number_range(schema, kind), logical_type(schema), number_form(schema))
+        return _number(*number_range(kind, kind), kind, number_form(schema))
     if kind in ("bytes", "fixed"):
-        return _bytes(schema["size"] if kind == "fixed" else None, decimal_bound(schema), bytes_form(schema))
+        return _bytes(schema["size"] if kind == "fixed" else None, bytes_form(schema))
     if kind == "string":
-        return _string(logical_type(schema) == "string-uuid")
+        return _string
     if kind == "enum":
         return _enum(schema["symbols"])
     if kind == "null":
@@ -188,25 +192,17 @@ def _number(low: int, end: int, name: str, form: Callable[[int], Any] | None) ->
     return decode
 
 
-def _string(is_uuid: bool) -> Decode:
-    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
-        begin, end = skip_bytes(data, at)
-        text = read_text(data, begin, end)
-        if is_uuid:
-            check_uuid(text)
-        return text, end
-
-    return decode
+def _string(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+    begin, end = skip_bytes(data, at)
+    return read_text(data, begin, end), end
 
 
-def _bytes(size: int | None, bound: int, form: Callable[[bytes], Any] | None) -> Decode:
+def _bytes(size: int | None, form: Callable[[bytes], Any] | None) -> Decode:
     def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
         begin, end = skip_bytes(data, at) if size is None else (at, at + size)
         if end > len(data):
             raise Misfit(f"{size} bytes wanted, and {len(data) - at} are left")
         value = data[begin:end]
-        if bound:
-            check_decimal(value, bound)
         return (value if form is None else form(value)), end
 
     return decode

@@ -32,4 +32,5 @@ AVRO: Final = SchemaFamily(
     content_type="application/vnd.apache.avro",
     evident=_is_evident,
     compares=True,
+    ignores=True,
 )

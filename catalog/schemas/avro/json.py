@@ -23,13 +23,12 @@ from catalog.schemas.avro.values import (
     MAX_LEVELS,
     Misfit,
     check_decimal,
-    check_uuid,
     decimal_bound,
     is_instant,
     logical_type,
     number_range,
 )
-from catalog.schemas.bodies import short
+from catalog.schemas.bodies import UnfitValue, short
 from catalog.schemas.contract import TooCostly
 
 MAX_TRIED: Final = 200_000
@@ -48,10 +47,11 @@ class Walk:
     Without that memory, unions within unions would be tried as often as there are ways to read them.
 
     ``left`` is how many misfits are still to be found before the walk ends with them; within a branch of a union that
-    is tried, the first ends the try.
+    is tried, the first ends the try. A *lenient* walk has an ``UnfitValue`` in the place of each, and misses no field.
     """
 
     left: int = 1
+    lenient: bool = False
     level: int = 0
     tries: int = 0
     tried: dict[tuple[int, int], tuple[Misfit | None, Any]] = field(default_factory=dict)
@@ -64,11 +64,14 @@ class _Misfits:
         self._walk = walk
         self._united: Misfit | None = None
 
-    def add(self, misfit: Misfit) -> None:
-        """Keep one; raise all when there are enough."""
+    def add(self, misfit: Misfit) -> UnfitValue:
+        """Keep one, and raise all when there are enough; in a lenient walk, return what stands in its place."""
+        if self._walk.lenient:
+            return UnfitValue(misfit.message)
         self._united = misfit if self._united is None else self._united.with_another(misfit)
         if len(self._united.others) + 1 >= self._walk.left:
             raise self._united
+        return UnfitValue("")  # which nobody sees: the end raises
 
     def end(self) -> None:
         """Raise what was found, if anything was."""
@@ -115,7 +118,7 @@ def _record(schema: Mapping[str, Any], checks: Sequence[Check]) -> Check:
             raise Misfit(f"records nest more than {MAX_LEVELS} levels")
         misfits = _Misfits(walk)
         for each in needed:
-            if each not in value:
+            if each not in value and not walk.lenient:
                 misfits.add(Misfit(f"the field {each} of {name} is missing"))
         members = {}
         walk.level += 1
@@ -123,11 +126,12 @@ def _record(schema: Mapping[str, Any], checks: Sequence[Check]) -> Check:
             for member, inner in value.items():
                 try:
                     checked = fields.get(member)
-                    if checked is None:
+                    if checked is not None:
+                        members[member] = checked(inner, walk)
+                    elif not walk.lenient:
                         raise Misfit(f"{name} has no such field")
-                    members[member] = checked(inner, walk)
                 except Misfit as misfit:
-                    misfits.add(misfit.within(f".{member}"))
+                    members[member] = misfits.add(misfit.within(f".{member}"))
         finally:
             walk.level -= 1
         misfits.end()
@@ -155,6 +159,9 @@ def _union(schema: Sequence[Any], checks: Sequence[Check]) -> Check:
             if misfit is None:
                 return checked if len(concrete) == 1 else {name: checked}
             misfits.append(misfit)
+        if walk.lenient and label in concrete:  # the branch is known, and what is wrong lies within
+            checked = concrete[label](inner, walk)
+            return checked if len(concrete) == 1 else {label: checked}
         raise misfits[0] if label in concrete else _unlike(value, f"any of {', '.join(branches)}")
 
     return check
@@ -170,13 +177,14 @@ def _tried(branch: Check, value: Any, walk: Walk) -> tuple[Misfit | None, Any]:
     if walk.tries > MAX_TRIED:
         raise TooCostly
     why = checked = None
-    left, walk.left = walk.left, 1
+    before = walk.left, walk.lenient
+    walk.left, walk.lenient = 1, False
     try:
         checked = branch(value, walk)
     except Misfit as misfit:
         why = misfit
     finally:
-        walk.left = left
+        walk.left, walk.lenient = before
     if isinstance(value, dict | list):
         walk.tried[key] = why and why.copy(), checked
     return why, checked
@@ -192,7 +200,7 @@ def _array(item: Check) -> Check:
             try:
                 items.append(item(each, walk))
             except Misfit as misfit:
-                misfits.add(misfit.within(f"[{place}]"))
+                items.append(misfits.add(misfit.within(f"[{place}]")))
         misfits.end()
         return items
 
@@ -209,7 +217,7 @@ def _map(inner: Check) -> Check:
             try:
                 entries[key] = inner(each, walk)
             except Misfit as misfit:
-                misfits.add(misfit.within(f".{key}"))
+                entries[key] = misfits.add(misfit.within(f".{key}"))
         misfits.end()
         return entries
 
@@ -222,7 +230,7 @@ def _leaf(schema: Any, kind: str) -> Check:
     if kind in ("float", "double"):
         return _float
     if kind == "string":
-        return _string(logical_type(schema) == "string-uuid")
+        return _string
     if kind in ("bytes", "fixed"):
         size = schema["size"] if kind == "fixed" else None
         return _bytes(size, decimal_bound(schema), logical_type(schema), bytes_form(schema))
@@ -263,15 +271,10 @@ def _float(value: Any, walk: Walk) -> Any:
         raise Misfit(f"{_shown(value)} is out of the range of double") from None
 
 
-def _string(is_uuid: bool) -> Check:
-    def check(value: Any, walk: Walk) -> Any:
-        if not isinstance(value, str):
-            raise _unlike(value, "a string")
-        if is_uuid:
-            check_uuid(value)
-        return value
-
-    return check
+def _string(value: Any, walk: Walk) -> Any:
+    if not isinstance(value, str):
+        raise _unlike(value, "a string")
+    return value
 
 
 def _bytes(size: int | None, bound: int, name: str, form: Callable[[bytes], Any] | None) -> Check:

@@ -2,6 +2,7 @@
 
 Dates are ``date``, instants ``datetime`` in UTC, local timestamps ``datetime`` without zone, both to the microsecond;
 times of day are ISO 8601 text, decimals ``Decimal``, UUIDs text. Any other logical type is the value underneath.
+What no calendar, day or precision has is an :class:`~catalog.schemas.bodies.UnfitValue`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
 from typing import Any, Final
 
-from catalog.schemas.avro.values import MAX_PRECISION, decimal_bound, logical_type
+from catalog.schemas.avro.values import MAX_PRECISION, decimal_bound, logical_type, too_many_digits
+from catalog.schemas.bodies import UnfitValue
 
 _DAY: Final = date(1970, 1, 1).toordinal()
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -29,13 +31,12 @@ def number_form(schema: Any) -> Callable[[int], Any] | None:
     """Return what an int or long in the range of a type stands for; None when it is the number itself."""
     logical = logical_type(schema)
     if logical == "int-date":
-        return lambda number: date.fromordinal(number + _DAY)
+        return _day
     if logical in ("int-time-millis", "long-time-micros"):
         return _time_of_day(_MICROSECONDS[logical.rpartition("-")[2]])
     base, _, unit = logical.rpartition("-")
     if unit in _MICROSECONDS and base in ("long-timestamp", "long-local-timestamp"):
-        epoch, microseconds = _EPOCH if base == "long-timestamp" else _LOCAL_EPOCH, _MICROSECONDS[unit]
-        return lambda number: epoch + timedelta(microseconds=microseconds(number))
+        return _instant(_EPOCH if base == "long-timestamp" else _LOCAL_EPOCH, _MICROSECONDS[unit])
     return None
 
 
@@ -43,7 +44,7 @@ def bytes_form(schema: Any) -> Callable[[bytes], Any] | None:
     """Return what bytes or fixed of a type stand for; None when it is the bytes."""
     scale = decimal_scale(schema)
     if scale is not None:
-        return lambda data: Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, _EXACT)
+        return _decimal(scale, decimal_bound(schema))
     if is_fixed_uuid(schema):
         return lambda data: str(uuid.UUID(bytes=data))
     return None
@@ -64,21 +65,47 @@ def text_form(logical: str, text: str) -> date | datetime:
 
 
 def decimal_scale(schema: Any) -> int | None:
-    """Return the scale of a decimal, None when the type is no (usable) one."""
-    if not decimal_bound(schema):
-        return None
-    scale = schema.get("scale", 0)
-    return scale if type(scale) is int and 0 <= scale <= schema["precision"] else None
+    """Return the scale of a decimal, None when the type is none, or one of too many digits."""
+    return schema.get("scale", 0) if decimal_bound(schema) else None
 
 
 def is_fixed_uuid(schema: Any) -> bool:
     """Tell whether a type is the UUID of sixteen bytes that Avro 1.12 has."""
-    return logical_type(schema) == "fixed-uuid" and schema["size"] == 16
+    return logical_type(schema) == "fixed-uuid"
 
 
-def _time_of_day(microseconds: Callable[[int], int]) -> Callable[[int], str]:
-    def form(number: int) -> str:
+def _day(number: int) -> date | UnfitValue:
+    try:
+        return date.fromordinal(number + _DAY)
+    except (ValueError, OverflowError):
+        return UnfitValue(f"the day {number} lies outside of the years 1 to 9999", number)
+
+
+def _instant(epoch: datetime, microseconds: Callable[[int], int]) -> Callable[[int], datetime | UnfitValue]:
+    def form(number: int) -> datetime | UnfitValue:
+        try:
+            return epoch + timedelta(microseconds=microseconds(number))
+        except OverflowError:
+            return UnfitValue(f"the instant {number} lies outside of the years 1 to 9999", number)
+
+    return form
+
+
+def _decimal(scale: int, bound: int) -> Callable[[bytes], Decimal | UnfitValue]:
+    def form(data: bytes) -> Decimal | UnfitValue:
+        number = int.from_bytes(data, "big", signed=True)
+        if not -bound < number < bound:
+            return UnfitValue(too_many_digits(bound))
+        return Decimal(number).scaleb(-scale, _EXACT)
+
+    return form
+
+
+def _time_of_day(microseconds: Callable[[int], int]) -> Callable[[int], str | UnfitValue]:
+    def form(number: int) -> str | UnfitValue:
         seconds, rest = divmod(microseconds(number), 1_000_000)
+        if not 0 <= seconds < 86_400:
+            return UnfitValue(f"{number} is no time of a day", number)
         return time(seconds // 3600, seconds // 60 % 60, seconds % 60, rest).isoformat()
 
     return form

@@ -6,7 +6,7 @@ fastavro checks schemas and writes canonical forms. A document is tidied before,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,8 +14,9 @@ import msgspec
 from fastavro.schema import SchemaParseException, UnknownType, fingerprint, parse_schema, to_parsing_canonical_form
 
 from catalog.parsing.pointers import at_pointer
+from catalog.schemas.avro.values import invalid_logical_type
 from catalog.schemas.bodies import short
-from catalog.schemas.contract import Library, SchemaError, SchemaSource
+from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSource
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
@@ -29,6 +30,7 @@ _MEMBERS: Final = dict.fromkeys(("type", "name", "namespace", "logicalType", "pr
     "size": "fixed",
 }
 """What of a type decides over bodies, and the kind of type that it belongs to."""
+_LOGICAL: Final = frozenset({"logicalType", "precision", "scale"})
 _HINT: Final = "correct the schema; the Avro specification, 'Schema Declaration', says what each type needs"
 # What fastavro is known to raise for schemas that are none; test_avro.py holds it to that by fuzzing.
 _REFUSALS: Final = (
@@ -46,7 +48,8 @@ _REFUSALS: Final = (
 class AvroSchema:
     """A schema that is sound: its type, every named type by full name, and the CRC-64-AVRO of its canonical form.
 
-    All names in it are full names. ``fingerprint`` is as it stands in a body: eight bytes, little-endian.
+    All names in it are full names. Logical types that are invalid for their type are not in it. ``fingerprint`` is as
+    it stands in a body: eight bytes, little-endian.
     """
 
     root: Any
@@ -76,7 +79,17 @@ def parse_alone(document: Any) -> AvroSchema:
         SchemaError: it is no Avro schema.
     """
     named: dict[str, Any] = {}
-    return _described(_parse(_tidy(document, 0), named), named)
+    return _described(_parse(_tidy(document), named), named)
+
+
+def ignored_logical_types(source: SchemaSource) -> Sequence[SchemaFault]:
+    """Return the logical types of a document that are invalid for their types, with their JSON pointers."""
+    ignored: list[SchemaFault] = []
+    try:
+        _document(source, ignored)
+    except SchemaError:
+        pass  # what is no schema is reported where it is compiled
+    return ignored
 
 
 def missing_names(source: SchemaSource) -> Iterable[str]:
@@ -87,7 +100,7 @@ def missing_names(source: SchemaSource) -> Iterable[str]:
         return ()
 
 
-def _document(source: SchemaSource) -> Any:
+def _document(source: SchemaSource, ignored: list[SchemaFault] | None = None) -> Any:
     tree = source.document
     if isinstance(tree, str) and tree not in PRIMITIVES:
         try:
@@ -101,32 +114,46 @@ def _document(source: SchemaSource) -> Any:
         except KeyError:
             raise SchemaError(f"the document has nothing at {source.pointer}", hint="correct the reference") from None
     if isinstance(tree, dict) and "protocol" in tree and isinstance(tree.get("types"), list):
-        tree = tree["types"] if len(tree["types"]) != 1 else tree["types"][0]
-    return _tidy(tree, 0)
+        return _tidy(
+            tree["types"] if len(tree["types"]) != 1 else tree["types"][0],
+            ignored,
+            f"{source.pointer}/types" + ("/0" if len(tree["types"]) == 1 else ""),
+        )
+    return _tidy(tree, ignored, source.pointer)
 
 
-def _tidy(tree: Any, level: int) -> Any:
-    """Return the types of a tree alone, ``{"type": X}`` around a type that says nothing of its own taken away."""
+def _tidy(tree: Any, ignored: list[SchemaFault] | None = None, at: str = "", level: int = 0) -> Any:
+    """Return the types of a tree alone, ``{"type": X}`` around a type that says nothing of its own taken away.
+
+    Invalid logical types are left out, and noted in *ignored*; *at* is the JSON pointer to the tree.
+    """
     if level > MAX_SCHEMA_LEVELS:
         raise SchemaError(f"the Avro schema nests more than {MAX_SCHEMA_LEVELS} levels", hint="name the inner types")
     if isinstance(tree, list):
-        return [_tidy(branch, level + 1) for branch in tree]
+        return [_tidy(branch, ignored, f"{at}/{index}", level + 1) for index, branch in enumerate(tree)]
     if not isinstance(tree, dict):
         if isinstance(tree, str):
             return tree
         raise SchemaError(f"{short(repr(tree))} is no Avro type", hint=_HINT)
     kind = tree.get("type")
     if not isinstance(kind, str) or kind not in PRIMITIVES | NAMED | {"array", "map"}:
-        return _tidy(kind, level + 1)
-    tidied = {key: value for key, value in tree.items() if key in _MEMBERS and _MEMBERS[key] in (kind, "")}
+        return _tidy(kind, ignored, f"{at}/type", level + 1)
+    why = invalid_logical_type(tree)
+    if why and ignored is not None:
+        ignored.append(SchemaFault(f"{at}/logicalType", why))
+    members = _MEMBERS if not why else _MEMBERS.keys() - _LOGICAL
+    tidied = {key: value for key, value in tree.items() if key in members and _MEMBERS[key] in (kind, "")}
     for member in ("items", "values"):
         if member in tidied:
-            tidied[member] = _tidy(tidied[member], level + 1)
+            tidied[member] = _tidy(tidied[member], ignored, f"{at}/{member}", level + 1)
     if kind in ("record", "error"):
         fields = tree.get("fields")
         if not isinstance(fields, list) or not all(isinstance(each, dict) for each in fields):
             raise SchemaError(f"the record {short(str(tree.get('name')))} has no list of fields", hint=_HINT)
-        tidied["fields"] = [{**each, "type": _tidy(each.get("type"), level + 1)} for each in fields]
+        tidied["fields"] = [
+            {**each, "type": _tidy(each.get("type"), ignored, f"{at}/fields/{index}/type", level + 1)}
+            for index, each in enumerate(fields)
+        ]
     return tidied
 
 

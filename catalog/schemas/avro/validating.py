@@ -15,7 +15,7 @@ import msgspec
 from catalog.schemas.avro.binary import compile_binary
 from catalog.schemas.avro.container import MAGIC, ReadValue, read_container
 from catalog.schemas.avro.json import Walk, compile_json
-from catalog.schemas.avro.types import AvroSchema, missing_names, read_schema
+from catalog.schemas.avro.types import AvroSchema, ignored_logical_types, missing_names, read_schema
 from catalog.schemas.avro.values import Misfit
 from catalog.schemas.bodies import fault, is_json, json_value, looks_like_json, short
 from catalog.schemas.contract import (
@@ -56,6 +56,11 @@ def compile_schema(source: SchemaSource, library: Library) -> AvroValidator:
 def references_of(source: SchemaSource) -> Iterable[str]:
     """Give the full names of types that the schema uses and does not define."""
     return missing_names(source)
+
+
+def ignored_in(source: SchemaSource) -> Iterable[SchemaFault]:
+    """Give the logical types of the document that are invalid for their types, each with its JSON pointer."""
+    return ignored_logical_types(source)
 
 
 class AvroBodies:

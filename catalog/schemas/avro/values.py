@@ -8,7 +8,6 @@ nulls, and does not say where a fault is.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any, Final
@@ -17,20 +16,29 @@ MAX_LEVELS: Final = 100
 """Records within records up to which a body is read; Protobuf has the same limit."""
 MAX_PRECISION: Final = 10_000
 """Digits of a decimal up to which its declared precision is held to."""
-_DAYS: Final = tuple(each.toordinal() - date(1970, 1, 1).toordinal() for each in (date.min, date.max))
-_SECONDS: Final = (_DAYS[0] * 86_400, (_DAYS[1] + 1) * 86_400)
 _RANGES: Final[dict[str, tuple[int, int]]] = {
     "int": (-(2**31), 2**31),
     "long": (-(2**63), 2**63),
-    "int-date": (_DAYS[0], _DAYS[1] + 1),
     "int-time-millis": (0, 86_400_000),
     "long-time-micros": (0, 86_400_000_000),
-    "long-timestamp-millis": (_SECONDS[0] * 1000, _SECONDS[1] * 1000),
-    "long-timestamp-micros": (_SECONDS[0] * 1_000_000, _SECONDS[1] * 1_000_000),
-    "long-local-timestamp-millis": (_SECONDS[0] * 1000, _SECONDS[1] * 1000),
-    "long-local-timestamp-micros": (_SECONDS[0] * 1_000_000, _SECONDS[1] * 1_000_000),
 }
-_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_UNDERNEATH: Final[Mapping[str, tuple[str, ...]]] = {
+    "date": ("int",),
+    "time-millis": ("int",),
+    "time-micros": ("long",),
+    **{
+        f"{kind}-{unit}": ("long",)
+        for kind in ("timestamp", "local-timestamp")
+        for unit in ("millis", "micros", "nanos")
+    },
+    "uuid": ("string", "fixed"),
+    "decimal": ("bytes", "fixed"),
+    "big-decimal": ("bytes",),
+    "duration": ("fixed",),
+}
+"""The logical types of Avro 1.12, and the types that each may annotate."""
+_SIZES: Final[Mapping[str, int]] = {"uuid": 16, "duration": 12}
+"""Bytes of the fixed types that may have these logical types."""
 
 
 class Misfit(Exception):
@@ -76,20 +84,48 @@ def logical_type(schema: Any) -> str:
     return f"{schema['type']}-{logical}" if isinstance(logical, str) else str(schema["type"])
 
 
-def number_range(schema: Any, kind: str) -> tuple[int, int]:
-    """Return first and past-last value of an int or long; a logical type that does not fit the type is ignored.
+def invalid_logical_type(schema: Mapping[str, Any]) -> str:
+    """Return why the logical type of a type is invalid by the specification; empty when it is valid, unknown or absent.
 
-    Instants are held to the years 1 to 9999: what lies beyond is a unit that was mistaken, and no calendar has it.
+    An invalid one is ignored: the type underneath counts.
+    """
+    logical, kind = schema.get("logicalType"), schema["type"]
+    if logical is None or (isinstance(logical, str) and logical not in _UNDERNEATH):
+        return ""
+    if not isinstance(logical, str):
+        return "logicalType is no text"
+    if kind not in _UNDERNEATH[logical]:
+        return f"{logical} annotates {' or '.join(_UNDERNEATH[logical])}, and not {kind}"
+    size = schema.get("size")
+    if logical == "decimal":
+        return _invalid_decimal(schema.get("precision"), schema.get("scale", 0), size if kind == "fixed" else None)
+    if kind == "fixed" and size != _SIZES[logical]:
+        return f"{logical} has {_SIZES[logical]} bytes"
+    return ""
+
+
+def _invalid_decimal(precision: Any, scale: Any, size: Any) -> str:
+    if type(precision) is not int or precision < 1:
+        return "the precision of a decimal is a number from 1 on"
+    if type(scale) is not int or not 0 <= scale <= precision:
+        return "the scale of a decimal is a number from 0 up to its precision"
+    if type(size) is int and precision > math.floor(math.log10(2) * max(0, 8 * size - 1)):
+        return f"{size} bytes do not hold a decimal of that precision"
+    return ""
+
+
+def number_range(schema: Any, kind: str) -> tuple[int, int]:
+    """Return first and past-last value of an int or long.
+
+    Every int is a date and every long a timestamp, whatever calendars have; a time of day ends with the day.
     """
     return _RANGES.get(logical_type(schema), _RANGES[kind])
 
 
 def decimal_bound(schema: Any) -> int:
-    """Return what the absolute unscaled value of a decimal stays under; 0 when the type is no (usable) decimal."""
-    precision = schema.get("precision") if isinstance(schema, Mapping) else None
+    """Return what the absolute unscaled value of a decimal stays under; 0 for no decimal, or too many digits."""
     is_decimal = logical_type(schema) in ("bytes-decimal", "fixed-decimal")
-    usable = is_decimal and type(precision) is int and 0 < precision <= MAX_PRECISION
-    return 10**precision if usable and precision else 0
+    return 10 ** schema["precision"] if is_decimal and schema["precision"] <= MAX_PRECISION else 0
 
 
 def check_decimal(data: bytes, bound: int) -> None:
@@ -99,22 +135,12 @@ def check_decimal(data: bytes, bound: int) -> None:
         Misfit: it has more.
     """
     if not -bound < int.from_bytes(data, "big", signed=True) < bound:
-        raise Misfit(f"the decimal has more than {_digits(bound)} digits")
+        raise Misfit(too_many_digits(bound))
 
 
-def _digits(bound: int) -> int:
-    """Return the exponent of a power of ten; its text may have more digits than Python writes out."""
-    return round((bound.bit_length() - 1) * math.log10(2))
-
-
-def check_uuid(text: str) -> None:
-    """Refuse what is no UUID of RFC 4122.
-
-    Raises:
-        Misfit: it is none.
-    """
-    if not _UUID.fullmatch(text):
-        raise Misfit(f"{text[:60]!r} is no UUID")
+def too_many_digits(bound: int) -> str:
+    """Return what is said of a decimal past a power of ten, whose text may have more digits than Python writes out."""
+    return f"the decimal has more than {round((bound.bit_length() - 1) * math.log10(2))} digits"
 
 
 def is_instant(text: str, logical: str) -> bool:

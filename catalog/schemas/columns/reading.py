@@ -15,7 +15,7 @@ TOO_LARGE: Final = f"bodies of more than {MAX_BODY_BYTES} bytes are not looked i
 
 
 class Unfit(Exception):
-    """A body, or a value in it, that is not of its type; ``place`` is a JSON pointer or a dotted field path."""
+    """A body that does not parse; ``place`` is a JSON pointer or a dotted field path."""
 
     def __init__(self, message: str, place: str = "") -> None:
         super().__init__(message)
@@ -29,10 +29,16 @@ class Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """A body that is no typed columns: its row in the batch, and why, with the place of the value in the body."""
+    """A body that does not parse, with its row in the batch and why, or what does not fit a column.
+
+    ``column`` is that column's path below the payload, empty for the payload itself, None for a body; ``values`` are
+    how many do not fit it, of which ``row`` is that of the first.
+    """
 
     row: int
     why: str
+    column: str | None = None
+    values: int = 1
 
 
 class Reader(Protocol):
@@ -41,7 +47,10 @@ class Reader(Protocol):
     def read(
         self, bodies: Sequence[bytes | None], content_types: Sequence[str | None]
     ) -> tuple[list[Any], list[Undecoded]]:
-        """Return a value per row, None where the body is absent or reported in the second list."""
+        """Return a value per row, None where the body is absent or reported in the second list.
+
+        A part of a value that is not of its type is an :class:`~catalog.schemas.bodies.UnfitValue`.
+        """
         ...
 
     def take(self, struct: Struct) -> Take:

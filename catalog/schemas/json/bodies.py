@@ -1,7 +1,7 @@
 """JSON bodies as the values of a shape: read by msgspec's typed decoder, and looked into again when that refuses one.
 
 The typed decoder builds only what has a column, and leaves the text of ``json`` leaves as it is. The exact reader goes
-member by member with the same decoders of leaves: it finds the place of the fault, takes integers that are written
+member by member with the same decoders of leaves: it finds the values that do not fit, takes integers that are written
 ``1.0``, and serves schemas with names that msgspec does not take.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from catalog.parsing.pointers import as_pointer
-from catalog.schemas.bodies import json_value
+from catalog.schemas.bodies import UnfitValue, fault
 from catalog.schemas.columns.columns import Take
 from catalog.schemas.columns.reading import Undecoded, Unfit, present
 from catalog.schemas.columns.shapes import Leaf, Shape, Struct, Table
@@ -33,7 +33,7 @@ _ANY: Final = msgspec.json.Decoder()
 _REFUSALS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 Place = tuple[str | int, ...]
 Exact = Callable[[Any, Place], Any]
-"""JSON text, which is bytes or Raw, and its place -> value; raises :class:`Unfit`."""
+"""JSON text, which is bytes or Raw, and its place -> value, or an UnfitValue for what is not of its type."""
 
 
 class JsonReader:
@@ -102,11 +102,10 @@ class JsonReader:
                 return self._fast(body)
             except _REFUSALS:
                 pass  # looked into again, member by member
-        try:
-            return self._exact(body.removeprefix(_BYTE_ORDER_MARK), ())
-        except Unfit as unfit:
-            value = parse_body(body)
-            raise Unfit(value.message, value.path) if isinstance(value, SchemaFault) else unfit from None
+        value = parse_body(body)
+        if isinstance(value, SchemaFault):
+            raise Unfit(value.message, value.path)
+        return self._exact(body.removeprefix(_BYTE_ORDER_MARK), ())
 
     def _typed(self, shape: Shape) -> Any:
         """Return the msgspec type of a shape that may be null; it has a class for every struct."""
@@ -154,14 +153,11 @@ def _decoded(decoder: msgspec.json.Decoder[Any], text: Any, place: Place) -> Any
     try:
         return decoder.decode(text)
     except _REFUSALS as error:
-        raise Unfit(str(error).partition(" - at `")[0], as_pointer(list(place))) from None
+        return _unfit(str(error).partition(" - at `")[0], place)
 
 
-def _sound(text: Any, place: Place) -> None:
-    try:
-        json_value(bytes(text))
-    except _REFUSALS as error:
-        raise Unfit(str(error).partition(" - at `")[0], as_pointer(list(place))) from None
+def _unfit(why: str, place: Place) -> UnfitValue:
+    return UnfitValue(str(fault(why, as_pointer(list(place)))))
 
 
 def _is_null(text: Any) -> bool:
@@ -173,6 +169,8 @@ def _object(kind: type, parts: Sequence[tuple[str, Exact]]) -> Exact:
         if _is_null(text):
             return None
         members = _decoded(_MEMBERS, text, place)
+        if isinstance(members, UnfitValue):
+            return members
         return kind(*(exact(members[name], (*place, name)) if name in members else None for name, exact in parts))
 
     return read
@@ -183,8 +181,10 @@ def _row(kind: type, parts: Sequence[tuple[str, Exact]]) -> Exact:
         if _is_null(text):
             return None
         items = _decoded(_ITEMS, text, place)
+        if isinstance(items, UnfitValue):
+            return items
         if len(items) != len(parts):
-            raise Unfit(f"it has {len(items)} items and not {len(parts)}", as_pointer(list(place)))
+            return _unfit(f"it has {len(items)} items and not {len(parts)}", place)
         return kind(
             *(exact(each, (*place, at)) for at, (each, (_, exact)) in enumerate(zip(items, parts, strict=True)))
         )
@@ -196,7 +196,10 @@ def _list(item: Exact) -> Exact:
     def read(text: Any, place: Place) -> Any:
         if _is_null(text):
             return None
-        return [item(each, (*place, at)) for at, each in enumerate(_decoded(_ITEMS, text, place))]
+        items = _decoded(_ITEMS, text, place)
+        if isinstance(items, UnfitValue):
+            return items
+        return [item(each, (*place, at)) for at, each in enumerate(items)]
 
     return read
 
@@ -205,7 +208,10 @@ def _map(inner: Exact) -> Exact:
     def read(text: Any, place: Place) -> Any:
         if _is_null(text):
             return None
-        return {name: inner(each, (*place, name)) for name, each in _decoded(_MEMBERS, text, place).items()}
+        members = _decoded(_MEMBERS, text, place)
+        if isinstance(members, UnfitValue):
+            return members
+        return {name: inner(each, (*place, name)) for name, each in members.items()}
 
     return read
 
@@ -215,7 +221,6 @@ def _leaf(leaf: Leaf, leaves: LeafTypes) -> Exact:
 
     def read(text: Any, place: Place) -> Any:
         if leaf.kind == "json":
-            _sound(text, place)  # the whole text, though only its bytes are kept
             return text
         if _is_null(text):
             return None

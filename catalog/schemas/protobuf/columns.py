@@ -14,9 +14,9 @@ from operator import attrgetter
 from typing import Any, Final
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
-from google.protobuf.message import Message
 
-from catalog.schemas.columns.columns import MisfitError, Take
+from catalog.schemas.bodies import UnfitValue
+from catalog.schemas.columns.columns import Take
 from catalog.schemas.columns.reading import Reader, Undecoded, present
 from catalog.schemas.columns.shapes import (
     BINARY,
@@ -36,7 +36,8 @@ from catalog.schemas.columns.shapes import (
 from catalog.schemas.columns.shapes import Sequence as List
 from catalog.schemas.columns.survey import Path, Survey
 from catalog.schemas.contract import Library, SchemaFault, SchemaSource
-from catalog.schemas.protobuf.validating import ProtobufValidator, compile_schema
+from catalog.schemas.protobuf.json import places
+from catalog.schemas.protobuf.validating import Partial, ProtobufValidator, compile_schema
 
 _SCALARS: Final[Mapping[int, Leaf]] = {
     FieldDescriptor.CPPTYPE_INT32: integer(32),
@@ -133,7 +134,7 @@ class ProtobufReader:
         values: list[Any] = []
         undecoded: list[Undecoded] = []
         for row, body, content_type in present(bodies, content_types, undecoded):
-            message = None if body is None else self._validator.read(body, content_type)
+            message: Any = None if body is None else self._validator.read(body, content_type)
             if isinstance(message, SchemaFault):
                 undecoded.append(Undecoded(row, str(message)))
                 message = None
@@ -144,6 +145,8 @@ class ProtobufReader:
         return [_getter(member) for member in struct.members]
 
     def text(self, value: Any) -> str | None:
+        if isinstance(value, Partial):
+            raise ValueError(next(why for _, why in places(value.unfit)))
         text = self._validator.json(value)
         return None if text == "null" else text
 
@@ -155,12 +158,27 @@ def _getter(member: Member) -> Form:
     """
     getters: list[Form] = []
 
-    def get(message: Message) -> Any:
+    def get(message: Any) -> Any:
+        unfit = None
+        if type(message) is Partial:
+            message, unfit = message.message, message.unfit.get(member.name)
         if not getters:
             getters.append(_bound(message.DESCRIPTOR.fields_by_name[member.name], member.shape))
-        return getters[0](message)
+        value = getters[0](message)
+        return value if unfit is None else _without(value, unfit)
 
     return get
+
+
+def _without(value: Any, unfit: Any) -> Any:
+    """Return a value with what does not conform in it marked."""
+    if isinstance(unfit, UnfitValue):
+        return unfit
+    if isinstance(value, list):
+        return [_without(each, unfit[at,]) if (at,) in unfit else each for at, each in enumerate(value)]
+    if isinstance(value, dict):
+        return {key: _without(each, unfit[key,]) if (key,) in unfit else each for key, each in value.items()}
+    return Partial(value, unfit)
 
 
 def _bound(field: Field, shape: Shape) -> Form:
@@ -187,7 +205,7 @@ def _form(field: Field, shape: Shape) -> Form | None:
     if name == _TIMESTAMP:
         return _instant
     if name in _TEXTS:
-        return lambda value: value.ToJsonString()
+        return _text
     return attrgetter("value") if name in _WRAPPERS else None
 
 
@@ -195,11 +213,18 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _instant(value: Any) -> datetime:
+def _instant(value: Any) -> datetime | UnfitValue:
     try:
         return _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1_000)
     except OverflowError:
-        raise MisfitError("a timestamp lies outside of the years 1 to 9999") from None
+        return UnfitValue("a timestamp lies outside of the years 1 to 9999")
+
+
+def _text(value: Any) -> str | UnfitValue:
+    try:
+        return str(value.ToJsonString())
+    except ValueError as error:
+        return UnfitValue(str(error))
 
 
 def _enum(enum: EnumDescriptor) -> Form:

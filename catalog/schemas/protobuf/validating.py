@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from catalog.schemas.bodies import fault, is_json, short
+from catalog.schemas.bodies import UnfitValue, fault, is_json, short
 from catalog.schemas.contract import (
     BEYOND_LIMITS,
     MAX_FAULTS,
@@ -28,6 +29,7 @@ from catalog.schemas.contract import (
     SchemaSource,
     TooCostly,
 )
+from catalog.schemas.protobuf.json import JsonMapping, NotJsonError, Unfit, places
 from catalog.schemas.protobuf.protoc import compile_files, has_syntax, imports_of, is_path
 
 MAX_FILES: Final = 500
@@ -37,7 +39,6 @@ MAX_PARSED_BYTES: Final = 64 * 1024 * 1024
 """Memory that the messages of one body may take; a message of no fields set takes it too, and two bytes of a body."""
 MAX_EXPLAINED_BYTES: Final = 256 * 1024
 """Size of a body up to which fields of other types are looked for in this process, of one with unknown fields."""
-_NO_FIELD: Final = " has no field named "
 _AT: Final = re.compile(r"\bat ([\w.\[\]\"'-]+?)\.*\s*$")
 
 
@@ -126,6 +127,14 @@ def _names(messages: Iterable[descriptor_pb2.DescriptorProto]) -> Iterator[str]:
             yield from (f"{message.name}.{inner}" for inner in _names(message.nested_type))
 
 
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A message, and what of its body does not conform."""
+
+    message: Message
+    unfit: Unfit
+
+
 class ProtobufValidator:
     """A compiled message."""
 
@@ -133,6 +142,7 @@ class ProtobufValidator:
         self._descriptor = descriptor
         self._pool = pool
         self._message = message_factory.GetMessageClass(descriptor)
+        self._mapping = JsonMapping(descriptor, self._message, pool)
         reachable = _reachable(descriptor)
         self._max_bytes = 2 * MAX_PARSED_BYTES // max(40 + 16 * len(each.fields) for each in reachable)
 
@@ -163,34 +173,46 @@ class ProtobufValidator:
         parsed = self._parsed(body, content_type)
         if isinstance(parsed, list):
             return parsed
-        if (is_json(content_type) and body is not None) or not _dropped_unknown(parsed):
-            return []
+        message, unfit = parsed
+        if isinstance(unfit, UnfitValue):
+            return [fault(unfit.why)]
+        if unfit:
+            return [fault(why, path) for path, why in islice(places(unfit), MAX_FAULTS)]
+        missing = self._unset(message)
+        if missing or (is_json(content_type) and body is not None) or not _dropped_unknown(message):
+            return missing
         if len(body or b"") > MAX_EXPLAINED_BYTES and not at_any_cost:
             raise TooCostly
-        return list(islice(self._mistyped(body or b""), MAX_FAULTS))
+        return [fault(why, _path(steps)) for steps, _, why in islice(self._mistyped(body or b""), MAX_FAULTS)]
 
-    def _mistyped(self, body: bytes) -> Iterator[SchemaFault]:
-        """Give the fields whose numbers the message has, and whose types or values it has not."""
-        for path, number, kind in _unknown_fields(self._message.FromString(body)):
+    def _mistyped(self, body: bytes) -> Iterator[tuple[Steps, str, str]]:
+        """Give the fields whose numbers the message has, and whose types or values it has not: where, name and why."""
+        for steps, number, kind in _unknown_fields(self._message.FromString(body)):
             if number in kind.fields_by_number:
-                yield fault(f"field {number} of {kind.full_name} has another type or value", path)
+                why = f"field {number} of {kind.full_name} has another type or value"
+                yield steps, kind.fields_by_number[number].name, why
 
-    def read(self, body: bytes | None, content_type: str | None) -> Message | SchemaFault:
-        """Return the message that *body* is, or why it is none; no body is the empty message.
+    def read(self, body: bytes | None, content_type: str | None) -> Message | Partial | UnfitValue | SchemaFault:
+        """Return the message that *body* is, or why it does not parse; no body is the empty message.
 
-        It takes what :meth:`fault` finds nothing wrong with, without the fields that the message does not have; a body
-        that has such fields and more than MAX_EXPLAINED_BYTES is a fault.
+        What :meth:`fault` finds wrong with single values is told by a :class:`Partial`; fields that are missing are not
+        set, and those that the message does not have are left out. A body that has such fields and more than
+        MAX_EXPLAINED_BYTES is a fault.
         """
         if self._is_too_large(body):
             return fault(f"the body {BEYOND_LIMITS}: it may take more than {MAX_PARSED_BYTES} bytes of memory")
         parsed = self._parsed(body, content_type)
         if isinstance(parsed, list):
             return parsed[0]
-        if not _dropped_unknown(parsed):
-            return parsed
-        if len(body or b"") > MAX_EXPLAINED_BYTES:
-            return fault(f"the body has more than the fields of {self._descriptor.full_name}")
-        return next(self._mistyped(body or b""), None) or parsed
+        message, unfit = parsed
+        if isinstance(unfit, UnfitValue):
+            return unfit
+        if _dropped_unknown(message):
+            if len(body or b"") > MAX_EXPLAINED_BYTES:
+                return fault(f"the body has more than the fields of {self._descriptor.full_name}")
+            for steps, name, why in self._mistyped(body or b""):
+                _put(unfit, steps, name, why)
+        return Partial(message, unfit) if unfit else message
 
     def json(self, message: Message) -> str:
         """Return a message, or a part of one, by the JSON mapping of Protobuf; an ``Any`` in it must be of known type.
@@ -206,17 +228,18 @@ class ProtobufValidator:
     def _is_too_large(self, body: bytes | None) -> bool:
         return body is not None and len(body) > self._max_bytes
 
-    def _parsed(self, body: bytes | None, content_type: str | None) -> Message | list[SchemaFault]:
-        """Return the message that a body is, or at least one fault."""
+    def _parsed(
+        self, body: bytes | None, content_type: str | None
+    ) -> tuple[Message, Unfit | UnfitValue] | list[SchemaFault]:
+        """Return the message that a body is, and what of it does not conform; at least one fault when it is none."""
         if is_json(content_type) and body is not None:
             return self._parsed_json(body)
         try:
-            message = self._message.FromString(body or b"")
+            return self._message.FromString(body or b""), {}
         except DecodeError as error:
             if "alloc failed" in str(error):
                 raise MemoryError from error  # which says nothing of the body
             return [fault(f"not a {self._descriptor.full_name}: {str(error).rpartition(': ')[2]}")]
-        return self._unset(message) or message
 
     def _unset(self, message: Message) -> list[SchemaFault]:
         if message.IsInitialized():
@@ -224,55 +247,13 @@ class ProtobufValidator:
         missing = message.FindInitializationErrors()  # type: ignore[attr-defined]  # the stubs leave it out
         return [fault("a required field is missing", path) for path in missing[:MAX_FAULTS] or ("",)]
 
-    def _parsed_json(self, body: bytes) -> Message | list[SchemaFault]:
-        own_form = self._descriptor.full_name.startswith("google.protobuf.")
-        if not own_form and body.lstrip(b" \t\r\n")[:1] != b"{":
-            return [fault("a message is a JSON object")]
+    def _parsed_json(self, body: bytes) -> tuple[Message, Unfit | UnfitValue] | list[SchemaFault]:
         try:
-            text = body.decode("utf-8")
-            try:
-                message = self._read_json(text)
-            except json_format.ParseError as error:
-                if _NO_FIELD not in str(error):
-                    raise
-                # Its own way to pass over unknown fields passes over unknown names of enums too.
-                message = self._read_json(json.dumps(_known_members(json.loads(text), self._descriptor)))
-        except (json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
+            return self._mapping.read(body.decode("utf-8"))
+        except (NotJsonError, json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
             place = _AT.search(str(error))
             path = place[1].partition(".")[2] if place else ""
             return [fault(str(error).partition("\n")[0], path)]
-        return self._unset(message) or message
-
-    def _read_json(self, text: str) -> Message:
-        message = self._message()
-        json_format.Parse(text, message, descriptor_pool=self._pool)
-        return message
-
-
-def _known_members(value: Any, kind: Descriptor) -> Any:
-    """Return the JSON of a message without the members that are none of its fields."""
-    if not isinstance(value, dict) or kind.full_name.startswith("google.protobuf."):
-        return value
-    fields = {name: field for field in kind.fields for name in (field.name, field.json_name)}
-    return {
-        name: _known_value(inner, fields[name]) if name in fields else inner
-        for name, inner in value.items()
-        if name in fields or name.startswith("[")  # an extension
-    }
-
-
-def _known_value(value: Any, field: FieldDescriptor) -> Any:
-    kind = field.message_type
-    if kind is None:
-        return value
-    if kind.GetOptions().map_entry:
-        inner = kind.fields_by_name["value"].message_type
-        if inner is None or not isinstance(value, dict):
-            return value
-        return {name: _known_members(each, inner) for name, each in value.items()}
-    if field.is_repeated and isinstance(value, list):
-        return [_known_members(each, kind) for each in value]
-    return _known_members(value, kind)
 
 
 def _reachable(root: Descriptor) -> list[Descriptor]:
@@ -290,34 +271,56 @@ def _reachable(root: Descriptor) -> list[Descriptor]:
 
 def _dropped_unknown(message: Message) -> bool:
     """Drop the unknown fields of a message, and tell whether there were any."""
-    size = message.ByteSize()
+    size = _size(message)
     message.DiscardUnknownFields()
-    return message.ByteSize() != size
+    return _size(message) != size
 
 
-def _unknown_fields(root: Message) -> Iterator[tuple[str, int, Any]]:
-    """Give path, number and message type of each unknown field whose number is not left to extensions."""
-    waiting: list[tuple[str, Message]] = [("", root)]
+def _size(message: Message) -> int:
+    return message.ByteSize() if message.IsInitialized() else len(message.SerializePartialToString())
+
+
+Steps = tuple[tuple[str, Any], ...]
+"""Where a message is in another: names of fields, each with the index or key of the item; None where it has none."""
+
+
+def _path(steps: Steps) -> str:
+    return ".".join(name if item is None else f"{name}[{json.dumps(item)}]" for name, item in steps)
+
+
+def _put(unfit: Unfit, steps: Steps, name: str, why: str) -> None:
+    """Note a field that does not conform in the tree of all that do not."""
+    tree: Any = unfit
+    for step in (step for field, item in steps for step in ((field,) if item is None else (field, (item,)))):
+        tree = tree.setdefault(step, {})
+        if isinstance(tree, UnfitValue):
+            return
+    tree[name] = UnfitValue(why)
+
+
+def _unknown_fields(root: Message) -> Iterator[tuple[Steps, int, Any]]:
+    """Give place, number and message type of each unknown field whose number is not left to extensions."""
+    waiting: list[tuple[Steps, Message]] = [((), root)]
     while waiting:
-        path, message = waiting.pop()
+        steps, message = waiting.pop()
         descriptor = message.DESCRIPTOR
         unknown = UnknownFieldSet(message)
         for number in {unknown[index].field_number for index in range(len(unknown))}:
             if not any(first <= number < end for first, end in descriptor.extension_ranges):
-                yield path, number, descriptor
+                yield steps, number, descriptor
         for field, value in message.ListFields():
-            waiting.extend((f"{path}.{step}".lstrip("."), inner) for step, inner in _inner(field, value))
+            waiting.extend(((*steps, (field.name, item)), inner) for item, inner in _inner(field, value))
 
 
-def _inner(field: FieldDescriptor, value: Any) -> Iterator[tuple[str, Message]]:
-    """Give the messages in the value of a field, with the step that leads to each."""
+def _inner(field: FieldDescriptor, value: Any) -> Iterator[tuple[Any, Message]]:
+    """Give the messages in the value of a field, with the index or key of each."""
     kind = field.message_type
     if kind is None:
         return
     if kind.GetOptions().map_entry:
         if kind.fields_by_name["value"].message_type is not None:
-            yield from ((f'{field.name}["{key}"]', value[key]) for key in value)
+            yield from ((key, value[key]) for key in value)
     elif field.is_repeated:
-        yield from ((f"{field.name}[{index}]", inner) for index, inner in enumerate(value))
+        yield from enumerate(value)
     else:
-        yield field.name, value
+        yield None, value

@@ -38,7 +38,7 @@ class DefinitionStaging:
             for place, part in tables.items()
             for file in self._table(place).write(part, task, catalog)
         ]
-        files[0] = replace(files[0], unfit=tuple((each.message, each.detail) for each in unfit))
+        files[0] = replace(files[0], unfit=tuple(unfit))
         return files
 
     def discard(self, files: Iterable[StagedFile]) -> None:

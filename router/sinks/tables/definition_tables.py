@@ -18,7 +18,7 @@ from catalog.schemas.columns_of import PayloadColumn, payload_column
 from router.errors import SinkError
 from router.logs import get_logger
 from router.settings.places import is_url
-from router.sinks.contract import ArrowSink, Commit, Rejected, Staged, StagedFile, Staging, WriteResult
+from router.sinks.contract import ArrowSink, Commit, Rejected, Staged, StagedFile, Staging, Unfit, WriteResult
 from router.sinks.tables.definition_staging import DefinitionStaging
 from router.sinks.tables.parting import Parting
 from router.sinks.tables.unwrapping import Framings
@@ -63,7 +63,7 @@ class DefinitionTablesSink(ArrowSink):
         self._partition_by = partition_by
         self._tables: dict[str, TableAt] = {}
         self._payloads: dict[str, PayloadColumn | None] = {}
-        self._logged: set[str] = set()
+        self._logged: set[tuple[str, str | None]] = set()
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Write a batch once; see :class:`~router.sinks.contract.ArrowSink`.
@@ -75,7 +75,7 @@ class DefinitionTablesSink(ArrowSink):
         tables, unfit = self._parting.parted(rows, self._column_of)
         self._log_unfit(unfit)
         return self._all(
-            {place: partial(self._table(place).write, part, commit) for place, part in tables.items()},
+            {place: partial(self._table(place).write, part, commit) for place, part in tables.items()}, unfit
         )
 
     def staging(self, commit: Commit) -> Staging | None:
@@ -92,11 +92,12 @@ class DefinitionTablesSink(ArrowSink):
             return WriteResult(0)
         parts: dict[str, list[StagedFile]] = {}
         for file in staged.files:
-            self._log_unfit(file.unfit)
             parts.setdefault(file.table, []).append(file)
         # The files of each table are settled here, whether it is offered them or not.
         staged.offered = True
-        return self._all({place: partial(self._take, place, files, commit) for place, files in parts.items()})
+        unfit = [each for file in staged.files for each in file.unfit]
+        self._log_unfit(unfit)
+        return self._all({place: partial(self._take, place, files, commit) for place, files in parts.items()}, unfit)
 
     def _take(self, place: str, files: Iterable[StagedFile], commit: Commit) -> WriteResult:
         staged, table = Staged(tuple(files)), self._table(place)
@@ -126,15 +127,16 @@ class DefinitionTablesSink(ArrowSink):
         except SinkError:
             return False
 
-    def _all(self, writes: Mapping[str, Callable[[], WriteResult]]) -> WriteResult:
-        pending: list[Future[WriteResult]] = []
+    def _all(self, writes: Mapping[str, Callable[[], WriteResult]], unfit: Iterable[Unfit]) -> WriteResult:
+        pending: dict[str, Future[WriteResult]] = {}
         with ThreadPoolExecutor(_AT_A_TIME, f"tables-{self._name}") as pool:
-            pending.extend(pool.submit(write) for write in writes.values())
-        results = [future.result() for future in pending]
+            pending.update((place, pool.submit(write)) for place, write in writes.items())
+        results = {place: future.result() for place, future in pending.items()}
         return WriteResult(
-            sum(result.rows for result in results),
-            all(result.repeated for result in results),
-            before=sum(result.before for result in results),
+            sum(result.rows for result in results.values()),
+            all(result.repeated for result in results.values()),
+            before=sum(result.before for result in results.values()),
+            unfit=tuple(each for each in unfit if not results[self._parting.place_of(each.message)].repeated),
         )
 
     def _table(self, place: str) -> TableAt:
@@ -148,9 +150,15 @@ class DefinitionTablesSink(ArrowSink):
             self._payloads[message] = payload_column(self._catalog, message)
         return self._payloads[message]
 
-    def _log_unfit(self, unfit: Iterable[tuple[str, str]]) -> None:
-        """Log, once for each definition, that payloads do not fit it."""
-        for message, detail in unfit:
-            if message not in self._logged:
-                self._logged.add(message)
-                _log.warning("payloads do not fit their schema, columns stay null", message=message, rows=detail)
+    def _log_unfit(self, unfit: Iterable[Unfit]) -> None:
+        """Log, once for each definition and column, what is null although there is a value."""
+        for each in unfit:
+            if (each.message, each.column) in self._logged:
+                continue
+            self._logged.add((each.message, each.column))
+            if each.column is None:
+                said = "a body does not parse by its schema, so payload is null in that row"
+                _log.warning(said, message=each.message, rows=each.detail)
+            else:
+                said = "a value does not fit its column, which is null in that row"
+                _log.warning(said, message=each.message, column=each.column, rows=each.detail)

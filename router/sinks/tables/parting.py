@@ -5,28 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from catalog.schemas.columns.reading import Undecoded
 from catalog.schemas.columns_of import PayloadColumn
 from router.settings.names import TABLE_VARIABLES, event_values, parse_name
+from router.sinks.contract import Unfit
 from router.sinks.tables.evolving import conformed, evolved
 from router.sinks.tables.unwrapping import Framings, typed
 
 PAYLOAD: Final = "payload"
-"""The struct of typed columns; null where a body is absent or does not fit the schema. ``data`` has it anyway."""
+"""The struct of typed columns; null where a body is absent or does not parse. ``data`` has it anyway."""
 ColumnOf = Callable[[str], PayloadColumn | None]
 """Gives the payload column of a definition; None where it has none."""
-
-
-class Unfit(NamedTuple):
-    """Payloads of a definition that do not fit its schema: how many of its rows, and the first in words."""
-
-    message: str
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +56,14 @@ class Parting:
         if column is None:
             return rows
         payload, undecoded = typed(column, rows, self.framings)
-        if undecoded:
-            first = undecoded[0]
-            position = rows.column("position")[first.row].as_py()
-            detail = f"{len(undecoded)} of {rows.num_rows}; {position}: {first.why}"[:400]
-            unfit.append(Unfit(message, detail))
+        by_column: dict[str | None, list[Undecoded]] = {}
+        for each in undecoded:
+            by_column.setdefault(each.column, []).append(each)
+        for name, found in by_column.items():
+            values = sum(each.values for each in found)
+            position = rows.column("position")[found[0].row].as_py()
+            detail = f"{values} in {rows.num_rows} rows; {position}: {found[0].why}"[:400]
+            unfit.append(Unfit(message, None if name is None else f"{PAYLOAD}.{name}".rstrip("."), values, detail))
         return rows.append_column(PAYLOAD, payload)
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -25,14 +26,14 @@ _NATIVE: Final = msgspec.json.Decoder(dict[str, object])
 
 
 def typed(column: PayloadColumn, rows: pa.Table, framings: Framings) -> tuple[pa.StructArray, tuple[Undecoded, ...]]:
-    """Return the payloads of rows of the wide table, and those that do not decode, as :meth:`PayloadColumn.decode`."""
+    """Return the payloads of rows of the wide table, and what is null in them, as :meth:`PayloadColumn.decode`."""
     types = rows.column("datacontenttype").combine_chunks()
     bodies = _uncoded(rows)
     asked = _framings(rows, framings)
     always = [row for row, framing in asked.items() if framing == "confluent"]
     bodies = _unframed(bodies, always, column)
     payload, undecoded = column.decode(bodies, types)
-    again = [each.row for each in undecoded if asked.get(each.row) == "auto"]
+    again = [each.row for each in undecoded if each.column is None and asked.get(each.row) == "auto"]
     inner = _unframed(bodies, again, column)
     places = pa.array([row for row in again if inner[row] != bodies[row]], pa.int64())
     if not len(places):
@@ -40,10 +41,10 @@ def typed(column: PayloadColumn, rows: pa.Table, framings: Framings) -> tuple[pa
     more, still = column.decode(inner.take(places), types.take(places))
     known = {row: at for at, row in enumerate(places.to_pylist())}
     order = [rows.num_rows + known[row] if row in known else row for row in range(rows.num_rows)]
-    faults = {**{each.row: each.why for each in undecoded if each.row not in known}}
-    faults |= {places[each.row].as_py(): each.why for each in still}
+    kept = [each for each in undecoded if each.column is not None or each.row not in known]
+    kept += (replace(each, row=places[each.row].as_py()) for each in still)
     joined = pa.concat_arrays([payload, more]).take(pa.array(order, pa.int64()))
-    return joined, tuple(Undecoded(row, faults[row]) for row in sorted(faults))
+    return joined, tuple(sorted(kept, key=lambda each: (each.row, each.column or "")))
 
 
 def _uncoded(rows: pa.Table) -> pa.BinaryArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -62,8 +63,8 @@ def test_values(family: str, case: Mapping[str, Any], row: Mapping[str, Any]) ->
     column = payload_column(catalog_of(family, case["schema"]), XID)
     assert column is not None
     for body, content_type in bodies(family, case["schema"], row):
-        found, why = decoded(column, body, content_type)
-        assert why == row.get("why"), (body, found)
+        found, why, unfit = decoded(column, body, content_type)
+        assert (why, unfit) == (row.get("why"), row.get("unfit", {})), (body, found)
         wanted = row.get("value")
         assert same(found, filled(wanted, found)), f"{found!r} and not {wanted!r}"
 
@@ -79,16 +80,24 @@ def test_one_bad_row_leaves_the_others_be(family: str, case: Mapping[str, Any]) 
     )
     array.validate(full=True)
     assert array.type == column.type
-    assert [each.row for each in undecoded] == [at for at, (row, _, _) in enumerate(told) if "why" in row]
+    assert [each.row for each in undecoded if each.column is None] == [
+        at for at, (row, _, _) in enumerate(told) if "why" in row
+    ]
+    values: Counter[str] = Counter()
+    for row, _, _ in told:
+        values.update(dict.fromkeys(row.get("unfit", ()), 1))
+    assert {each.column: each.values for each in undecoded if each.column is not None} == dict(values)
     nulls = ["why" in row or row["value"] is None for row, _, _ in told]
     assert array.is_null().to_pylist() == nulls
 
 
-def decoded(column: PayloadColumn, body: bytes | None, content_type: str) -> tuple[Any, str | None]:
+def decoded(column: PayloadColumn, body: bytes | None, content_type: str) -> tuple[Any, str | None, Mapping[str, str]]:
+    """Return the payload of a body, why it does not parse, and by column what does not fit."""
     array, undecoded = column.decode(pa.array([body], pa.binary()), pa.array([content_type]))
     array.validate(full=True)
     (value,) = array.to_pylist(maps_as_pydicts="strict")
-    return shown(value), undecoded[0].why if undecoded else None
+    why = next((each.why for each in undecoded if each.column is None), None)
+    return shown(value), why, {each.column: each.why for each in undecoded if each.column is not None}
 
 
 def bodies(family: str, schema: Any, row: Mapping[str, Any]) -> Iterator[tuple[bytes | None, str]]:
@@ -109,7 +118,7 @@ def bodies(family: str, schema: Any, row: Mapping[str, Any]) -> Iterator[tuple[b
         fastavro.schemaless_writer(out, fastavro.parse_schema(plain), row.get("datum", row.get("plain")))
         yield out.getvalue(), BINARY
     else:
-        yield row["json" if family == "Avro" else "body"].encode(), JSON
+        yield row["json" if "json" in row else "body"].encode(), JSON
 
 
 def without_logical_types(schema: Any) -> Any:
@@ -152,11 +161,11 @@ def test_single_objects_and_containers() -> None:
     for values, why in (([1], None), ([1, 2], "the container file holds 2 values, not one"), ([], "0 values, not one")):
         out = io.BytesIO()
         fastavro.writer(out, parsed, [{"x": value} for value in values], codec="deflate")
-        found, told = decoded(column, out.getvalue(), "application/avro")
+        found, told, _ = decoded(column, out.getvalue(), "application/avro")
         assert found == ({"x": 1} if why is None else None)
         assert told is None if why is None else told is not None and told.endswith(why)
     crc = bytes.fromhex(fastavro.schema.fingerprint(fastavro.schema.to_parsing_canonical_form(parsed), "CRC-64-AVRO"))
-    assert decoded(column, b"\xc3\x01" + crc + b"\x02", "avro/single-object") == ({"x": 1}, None)
+    assert decoded(column, b"\xc3\x01" + crc + b"\x02", "avro/single-object") == ({"x": 1}, None, {})
 
 
 TYPES: Final[Mapping[str, Any]] = {

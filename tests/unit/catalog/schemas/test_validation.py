@@ -36,9 +36,12 @@ CATALOG = catalog_of(text="text", far="far", bad="bad", odd="odd", none=None, lo
 
 
 def test_verdicts_of_a_batch_are_in_its_order() -> None:
-    bodies = (b'"a"', b"1", None, b'"b"', b"x")
-    faults = PayloadValidation(CATALOG).faults("text", bodies, (None, "application/json", "text/plain", "", None))
-    assert [fault is None for fault in faults] == [True, False, False, True, False]
+    bodies = (b'"a"', b"1", None, b'"b"', b"x", b"")
+    types = (None, "application/json", "text/plain", "", None, None)
+    faults = PayloadValidation(CATALOG).faults("text", bodies, types)
+    assert [fault is None for fault in faults] == [True, False, True, True, False, False]
+    framed = PayloadValidation(CATALOG).faults("text", (None, b""), (None, None), ("confluent", "confluent"))
+    assert [fault is None for fault in framed] == [True, False]
 
 
 @pytest.mark.parametrize("xid", ["bad", "odd", "none", "lost", "unheard-of", "far"])

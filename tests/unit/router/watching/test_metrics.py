@@ -66,6 +66,7 @@ CONTRACT = {
     "xrouter_shadow_records": {"endpoint", "difference"},
     "xrouter_shadow_info": {"epoch"},
     "xrouter_shadow_broken": set(),
+    "xrouter_unfit_values": {"sink", "message"},
 }
 NOW = 1_700_000_000_000
 
@@ -100,6 +101,8 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     metrics.catalog_state.set_findings([])
     metrics.held("q", "lake")
     metrics.fault("q", "overdue")
+    metrics.unfit_values("lake", {"/m": 4})
+    assert value(metrics, "xrouter_unfit_values_total", sink="lake", message="/m") == 4
     found = {
         family.name: {name for sample in family.samples for name in sample.labels} - {"le"}
         for family in metrics.registry.collect()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
@@ -15,6 +16,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from structlog.testing import capture_logs
 
 from catalog.load import load
 from catalog.model import Catalog
@@ -111,13 +113,47 @@ def test_each_definition_has_its_table(tmp_path: Path) -> None:
     assert [field.name for field in bare.schema().fields] == WIDE.names
 
 
-def test_a_body_that_does_not_fit_keeps_its_bytes_and_has_no_payload(tmp_path: Path) -> None:
-    known = catalog(tmp_path, level={"mm": {"type": "integer"}})
-    tables(tmp_path / "lake", known).write(
-        rows(row("level", b'{"mm": "four"}', 1), row("level", b"\xff", 2), row("level", None, 3)), Commit("a", 0)
+def test_a_value_that_does_not_fit_its_column_makes_that_column_null(tmp_path: Path) -> None:
+    known = catalog(
+        tmp_path,
+        level={
+            "mm": {"type": "integer"},
+            "at": {"type": "string", "format": "date-time"},
+            "marks": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": "integer"}}}},
+        },
     )
-    found = read(tmp_path / "lake/mill/level", "payload, data")
-    assert found == [(None, b'{"mm": "four"}'), (None, b"\xff"), (None, None)]
+    sink = tables(tmp_path / "lake", known)
+    batch = rows(
+        row("level", b'{"mm": "four", "at": "2026-03-04T05:06:07Z", "marks": [{"n": 1}, {"n": "x"}]}', 1),
+        row("level", b'{"mm": 9223372036854775808, "marks": [2]}', 2),
+        row("level", b"\xff", 3),
+        row("level", None, 4),
+        row("level", b'{"mm": 5}', 5),
+        row("level", b"[]", 6),
+    )
+    with capture_logs() as log:
+        result = sink.write(batch, Commit("a", 0))
+    found = read(tmp_path / "lake/mill/level", "payload.mm, payload.at is null, payload.marks, payload is null, data")
+    assert found == [
+        (None, False, [{"n": 1}, {"n": None}], False, batch["data"][0].as_py()),
+        (None, True, [None], False, batch["data"][1].as_py()),
+        (None, True, None, True, b"\xff"),
+        (None, True, None, True, None),
+        (5, True, None, False, b'{"mm": 5}'),
+        (None, True, None, True, b"[]"),
+    ]
+    counted: Counter[str | None] = Counter()
+    for each in result.unfit:
+        assert each.message == "/messagegroups/mill/messages/level"
+        counted[each.column] += each.values
+    assert counted == {"payload.mm": 2, "payload.marks.element.n": 1, "payload.marks.element": 1, "payload": 1, None: 1}
+    said = {line.get("column"): line for line in log if line["log_level"] == "warning"}
+    assert said.keys() == counted.keys() and len(log) == len(said)
+    for column, line in said.items():
+        assert ("does not parse" if column is None else "does not fit its column") in line["event"]
+        assert line["message"] == "/messagegroups/mill/messages/level"
+    assert "t-0-1: /mm: Expected `int`, got `str`" in said["payload.mm"]["rows"]
+    assert sink.write(batch, Commit("a", 0)).unfit == ()  # it was counted when it was written first
 
 
 def native(protocol: str, coding: str = "") -> dict[str, Any]:

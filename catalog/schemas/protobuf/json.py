@@ -1,0 +1,398 @@
+"""Bodies in the JSON mapping of Protobuf (ProtoJSON), held against a message before json_format makes one of them.
+
+json_format is stricter than the mapping in places (``"1e2"`` for an integer), laxer in others (``*`` in base64,
+``1_0``, ``true`` for an enum, times without leading zeros), ends with the first fault, and passes over unknown names of
+enums with unknown fields. So the values are looked at here: each by its type, fields that the message does not have
+left out.
+
+What does not conform is a tree: by field name an ``UnfitValue``, or the tree of a message, or one of the items of a
+list by ``(index,)`` or of the values of a map by ``(key,)``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+
+from google.protobuf import field_mask_pb2, json_format, timestamp_pb2
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import Message
+
+from catalog.schemas.bodies import UnfitValue
+
+Unfit: TypeAlias = "dict[Any, UnfitValue | Unfit]"
+Form = Callable[[Any], Any]
+"""JSON value -> what json_format is given for it; raises :class:`_Mismatch`."""
+Item = Callable[[Any, Unfit, tuple[Any]], Any]
+"""As :data:`Read`, for an item of a list or a value of a map, whose place is ``(index,)`` or ``(key,)``."""
+PACKAGE: Final = "google.protobuf."
+_NUMBER: Final = re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{1,4})?", re.ASCII)
+_TIMESTAMP: Final = re.compile(
+    r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[-+](?:[01]\d|2[0-3]):[0-5]\d)", re.ASCII
+)
+_DURATION: Final = re.compile(r"-?\d{1,12}(?:\.\d{1,9})?s", re.ASCII)
+_MAX_SECONDS: Final = 315_576_000_000
+"""Of a Duration: some ten thousand years."""
+_BASE64: Final = re.compile(r"([A-Za-z0-9+/]*|[A-Za-z0-9_-]*)(={0,2})", re.ASCII)
+_MAX_DIGITS: Final = 400
+"""Digits past which a number is of no type at all; Python takes its time to make integers of thousands."""
+_FLOATS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
+_MAX_FLOAT: Final = (2 - 2**-23) * 2.0**127
+_RANGES: Final[Mapping[int, tuple[str, int, int]]] = {
+    FieldDescriptor.CPPTYPE_INT32: ("int32", -(2**31), 2**31),
+    FieldDescriptor.CPPTYPE_INT64: ("int64", -(2**63), 2**63),
+    FieldDescriptor.CPPTYPE_UINT32: ("uint32", 0, 2**32),
+    FieldDescriptor.CPPTYPE_UINT64: ("uint64", 0, 2**64),
+}
+_WRAPPERS: Final = frozenset(
+    f"{kind}Value" for kind in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
+)
+_EMPTY: Final[Mapping[str, Any]] = {
+    "Timestamp": "1970-01-01T00:00:00Z",
+    "Duration": "0s",
+    "FieldMask": "",
+    "ListValue": [],
+    "Value": False,
+}
+"""What json_format is given in the place of an item that does not conform, where that is not an empty object."""
+
+
+class NotJsonError(ValueError):
+    """A text that is no JSON."""
+
+
+class _Mismatch(Exception):
+    """A value that is not of its type."""
+
+
+Read = Callable[[Any, Unfit], Any]
+"""JSON value, tree -> what json_format is given for it; what does not conform in it goes into the tree.
+
+Raises :class:`_Mismatch` for the value itself.
+"""
+
+
+class JsonMapping:
+    """Reads JSON as messages of one type. An object serves one thread."""
+
+    def __init__(self, descriptor: Descriptor, message: type[Message], pool: DescriptorPool) -> None:
+        self._read = self._of_message(descriptor)
+        self._message = message
+        self._pool = pool
+
+    def read(self, text: str) -> tuple[Message, Unfit | UnfitValue]:
+        """Return the message without what does not conform, and that; the whole is an ``UnfitValue``.
+
+        Raises:
+            NotJsonError: it is no JSON.
+            json_format.ParseError: it does not conform as a whole, such as two fields of one oneof.
+        """
+        try:
+            value = json.loads(text, object_pairs_hook=_unique, parse_int=_whole, parse_constant=_no_number)
+        except ValueError as error:
+            raise NotJsonError(f"not JSON: {error}") from None
+        unfit: Unfit = {}
+        message = self._message()
+        try:
+            known = self._read(value, unfit)
+        except _Mismatch as mismatch:
+            return message, UnfitValue(str(mismatch))
+        json_format.ParseDict(known, message, descriptor_pool=self._pool)
+        return message, unfit
+
+    def _of_message(self, kind: Descriptor, known: dict[str, Read] | None = None) -> Read:
+        """Return what reads values of a message type; *known* are those of the types around it, which it may hold."""
+        readers = {} if known is None else known
+        name = kind.full_name
+        if name not in readers:
+            form = _well_known(kind)
+            fields: dict[str, tuple[str, Read]] = {}
+            readers[name] = (lambda value, unfit: form(value)) if form else _object(fields)
+            if form is None:
+                for field in kind.fields:
+                    read = self._of_field(field, readers)
+                    fields |= dict.fromkeys((field.name, field.json_name), (field.name, read))
+        return readers[name]
+
+    def _of_field(self, field: FieldDescriptor, readers: dict[str, Read]) -> Read:
+        kind = field.message_type
+        if kind is not None and kind.GetOptions().map_entry:
+            inner = kind.fields_by_name["value"]
+            return _map(_key(kind.fields_by_name["key"]), _item(inner, self._of_value(inner, readers)))
+        read = self._of_value(field, readers)
+        return _list(_item(field, read)) if field.is_repeated else read
+
+    def _of_value(self, field: FieldDescriptor, readers: dict[str, Read]) -> Read:
+        if field.message_type is not None:
+            return self._of_message(field.message_type, readers)
+        scalar = _scalar(field)
+        return lambda value, unfit: scalar(value)
+
+
+def _object(fields: Mapping[str, tuple[str, Read]]) -> Read:
+    def read(value: Any, unfit: Unfit) -> Any:
+        if not isinstance(value, dict):
+            raise _Mismatch("a message is a JSON object")
+        known: dict[str, Any] = {}
+        for name, inner in value.items():
+            field = fields.get(name)
+            if field is None:
+                if name.startswith("["):  # an extension
+                    known[name] = inner
+            elif inner is None:  # not set; a Value is set to null
+                known[name] = None
+            else:
+                _put(known, name, field[0], inner, field[1], unfit)
+        return known
+
+    return read
+
+
+def _put(known: dict[str, Any], name: str, field: str, value: Any, read: Read, unfit: Unfit) -> None:
+    below: Unfit = {}
+    try:
+        known[name] = read(value, below)
+        if below:
+            unfit[field] = below
+    except _Mismatch as mismatch:
+        unfit[field] = UnfitValue(str(mismatch))
+
+
+def _map(key: Form, item: Item) -> Read:
+    def read(value: Any, unfit: Unfit) -> Any:
+        if not isinstance(value, dict):
+            raise _Mismatch("a map is a JSON object")
+        return {name: item(each, unfit, (key(name),)) for name, each in value.items()}
+
+    return read
+
+
+def _list(item: Item) -> Read:
+    def read(value: Any, unfit: Unfit) -> Any:
+        if not isinstance(value, list):
+            raise _Mismatch("a repeated field is a JSON array")
+        return [item(each, unfit, (at,)) for at, each in enumerate(value)]
+
+    return read
+
+
+def _item(field: FieldDescriptor, read: Read) -> Item:
+    stand_in = _stand_in(field)
+    takes_null = field.message_type is not None and field.message_type.full_name == f"{PACKAGE}Value"
+
+    def item(value: Any, unfit: Unfit, place: tuple[Any]) -> Any:
+        below: Unfit = {}
+        try:
+            if value is None and not takes_null:
+                raise _Mismatch("null is no item of a list and no value of a map")
+            known = read(value, below)
+        except _Mismatch as mismatch:
+            unfit[place] = UnfitValue(str(mismatch))
+            return stand_in
+        if below:
+            unfit[place] = below
+        return known
+
+    return item
+
+
+def places(unfit: Unfit, path: str = "") -> Iterator[tuple[str, str]]:
+    """Give path and reason of each value that does not conform."""
+    for step, each in unfit.items():
+        written = f"{path}[{json.dumps(step[0])}]" if isinstance(step, tuple) else f"{path}.{step}".lstrip(".")
+        yield from places(each, written) if isinstance(each, dict) else [(written, each.why)]
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"the member {twice[:60]!r} is there twice")
+    return members
+
+
+def _whole(text: str) -> int | float:
+    return int(text) if len(text) <= _MAX_DIGITS else math.copysign(math.inf, -1 if text.startswith("-") else 1)
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON; it is written as text")
+
+
+def _well_known(kind: Descriptor) -> Form | None:
+    """Return what checks the form of a well-known type that is no object of its fields; None for any other message."""
+    if not kind.full_name.startswith(PACKAGE):
+        return None
+    name = kind.full_name.removeprefix(PACKAGE)
+    return _scalar(kind.fields_by_name["value"]) if name in _WRAPPERS else _FORMS.get(name)
+
+
+def _stand_in(field: FieldDescriptor) -> Any:
+    kind = field.message_type
+    if kind is not None and kind.full_name.startswith(PACKAGE):
+        name = kind.full_name.removeprefix(PACKAGE)
+        return _stand_in(kind.fields_by_name["value"]) if name in _WRAPPERS else _EMPTY.get(name, {})
+    if kind is not None:
+        return {}
+    if field.enum_type is not None:
+        return field.enum_type.values[0].number
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return ""
+    return False if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL else 0
+
+
+def _key(field: FieldDescriptor) -> Form:
+    """Return what makes the key of a map of a member's name."""
+    if field.cpp_type != FieldDescriptor.CPPTYPE_BOOL:
+        return _scalar(field)
+
+    def form(name: str) -> bool:
+        if name not in ("true", "false"):
+            raise _Mismatch(f"{_shown(name)} is no boolean")
+        return name == "true"
+
+    return form
+
+
+def _scalar(field: FieldDescriptor) -> Form:
+    if field.enum_type is not None:
+        return _enum(field.enum_type)
+    if field.cpp_type in _RANGES:
+        return _integer(*_RANGES[field.cpp_type])
+    if field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:
+        return _float("double", math.inf)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:
+        return _float("float", _MAX_FLOAT)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+        return _container(bool, "boolean")
+    return _bytes if field.type == FieldDescriptor.TYPE_BYTES else _text
+
+
+def _integer(name: str, low: int, end: int) -> Form:
+    def form(value: Any) -> int:
+        number: int | float | Decimal | None = value if type(value) in (int, float) else None
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            number = Decimal(value)
+        if number is None:
+            raise _Mismatch(f"{_shown(value)} is no {name}")
+        if not low <= number < end:  # before an integer of thousands of digits is made of it
+            raise _Mismatch(f"{_shown(value)} is out of the range of {name}")
+        if int(number) != number:
+            raise _Mismatch(f"{_shown(value)} is no {name}")
+        return int(number)
+
+    return form
+
+
+def _float(name: str, most: float) -> Form:
+    def form(value: Any) -> float | str:
+        if isinstance(value, str) and value in _FLOATS:
+            return value
+        if type(value) not in (int, float) and not (isinstance(value, str) and _NUMBER.fullmatch(value)):
+            raise _Mismatch(f"{_shown(value)} is no {name}")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number) or abs(number) > most:
+            raise _Mismatch(f"{_shown(value)} is out of the range of {name}")
+        return number
+
+    return form
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Mismatch(f"{_shown(value)} is no string")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise _Mismatch("the string has half of a surrogate pair") from None
+    return value
+
+
+def _bytes(value: Any) -> str:
+    """Return base64 in the standard alphabet with padding; both alphabets are allowed, and padding may be left out."""
+    parts = _BASE64.fullmatch(value) if isinstance(value, str) else None
+    if parts is None or len(parts[1]) % 4 == 1 or (parts[2] and len(value) % 4):
+        raise _Mismatch(f"{_shown(value)} is no base64")
+    padded: str = parts[1] + "=" * (-len(parts[1]) % 4)
+    return base64.b64encode(base64.b64decode(padded, altchars=b"-_" if set(padded) & {"-", "_"} else None)).decode()
+
+
+def _enum(kind: Any) -> Form:
+    names = {value.name: value.number for value in kind.values}
+    numbers = frozenset(names.values()) if kind.is_closed else None
+    integer = _integer("", -(2**31), 2**31)
+
+    def form(value: Any) -> int:
+        if isinstance(value, str) and value in names:
+            return int(names[value])
+        try:
+            number: int = integer(value)
+        except _Mismatch:
+            raise _Mismatch(f"{_shown(value)} is no value of {kind.name}") from None
+        if numbers is not None and number not in numbers:
+            raise _Mismatch(f"{number} is no value of {kind.name}")
+        return number
+
+    return form
+
+
+def _timestamp(value: Any) -> str:
+    if not isinstance(value, str) or not _TIMESTAMP.fullmatch(value):
+        raise _Mismatch(f"{_shown(value)} is no Timestamp")
+    try:
+        day = date.fromisoformat(value[:10])
+        if day.year in (1, 9999):  # an offset may lead out of these
+            timestamp_pb2.Timestamp().FromJsonString(value)
+    except (ValueError, OverflowError):
+        raise _Mismatch(f"{_shown(value)} is no Timestamp") from None
+    return value
+
+
+def _duration(value: Any) -> str:
+    if not isinstance(value, str) or not _DURATION.fullmatch(value) or abs(Decimal(value[:-1])) > _MAX_SECONDS:
+        raise _Mismatch(f"{_shown(value)} is no Duration")
+    return value
+
+
+def _field_mask(value: Any) -> str:
+    try:
+        field_mask_pb2.FieldMask().FromJsonString(_text(value))
+    except (ValueError, _Mismatch):
+        raise _Mismatch(f"{_shown(value)} is no FieldMask") from None
+    return str(value)
+
+
+def _container(kind: type[Any], name: str) -> Form:
+    def form(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise _Mismatch(f"{_shown(value)} is no {name}")
+        return value
+
+    return form
+
+
+_FORMS: Final[Mapping[str, Form]] = {
+    "Any": _container(dict, "Any, which is an object"),
+    "Duration": _duration,
+    "FieldMask": _field_mask,
+    "ListValue": _container(list, "ListValue, which is an array"),
+    "Struct": _container(dict, "Struct, which is an object"),
+    "Timestamp": _timestamp,
+    "Value": lambda value: value,
+}
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value) if not isinstance(value, int) or value.bit_length() < 200 else "a number of many digits"
+    return text if len(text) <= 60 else f"{text[:59]}…"
