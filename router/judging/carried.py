@@ -11,11 +11,13 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bindings.columns.json_events import CONTENT
 from bindings.columns.texts import valid
 from bindings.entries import Bool, Int
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE, LINEAGE
+from bindings.parts import JSON_KIND
 from bindings.protocols import CARRIED
 from catalog.protocols.properties import CONNECTION_HEADERS
 from router.matching.facts import NO_SOURCE, Settled
@@ -80,6 +82,37 @@ def attributes_of(outcomes: Outcomes, settled: Settled) -> Filling:
     return np.flatnonzero(leaving) + settled.start, _lists(
         settled, ordered, counts[leaving], pa.array(names, pa.string())
     )
+
+
+def typed_of(outcomes: Outcomes, settled: Settled) -> Filling:
+    """Return the names of attributes of routed events in binary mode that are integers or booleans, as
+    :func:`bindings.events.typed_names` does.
+    """
+    envelopes, entries = settled.envelopes, settled.envelopes.entries
+    leaving = _routed(outcomes, settled) & envelopes.binary
+    chosen = envelopes.attributes[(leaving[entries.owners] & entries.are(JSON_KIND))[envelopes.attributes]]
+    chosen = chosen[envelopes.typed[entries.numbers[chosen]]]
+    names = pa.array(envelopes.attribute_names, pa.string()).take(pa.array(entries.numbers[chosen]))
+    return _side_by_side(entries.owners[chosen] + settled.start, names)
+
+
+def typed_from_json(outcomes: Outcomes, settled: Settled) -> Filling:
+    """Return the same for events in JSON."""
+    json, rows, leaving = settled.envelopes.json, settled.envelopes.json_rows, _leaving_json(outcomes, settled)
+    if json is None:
+        return rows, pa.nulls(0, pa.string())
+    chosen = np.flatnonzero(leaving[json.owners] & json.typed)
+    names = pa.array(json.names, pa.string()).take(pa.array(json.codes[chosen]))
+    return _side_by_side(rows[json.owners[chosen]] + settled.start, names)
+
+
+def _side_by_side(owners: Int, names: pa.StringArray) -> Filling:
+    """Return the rows that these ascending ones are, and the names of each with a space between them."""
+    if not len(owners):
+        return owners, pa.nulls(0, pa.string())
+    begins = np.flatnonzero(np.diff(owners, prepend=-1))
+    offsets = pa.array(np.append(begins, len(owners)).astype(np.int32))
+    return owners[begins], pc.binary_join(pa.ListArray.from_arrays(offsets, names), " ")
 
 
 def keys_of(outcomes: Outcomes, settled: Settled) -> Filling:

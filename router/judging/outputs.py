@@ -7,6 +7,7 @@ pass unchanged are not among them: those never leave the JVM. Attributes have th
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.envelope import attribute_name
+from bindings.events import typed_names
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
 from bindings.protocols import BINDINGS
 from router.judging.carried import (
@@ -29,6 +31,8 @@ from router.judging.carried import (
     keys_of,
     passed_name,
     passed_of,
+    typed_from_json,
+    typed_of,
 )
 from router.judging.relating import RelationColumns
 from router.judging.tally import tally
@@ -81,6 +85,7 @@ class OutputBuilder:
         self, matcher: Matcher, routes: Routes, limits: SizeLimits, relating: RelationColumns | None = None
     ) -> None:
         self._limits = limits
+        self._channels = matcher.channels
         self._relating = relating
         self.destinations = Destinations(matcher, routes, limits)
         self._xids = pa.array([target.xid for target in matcher.targets], pa.string())
@@ -126,8 +131,13 @@ class OutputBuilder:
         arrived = arrivals[facts.sources[order]]
         taken = int(sizes.sum())
         kept = {"spilled": len(spilled), "size": taken, "rows": len(sizes)}
-        counts = tally(placed, outcomes.reasons, decided, order, arrived, own, **kept)
+        counts = tally(placed, outcomes.reasons, decided, order, arrived, own, empty=self._empty(facts), **kept)
         return Decided(outcomes, columns, order, offsets, counts)
+
+    def _empty(self, facts: Facts) -> Counter[str]:
+        """Return how many batches of no events each endpoint had; the empty name is that of none."""
+        named = (self._channels[each].endpoint_of(-1) if each >= 0 else None for each in facts.empty)
+        return Counter(name or "" for name in named)
 
 
 def output_type(routes: Routes, relating: RelationColumns | None = None) -> pa.StructType:
@@ -141,6 +151,7 @@ def output_type(routes: Routes, relating: RelationColumns | None = None) -> pa.S
         ("ambiguous", pa.string()),
         ("context", pa.map_(pa.string(), pa.string())),
         ("attributes", HEADERS),
+        ("typed", pa.string()),
         ("passed", HEADERS),
         ("data", pa.binary()),
         ("came", pa.binary()),
@@ -188,6 +199,7 @@ def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
     came: dict[int, bytes | None] = {}
     places: dict[int, int] = {}
     keys: dict[int, bytes | None] = {}
+    typed: dict[int, str] = {}
     for row, reading in outcomes.facts.readings.items():
         if reading.place >= 0:
             places[row] = reading.place
@@ -202,6 +214,8 @@ def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
         passed[row] = _passed(reading, int(outcomes.facts.protocols[row]))
         if row not in mapped:
             attributes[row] = _attributes(reading)
+            if (names := typed_names(reading.envelope.attributes)) is not None:
+                typed[row] = names
         if reading.envelope.mode == "structured":
             data[row] = reading.envelope.data
             if reading.place >= 0:
@@ -214,6 +228,7 @@ def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
     listed = _filling({row: _entries(pairs) for row, pairs in passed.items()}, HEADERS)
     return {
         "attributes": _all_attributes(outcomes, attributes),
+        "typed": _typed(outcomes, typed),
         "passed": filled(rows, HEADERS, [listed, *(passed_of(outcomes, each) for each in settled)]),
         "data": filled(rows, pa.binary(), datas),
         "came": sparse(came, rows, pa.binary()),
@@ -269,6 +284,14 @@ def _all_attributes(outcomes: Outcomes, exact: Mapping[int, Pairs]) -> pa.Array:
         entries = pa.StructArray.from_arrays([kafka, mapped.values.field("value")], names=["key", "value"])
         fillings.append((outcomes.mapped, pa.ListArray.from_arrays(mapped.offsets, entries).cast(HEADERS)))
     return filled(outcomes.facts.columns.rows, HEADERS, fillings)
+
+
+def _typed(outcomes: Outcomes, exact: Mapping[int, str]) -> pa.StringArray:
+    """Return what :func:`bindings.events.typed_names` has of each event; null where all attributes are texts."""
+    fillings = [_filling(exact, pa.string())]
+    for each in outcomes.facts.settled:
+        fillings += (typed_of(outcomes, each), typed_from_json(outcomes, each))
+    return filled(outcomes.facts.columns.rows, pa.string(), fillings)
 
 
 def _keys(outcomes: Outcomes, exact: Mapping[int, Pairs], dead: Mapping[int, bytes | None]) -> pa.Array:
