@@ -18,13 +18,15 @@ from bindings.columns.texts import valid
 from bindings.entries import Bool, Int
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE, LINEAGE
 from bindings.parts import JSON_KIND
-from bindings.protocols import CARRIED
+from bindings.protocols import BINDINGS, CARRIED
 from catalog.protocols.properties import CONNECTION_HEADERS
-from router.matching.facts import NO_SOURCE, Settled
+from router.matching.facts import NO_SOURCE, Reading, Settled
 from router.matching.matcher import Outcomes
 
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 PARTITION_KEY: Final = "partitionkey"
+_KEYS: Final = frozenset(each.partition_key for each in BINDINGS.values() if not each.sending.key) - {""}
+"""Parts with the partition key of records of the inbox; that of Kafka's records the JVM has."""
 Filling = tuple[Int, pa.Array]
 """Fact rows, and the value of a column in each."""
 
@@ -116,11 +118,28 @@ def _side_by_side(owners: Int, names: pa.StringArray) -> Filling:
 
 
 def keys_of(outcomes: Outcomes, settled: Settled) -> Filling:
-    """Return the partition keys of events, routed or not."""
-    facts, keys = outcomes.facts, settled.envelopes.attribute(PARTITION_KEY)
+    """Return the partition keys of events, routed or not: their own, else those that their records came with.
+
+    Dead letters of other records have the latter too; mapped events have their own among their attributes.
+    """
+    facts, envelopes, entries = outcomes.facts, settled.envelopes, settled.envelopes.entries
+    keys = envelopes.attribute(PARTITION_KEY).view(pa.binary())
+    numbers = [number for number, (_, key) in enumerate(entries.pairs) if key in _KEYS]
+    if numbers:
+        places, _ = entries.leading(entries.called(numbers))
+        mapped = ~envelopes.events & _routed(outcomes, settled)
+        keys = pc.coalesce(keys, entries.bytes_of(np.where(mapped, -1, places)))
     real = facts.sources[settled.start : settled.start + len(keys)] != NO_SOURCE
     rows = np.flatnonzero(real & valid(keys))
-    return rows + settled.start, keys.view(pa.binary()).take(pa.array(rows))
+    return rows + settled.start, keys.take(pa.array(rows))
+
+
+def key_of(reading: Reading) -> bytes | None:
+    """Return what :func:`keys_of` has for a row that the exact codec read."""
+    own = reading.envelope.attributes.get(PARTITION_KEY)
+    if own is not None:
+        return own.encode()
+    return next((part.value for part in reading.parts if part.key in _KEYS and part.value is not None), None)
 
 
 def attributes_from_json(outcomes: Outcomes, settled: Settled) -> Filling:

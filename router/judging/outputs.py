@@ -28,6 +28,7 @@ from router.judging.carried import (
     attributes_of,
     data_from_json,
     filled,
+    key_of,
     keys_of,
     passed_name,
     passed_of,
@@ -205,8 +206,8 @@ def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
             places[row] = reading.place
             data[row] = reading.body
         if outcomes.winners[row] < 0:
-            if (key := reading.envelope.attributes.get(PARTITION_KEY)) is not None:
-                keys[row] = key.encode()
+            if (key := key_of(reading)) is not None:
+                keys[row] = key
             if reading.place >= 0:
                 # A dead letter out of a batch is the one event, and says so.
                 passed[row] = _headers_of_one(reading)
@@ -214,6 +215,8 @@ def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
         passed[row] = _passed(reading, int(outcomes.facts.protocols[row]))
         if row not in mapped:
             attributes[row] = _attributes(reading)
+            if (key := key_of(reading)) is not None:
+                keys[row] = key
             if (names := typed_names(reading.envelope.attributes)) is not None:
                 typed[row] = names
         if reading.envelope.mode == "structured":
@@ -234,7 +237,7 @@ def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
         "came": sparse(came, rows, pa.binary()),
         "replaced": pa.array(replaced),
         "place": sparse(places, rows, pa.int32()),
-        "key": _keys(outcomes, attributes, keys),
+        "key": _keys(outcomes, keys),
     }
 
 
@@ -294,17 +297,12 @@ def _typed(outcomes: Outcomes, exact: Mapping[int, str]) -> pa.StringArray:
     return filled(outcomes.facts.columns.rows, pa.string(), fillings)
 
 
-def _keys(outcomes: Outcomes, exact: Mapping[int, Pairs], dead: Mapping[int, bytes | None]) -> pa.Array:
+def _keys(outcomes: Outcomes, keys: Mapping[int, bytes | None]) -> pa.Array:
     """Return the partition key of rows whose attributes are given here; the JVM finds those of its own rows.
 
-    *dead* are those of rows that became no event, which the order of their key asks for
+    *keys* are those of readings, also of rows that became no event, which the order of their key asks for
     (:mod:`router.writing.ordering`).
     """
-    keys = dict(dead)
-    for row, pairs in exact.items():
-        key = next((value for name, value in pairs if name == f"{ATTRIBUTE}{PARTITION_KEY}"), None)
-        if key is not None:
-            keys[row] = key
     fillings = [_filling(keys, pa.binary()), *(keys_of(outcomes, each) for each in outcomes.facts.settled)]
     mapped = outcomes.attributes
     if len(mapped):

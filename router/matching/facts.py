@@ -305,7 +305,7 @@ class RawFacts:
         identity = next((text for text in identities if text and not value_fault("id", (), text)), raw.identity)
         times = (_text(parts, binding.time_key), raw.time)
         time = next((text for text in times if text and is_timestamp(text)), None)
-        key = _text(parts, binding.sending.key)
+        key = _text(parts, binding.partition_key)
         return identity, time, reading.envelope.content_type, key
 
 

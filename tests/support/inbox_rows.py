@@ -35,6 +35,7 @@ RECEIVED: Final = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 PREFIXES: Final = (
     *("headers.ce-", "headers.", "user_properties.", "application-properties.cloudEvents:", "properties.", "query."),
     *("application-properties.cloudEvents_", "application-properties.", "Headers.", ""),
+    "message-annotations.",
 )
 NAMES: Final = (
     *("specversion", "id", "source", "type", "subject", "time", "ext", "partitionkey", "datacontenttype", "data"),
@@ -51,6 +52,7 @@ NAMES: Final = (
         "host",
     ),
     *("h1", "message-id", "creation-time", "user-id", "stream", "sequence", "topic_name", "path", "key", "types"),
+    "x-opt-partition-key",
     *("oversized", "undecodable", "subject\n", "äöü"),
 )
 VALUES: Final = (

@@ -7,19 +7,21 @@ own codec of that protocol reads back.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+import msgspec
 import pyarrow as pa
 
 from bindings.amqp.forms import TYPES, together
 from bindings.envelope import EVENT_MEDIA, STRUCTURED, UNESCAPED, attribute_parts
 from bindings.events import encode_event, with_types
-from bindings.parts import Part
-from bindings.protocols import Binding
+from bindings.parts import Part, first
+from bindings.protocols import BINDINGS, Binding
 from bindings.sending import Outbound
+from catalog.errors import RecordError
 from catalog.values import media_type_of
 from router.matching.correlation import RELATED
 from router.rendering.exact import TIME_TEXT, TYPED
@@ -81,7 +83,7 @@ def outbound(
     binding: Binding,
     mode: Mode,
     address: str,
-    given: Iterable[Part] = (),
+    given: Sequence[Part] = (),
     *,
     lineage: bool = True,
     passing: HeaderPassing | None = None,
@@ -108,6 +110,7 @@ def outbound(
         own = []
     elif lineage:
         own += lineage_parts(event, binding)
+    own += _annotations(event, binding) if all(part.key != binding.partition_key for part in given) else []
     keys = {part.key for part in own} - {TYPES}
     parts = together([part for part in given if part.key not in keys], own)
     if passing is not None:
@@ -116,6 +119,28 @@ def outbound(
         parts = together(parts, [part for part in came if part.key not in keys or part.key == TYPES])
     identity = "|".join((event.endpoint, event.position, event.attributes["source"], event.attributes["id"]))
     return Outbound(address, parts, body, event.position.rpartition("-")[0], identity)
+
+
+def source_key(event: Event) -> bytes | None:
+    """Return the partition key that a record came with, where its protocol has one."""
+    binding = BINDINGS.get(event.protocol)
+    # Most records are told apart by this, without being read.
+    if binding is None or not binding.partition_key or binding.partition_key.rpartition(".")[2] not in event.native:
+        return None
+    try:
+        part = first(binding.parts(msgspec.json.decode(event.native)), binding.partition_key)
+    except (msgspec.DecodeError, RecordError):
+        return None  # the native record is shown, not relied on: an odd one has no key
+    return None if part is None else part.value
+
+
+def _annotations(event: Event, binding: Binding) -> list[Part]:
+    """Return the part with the event's partition key, where that is none of the record's own (Kafka's composers)."""
+    if not binding.partition_key or binding.sending.key:
+        return []
+    own = event.attributes.get("partitionkey")
+    part = Part(binding.partition_key, own.encode() if own else source_key(event))
+    return [part] if part.text else []
 
 
 def lineage_parts(event: Event, binding: Binding) -> list[Part]:

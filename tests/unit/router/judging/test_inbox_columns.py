@@ -326,3 +326,11 @@ def test_a_batch_of_no_events_is_counted_and_leaves_nothing() -> None:
     tally = collect([counts or ""], JUDGES[0].matcher.targets)
     assert tally.rows == 3
     assert tally.records == {(ENDPOINT, EMPTY, ""): 1, (ENDPOINT, "routed", ""): 1, ("", EMPTY, ""): 1}
+
+
+def test_the_key_of_an_amqp_record_is_that_of_its_event() -> None:
+    key: Entry = ("message-annotations.x-opt-partition-key", b"k", None)
+    own: Entry = (f"{AMQP}partitionkey", b"own", None)
+    given = [event(AMQP, key), event(AMQP, key, own), event(AMQP, key, (f"{AMQP}id", b"2", None)), [key]]
+    outcomes = same(JUDGES[0], batch_of([row(entries, "AMQP/1.0") for entries in given]))
+    assert [each["key"] for (each,) in outcomes] == [b"k", b"own", b"k", b"k"]

@@ -105,6 +105,35 @@ def test_integers_and_booleans_keep_their_types_where_messages_have_types(protoc
         assert typed_of(part, types_of(binary.parts)).kind == "int"
 
 
+ANNOTATED = '{"message-annotations":{"x-opt-partition-key":"k"}}'
+
+
+@pytest.mark.parametrize("mode", ["binary", "structured", "native"])
+@pytest.mark.parametrize(
+    ("protocol", "native", "more", "due"),
+    [
+        ("AMQP/1.0", ANNOTATED, {}, b"k"),
+        ("AMQP/1.0", ANNOTATED, {"partitionkey": "own"}, b"own"),
+        ("KAFKA", '{"key":"k"}', {}, b"k"),
+        ("KAFKA", '{"key_base64":"/w=="}', {}, None),
+        ("HTTP", ANNOTATED, {}, None),
+        ("HTTP", "{}", {"partitionkey": "own"}, b"own"),
+        ("AMQP/1.0", '{"message-annotations":"x-opt-partition-key"}', {}, None),
+    ],
+)
+def test_a_partition_key_is_an_annotation_of_amqp(
+    mode: Mode, protocol: str, native: str, more: dict[str, str], due: bytes | None
+) -> None:
+    named = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", **more}
+    event = Event(named, None, "/m", "/e", "e", "t-0-1", {}, protocol, native)
+    key = "message-annotations.x-opt-partition-key"
+    parts = {part.key: part.value for part in outbound(event, BINDINGS["AMQP/1.0"], mode, "a").parts}
+    assert parts.get(key) == due
+    given = outbound(event, BINDINGS["AMQP/1.0"], mode, "a", [Part(key, b"declared")]).parts
+    assert [part.value for part in given if part.key == key] == [b"declared"]
+    assert all(part.key != key for part in outbound(event, BINDINGS["MQTT/5.0"], mode, "a").parts)
+
+
 @pytest.mark.parametrize("protocol", [name for name, binding in BINDINGS.items() if binding.binary])
 def test_lineage_tells_how_it_was_decided_between_definitions(protocol: str) -> None:
     named = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
