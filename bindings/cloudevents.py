@@ -11,12 +11,12 @@ from cloudevents.core.v1.event import CloudEvent
 from catalog.values import is_timestamp
 
 
-def to_cloudevent(attributes: Mapping[str, str], data: bytes | None = None) -> CloudEvent:
-    """Return the SDK's event for *attributes*, texts as in ``cloudevent`` of an outcome, and the bytes of its data.
+def to_cloudevent(attributes: Mapping[str, str | int], data: bytes | None = None) -> CloudEvent:
+    """Return the SDK's event for *attributes*, as in ``cloudevent`` of an outcome, and the bytes of its data.
 
-    Values stay the texts that they are. ``time`` becomes a :class:`datetime` with the offset it was written with;
-    digits beyond microseconds are cut off. An event without ``time`` gets none, while the SDK alone would say now.
-    *data* stays bytes, JSON too: parsed and written again it could be other bytes.
+    Values stay the texts, integers and booleans that they are. ``time`` becomes a :class:`datetime` with the offset it
+    was written with; digits beyond microseconds are cut off. An event without ``time`` gets none, while the SDK alone
+    would say now. *data* stays bytes, JSON too: parsed and written again it could be other bytes.
 
     Raises:
         ValueError: ``time`` is no timestamp of RFC 3339, or has the leap second that :class:`datetime` lacks.
@@ -25,7 +25,7 @@ def to_cloudevent(attributes: Mapping[str, str], data: bytes | None = None) -> C
     """
     members: dict[str, Any] = {"id": "", "specversion": "", **attributes}  # what is missing is not made up
     if "time" in attributes:
-        members["time"] = _moment(attributes["time"])
+        members["time"] = _moment(str(attributes["time"]))
     event = CloudEvent(members, data)
     if "time" not in attributes:
         del event.get_attributes()["time"]

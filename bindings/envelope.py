@@ -16,7 +16,16 @@ from urllib.parse import quote
 
 import msgspec
 
-from bindings.events import DEFAULT_CONTENT_TYPE, Event, NotAnEvent, decode_event, looks_like_event
+from bindings.events import (
+    FORBIDDEN,
+    TEXTS,
+    Event,
+    NotAnEvent,
+    Typed,
+    decode_event,
+    looks_like_event,
+    number_fault,
+)
 from bindings.parts import BINARY_KIND, JSON_KIND, Part, Parts, first, values
 from catalog.values import media_type_of, percent_decoded
 
@@ -33,6 +42,7 @@ UNESCAPED: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) 
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _WHOLE: Final = re.compile(rb"-?+[0-9]++")
+_NO_VALUE: Final = "a list, a map or a number with a fraction is no CloudEvents value"
 NO_NUMBERS: Final = (b"NaN", b"Infinity", b"-Infinity")
 """Texts that stand for numbers of AMQP for which JSON has none."""
 
@@ -132,9 +142,11 @@ def binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str, str]
         if text is None:
             faults.append(f"{name}: the value is no UTF-8 text")
             continue
-        if rule.typed and not _is_cloudevents_value(part, parts):
-            faults.append(f"{name}: a list, a map or a number with a fraction is no CloudEvents value")
+        if rule.typed and (fault := _type_fault(name, part, parts)):
+            faults.append(f"{name}: {fault}")
             continue
+        if rule.typed and part.kind == JSON_KIND:
+            text = Typed(text)
         if rule.encoded:
             decoded = header_text(text)
             if decoded is None:
@@ -148,11 +160,22 @@ def binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str, str]
 def attribute_part(rule: AttributeRule, name: str, value: str) -> Part:
     """Return the part that carries a CloudEvents attribute in binary mode.
 
-    ``datacontenttype`` travels as the native content type, in every protocol (NATS has both and takes either).
+    ``datacontenttype`` travels as the native content type, in every protocol (NATS has both and takes either). An
+    integer or boolean is one in AMQP, and its text elsewhere.
     """
     if name == "datacontenttype":
         return Part(rule.content_type, value.encode())
+    if rule.typed and isinstance(value, Typed):
+        return Part(f"{rule.prefixes[0]}{name}", value.encode(), JSON_KIND)
     return Part(f"{rule.prefixes[0]}{name}", (quote(value, safe=UNESCAPED) if rule.encoded else value).encode())
+
+
+def attribute_parts(rule: AttributeRule, attributes: Mapping[str, str]) -> list[Part]:
+    """Return the parts of :func:`attribute_part` for all attributes, and the AMQP types that these do not show."""
+    parts = [attribute_part(rule, *pair) for pair in attributes.items()]
+    # CloudEvents has int for its Integer, where a whole number is a long else; a boolean shows its type by itself.
+    types = {part.key: "int" for part in parts if part.kind == JSON_KIND and part.value not in (b"true", b"false")}
+    return [*parts, Part("types", msgspec.json.encode(types), JSON_KIND)] if types else parts
 
 
 def name_fault(name: str) -> str:
@@ -171,18 +194,25 @@ def header_text(value: str) -> str | None:
     return percent_decoded(value if quoted is None else _ESCAPED.sub(r"\1", quoted.group(1)))
 
 
-def _is_cloudevents_value(part: Part, parts: Parts) -> bool:
-    """Tell whether a typed value is a text, bytes, a boolean or a whole number; ``types`` has what JSON loses."""
+def _type_fault(name: str, part: Part, parts: Parts) -> str:
+    """Return why a typed value is none of CloudEvents', empty when it is; ``types`` has what JSON loses.
+
+    It may be a text, bytes, a boolean or an integer, and only a text where CloudEvents has a text.
+    """
     if part.kind == JSON_KIND:
-        return part.value in (b"true", b"false") or _WHOLE.fullmatch(part.value or b"") is not None
+        if part.value not in (b"true", b"false") and not _WHOLE.fullmatch(part.value or b""):
+            return _NO_VALUE
+        if name in TEXTS:
+            return "an AMQP number or boolean, where a string is due"
+        return "" if part.value in (b"true", b"false") else number_fault(part.text or "")
     if part.kind is not None or part.value not in NO_NUMBERS:
-        return True
+        return ""
     types = first(parts, "types")
     try:
         known = msgspec.json.decode(types.value or b"", type=dict[str, str]) if types is not None else {}
     except msgspec.DecodeError:
-        return True
-    return known.get(part.key) not in ("float", "double")
+        return ""
+    return _NO_VALUE if known.get(part.key) in ("float", "double") else ""
 
 
 def attribute_name(key: str, rule: AttributeRule) -> str | None:
@@ -194,7 +224,9 @@ def attribute_name(key: str, rule: AttributeRule) -> str | None:
 
 
 def core_faults(attributes: Mapping[str, str], known: list[str]) -> list[str]:
-    """Return what makes an event invalid by CloudEvents 1.0.2: missing or empty required ones, unknown version."""
+    """Return what makes an event invalid by CloudEvents 1.0.2: missing or empty required attributes, unknown version,
+    and characters that no String has.
+    """
     named = {fault.partition(":")[0] for fault in known}
     faults: list[str] = []
     version = attributes.get("specversion")
@@ -206,6 +238,10 @@ def core_faults(attributes: Mapping[str, str], known: list[str]) -> list[str]:
     for name in REQUIRED:
         if name not in named and not attributes.get(name):
             faults.append(f"{name}: {'empty' if name in attributes else 'missing'}")
+    for name, text in attributes.items():
+        # What is printable to Python has none of them; the rest is looked at.
+        if not text.isprintable() and FORBIDDEN.search(text):
+            faults.append(f"{name[:40]}: a control character or noncharacter is in no CloudEvents value")
     return faults
 
 
@@ -214,9 +250,7 @@ def _structured(body: bytes | None, content_type: str | None) -> Envelope:
         event: Event = decode_event(body)
     except NotAnEvent as error:
         return Envelope("undecodable", data=body, content_type=content_type, detail=str(error))
-    attributes = dict(event.attributes)
-    if event.data is not None:
-        attributes.setdefault("datacontenttype", DEFAULT_CONTENT_TYPE)
+    attributes = event.attributes
     faults = list(event.faults)
     faults += [name_fault(name) for name in attributes if not ATTRIBUTE_NAME.fullmatch(name)]
     faults += core_faults(attributes, faults)

@@ -16,15 +16,22 @@ from typing import Any, Final, NamedTuple, NoReturn
 import msgspec
 
 from catalog.record import MAX_DEPTH
-from catalog.schemas.bodies import holds_json
+from catalog.schemas.bodies import holds_json, is_json
 
 DEFAULT_CONTENT_TYPE: Final = "application/json"
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _SPACE: Final = " \t\r\n"
 _VALUE: Final = json.JSONDecoder(parse_int=str, parse_float=str)
-TEXTS: Final = frozenset(("id", "source", "type", "subject"))
-"""Attributes that are JSON strings, and no number or boolean that reads like one (JUDGING.md#cloudevents)."""
+TEXTS: Final = frozenset(("id", "source", "type", "subject", "time", "dataschema", "datacontenttype"))
+"""Attributes that are texts, and no number or boolean that reads like one (JUDGING.md#cloudevents)."""
+FORBIDDEN: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef"
+    + "".join(chr(plane + last) for plane in range(0, 0x110000, 0x10000) for last in (0xFFFE, 0xFFFF))
+    + "]"
+)
+"""Characters that a CloudEvents String has not: control characters and noncharacters."""
+_MOST_DIGITS: Final = len("-2147483648")
 _WHOLE: Final = re.compile(r"-?+[0-9]++", re.ASCII)
 _BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 
@@ -34,15 +41,34 @@ class NotAnEvent(Exception):
 
 
 class Event(NamedTuple):
-    """One event: ``attributes`` as text, ``data`` as the bytes of the body (None for no body), ``faults`` of types."""
+    """One event: ``attributes`` as text, ``data`` as the bytes of the body (None for no body), ``faults`` of types.
+
+    ``datacontenttype`` is among the attributes where the event says it, and where its ``data`` are JSON by default.
+    """
 
     attributes: dict[str, str]
     data: bytes | None
     faults: tuple[str, ...] = ()
 
 
+class Typed(str):
+    """The text of an attribute that is an integer or a boolean, which it is again wherever the event leaves as JSON.
+
+    As any other text it is compared, mapped, and sent in binary mode (but for AMQP's, which has these types).
+    """
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> int | bool:
+        """The value that the text stands for."""
+        return self == "true" if self in ("true", "false") else int(self)
+
+
 class _Number(str):
     """A JSON number as it was written, never rounded."""
+
+    __slots__ = ()
 
 
 def decode_event(body: bytes | None) -> Event:
@@ -63,11 +89,10 @@ def decode_batch(body: bytes | None) -> list[bytes]:
     """Return the raw text of each event of a batch; an event's own faults are found when it is decoded.
 
     Raises:
-        NotAnEvent: the body is no JSON array, has no event, or is not valid as :func:`decode_event` demands. A batch
-            without events would otherwise be a record without an outcome.
+        NotAnEvent: the body is no JSON array, or is not valid as :func:`decode_event` demands.
     """
     if not _parse(body, list):
-        raise NotAnEvent("the batch has no events")
+        return []
     try:
         return [bytes(raw) for raw in _ARRAY.decode(_required(body))]
     except msgspec.DecodeError:
@@ -89,15 +114,18 @@ def looks_like_event(body: bytes | None) -> bool:
 
 def encode_event(attributes: Mapping[str, str], data: bytes | None) -> bytes:
     """Write one event in structured form; JSON data goes in as the bytes it is, other data as text or base64."""
-    members: dict[str, Any] = dict(attributes)
+    members = members_of(attributes)
     if data is not None:
         members.update(data_member(attributes.get("datacontenttype"), data))
     return msgspec.json.encode(members)
 
 
 def data_member(content_type: str | None, data: bytes) -> dict[str, Any]:
-    """Return ``data`` or ``data_base64`` such that decoding the event gives the same bytes again."""
-    if holds_json(content_type):
+    """Return ``data`` or ``data_base64`` such that decoding the event gives the same bytes and content type again.
+
+    Data without a content type are ``data_base64``: in ``data`` they would be JSON.
+    """
+    if is_json(content_type):
         try:
             text = data.decode("utf-8")
             _load(text, MAX_DEPTH - 1)
@@ -113,6 +141,33 @@ def data_member(content_type: str | None, data: bytes) -> dict[str, Any]:
     return {"data_base64": base64.b64encode(data).decode("ascii")}
 
 
+def members_of(attributes: Mapping[str, str]) -> dict[str, Any]:
+    """Return attributes as the members that they are in JSON."""
+    return {name: text.value if isinstance(text, Typed) else text for name, text in attributes.items()}
+
+
+def typed_names(attributes: Mapping[str, str]) -> str | None:
+    """Return the names of the attributes that are no texts, with a space between them; None when all are texts."""
+    return " ".join([name for name, text in attributes.items() if isinstance(text, Typed)]) or None
+
+
+def with_types(attributes: Mapping[str, str], names: str | None) -> dict[str, str]:
+    """Return attributes with the types that :func:`typed_names` gave; *names* of attributes that are not there are
+    ignored.
+    """
+    typed = set(names.split(" ")) if names else ()
+    return {name: Typed(text) if name in typed else text for name, text in attributes.items()}
+
+
+def number_fault(text: str) -> str:
+    """Return why a number is no CloudEvents Integer; empty when it is one."""
+    if not _WHOLE.fullmatch(text):
+        return "a number that is no integer is no CloudEvents value"
+    if len(text) > _MOST_DIGITS or not -(2**31) <= int(text) < 2**31:
+        return "an integer beyond 32 bits is no CloudEvents value"
+    return ""
+
+
 def _event(members: dict[str, Any], raw: dict[str, msgspec.Raw]) -> Event:
     attributes: dict[str, str] = {}
     faults: list[str] = []
@@ -120,20 +175,24 @@ def _event(members: dict[str, Any], raw: dict[str, msgspec.Raw]) -> Event:
         if name in ("data", "data_base64") or value is None:
             continue
         if isinstance(value, bool):
-            attributes[name] = "true" if value else "false"
+            attributes[name] = Typed("true" if value else "false")
             if name in TEXTS:
                 faults.append(f"{name}: a JSON boolean, where a JSON string is due")
-        elif isinstance(value, str):
-            attributes[name] = str(value)
-            if isinstance(value, _Number) and name in TEXTS:
+        elif isinstance(value, _Number):
+            attributes[name] = Typed(value)
+            if name in TEXTS:
                 faults.append(f"{name}: a JSON number, where a JSON string is due")
-            elif isinstance(value, _Number) and not _WHOLE.fullmatch(value):
-                faults.append(f"{name}: a number that is no integer is no CloudEvents value")
-            elif not _encodable(value):
+            elif fault := number_fault(value):
+                faults.append(f"{name}: {fault}")
+        elif isinstance(value, str):
+            attributes[name] = value
+            if not _encodable(value):
                 faults.append(f"{name}: a lone surrogate is no Unicode text")
         else:
             faults.append(f"{name}: an array or object is no CloudEvents value")
     data = _data(members, raw, attributes.get("datacontenttype"), faults)
+    if members.get("data") is not None and members.get("data_base64") is None:
+        attributes.setdefault("datacontenttype", DEFAULT_CONTENT_TYPE)
     return Event(attributes, data, tuple(faults))
 
 

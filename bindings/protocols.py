@@ -29,7 +29,8 @@ from bindings.sending import Sending
 class Binding:
     """How one protocol's records are taken apart and put together, and where CloudEvents attributes lie.
 
-    ``id_key`` and ``time_key`` name the parts that give a mapped event its ``id`` and ``time``; ``binary`` is
+    ``id_key`` and ``time_key`` name the parts that give a mapped event its ``id`` and ``time``; ``partition_key`` the
+    one that is its ``partitionkey``, and that an event with this attribute is sent with. ``binary`` is
     False where the protocol has no headers to carry attributes. ``sending`` is the sending side, which versions share;
     ``receiving`` how a gateway takes messages from brokers, None where there are none (HTTP) or Spark reads (Kafka).
     A record may call the protocol by ``aliases``, and where it is ``versioned`` with any version behind a slash.
@@ -45,6 +46,7 @@ class Binding:
     receiving: Receiving | None = None
     id_key: str = ""
     time_key: str = ""
+    partition_key: str = ""
     binary: bool = True
     aliases: tuple[str, ...] = ()
     versioned: bool = False
@@ -68,7 +70,16 @@ class Binding:
 BINDINGS: Final[dict[str, Binding]] = {
     binding.protocol: binding
     for binding in (
-        Binding("KAFKA", kafka.parts, kafka.native, kafka.RULE, KafkaSending(), time_key="timestamp", versioned=True),
+        Binding(
+            "KAFKA",
+            kafka.parts,
+            kafka.native,
+            kafka.RULE,
+            KafkaSending(),
+            time_key="timestamp",
+            partition_key=KafkaSending.key,
+            versioned=True,
+        ),
         Binding("HTTP", http.parts, http.native, http.RULE, HttpSending(), versioned=True, form=http.FORM),
         Binding(
             "AMQP/1.0",
@@ -79,6 +90,7 @@ BINDINGS: Final[dict[str, Binding]] = {
             AMQP,
             id_key="properties.message-id",
             time_key="properties.creation-time",
+            partition_key="message-annotations.x-opt-partition-key",  # of Event Hubs and Service Bus
             aliases=("amqp",),
             form=amqp.FORM,
         ),

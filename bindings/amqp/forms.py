@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -58,6 +58,14 @@ def types_of(parts: Parts) -> dict[str, str]:
         return msgspec.json.decode(encoded, type=dict[str, str]) if encoded else {}
     except msgspec.DecodeError:
         return {}
+
+
+def together(parts: Iterable[Part], more: Iterable[Part]) -> tuple[Part, ...]:
+    """Return both, with the AMQP types of both in one part; where both have one, that of *parts* counts."""
+    both = (tuple(parts), tuple(more))
+    types = {**types_of(both[1]), **types_of(both[0])}
+    plain = tuple(part for some in both for part in some if part.key != TYPES)
+    return (*plain, Part(TYPES, msgspec.json.encode(types), JSON_KIND)) if types else plain
 
 
 def typed_of(part: Part, types: Mapping[str, str]) -> Typed:

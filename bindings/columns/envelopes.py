@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from bindings.columns.json_events import CONTENT, VERSION, JsonEvents
 from bindings.columns.parts import PartEntries
-from bindings.columns.texts import beginnings, holding, texts_of, valid
+from bindings.columns.texts import beginnings, forbidden, holding, printable, texts_of, valid
 from bindings.entries import Bool, Int
 from bindings.envelope import (
     ATTRIBUTE_NAME,
@@ -31,6 +31,7 @@ from bindings.envelope import (
     AttributeRule,
     attribute_name,
 )
+from bindings.events import TEXTS
 from bindings.parts import BINARY_KIND, JSON_KIND
 from catalog.values import media_type_of
 
@@ -38,8 +39,8 @@ _NO_NUMBERS: Final = pa.array([text.decode() for text in NO_NUMBERS])
 _INITIALS: Final = np.frombuffer(b"".join(text[:1] for text in NO_NUMBERS), np.uint8)
 _FEW: Final = 64
 """Attributes that are looked at one by one for repeats, which is quicker than sorting all entries."""
-_TYPED: Final = r"^(?:true|false|-?[0-9]+)$"
-"""The JSON texts of values that CloudEvents has types for."""
+_TYPED: Final = r"^(?:true|false|-?[0-9]{1,9})$"
+"""The JSON texts of values that CloudEvents has types for; the codec looks at integers that may be beyond 32 bits."""
 
 
 @dataclass(slots=True)
@@ -48,7 +49,8 @@ class _Roles:
 
     ``attributes`` is the place of the attribute in ``places``, -1 for none; ``prefixed`` marks names below the prefix
     of attributes, well-formed or not, ``malformed`` those of them that make an event invalid. ``encoded`` and ``typed``
-    are as in the rule; ``contents`` are the names of the content type.
+    are as in the rule, ``texts`` marks attributes that are nothing but texts; ``contents`` are the names of the
+    content type.
     """
 
     attributes: Int
@@ -56,6 +58,7 @@ class _Roles:
     malformed: Bool
     encoded: Bool
     typed: Bool
+    texts: Bool
     places: dict[str, int] = field(default_factory=dict)
     contents: list[int] = field(default_factory=list)
 
@@ -142,6 +145,11 @@ class Envelopes:
         return self._roles.prefixed
 
     @property
+    def typed(self) -> Bool:
+        """By the numbers of names, whether values have types of their own."""
+        return self._roles.typed
+
+    @property
     def attribute_names(self) -> list[str]:
         """By the numbers of names, the attribute that each stands for; empty for none."""
         names = [*self._roles.places, ""]
@@ -166,6 +174,8 @@ class Envelopes:
         media = [media_type_of(text) for text in encoded.dictionary.to_pylist()]
         places = encoded.indices.to_numpy()
         self.odd |= np.array([each.startswith(EVENT_MEDIA) and each != STRUCTURED for each in media], bool)[places]
+        # It may be no attribute, if the row is no event; that is for the codec to find out.
+        self.odd |= ~pc.fill_null(printable(encoded.dictionary), True).to_numpy(zero_copy_only=False)[places]
         plain: Bool = np.array([each in ("", "application/json") for each in media], bool)[places]
         structured: Bool = np.array([each == STRUCTURED for each in media], bool)[places]
         return plain, structured
@@ -194,6 +204,7 @@ class Envelopes:
         numbers = entries.numbers[mine]
         held = entries.values.take(pa.array(mine))
         bad = entries.are(BINARY_KIND)[mine] | self._doubtful(texts_of(held), mine, numbers)
+        bad[forbidden(held)] = True
         self.odd[entries.owners[mine[bad]]] = True
         self.odd |= self._repeated(numbers)
         sound = pc.equal(self._texts[VERSION], "1.0")
@@ -231,7 +242,7 @@ class Envelopes:
             bad[near] |= pc.is_in(texts.take(pa.array(near)), _NO_NUMBERS).to_numpy(zero_copy_only=False)
             json = np.flatnonzero(typed & self.entries.are(JSON_KIND)[mine])
             known = pc.match_substring_regex(texts.take(pa.array(json)), _TYPED)
-            bad[json] = ~known.to_numpy(zero_copy_only=False)
+            bad[json] = ~known.to_numpy(zero_copy_only=False) | self._roles.texts[numbers[json]]
         return bad
 
     def _own_content(self) -> None:
@@ -248,8 +259,8 @@ class Envelopes:
 
 def _roles(entries: PartEntries, rules: Sequence[AttributeRule], binary: Sequence[bool]) -> _Roles:
     size = len(entries.pairs)
-    flags = [np.zeros(size, bool) for _ in range(4)]
-    roles = _Roles(np.full(size, -1, np.int64), flags[0], flags[1], flags[2], flags[3])
+    flags = [np.zeros(size, bool) for _ in range(5)]
+    roles = _Roles(np.full(size, -1, np.int64), flags[0], flags[1], flags[2], flags[3], flags[4])
     for number, (group, key) in enumerate(entries.pairs):
         rule = rules[group]
         if key == rule.content_type or (rule.content_type == "headers.content-type" == key.lower()):
@@ -260,7 +271,7 @@ def _roles(entries: PartEntries, rules: Sequence[AttributeRule], binary: Sequenc
         roles.prefixed[number] = True
         if not binary[group]:
             continue
-        roles.encoded[number], roles.typed[number] = rule.encoded, rule.typed
+        roles.encoded[number], roles.typed[number], roles.texts[number] = rule.encoded, rule.typed, name in TEXTS
         if name == DATA or not ATTRIBUTE_NAME.fullmatch(name):
             roles.malformed[number] = rule.strict
         elif name != CONTENT or rule.own_datacontenttype:

@@ -14,6 +14,13 @@ from bindings.entries import Bool, Int
 
 Int32 = npt.NDArray[np.int32]
 _ASCII_END: Final = 0x80
+_SPACE, _DELETE = 0x20, 0x7F
+_FORBIDDEN: Final = (
+    r"[\x00-\x1f\x7f-\x{9f}\x{fdd0}-\x{fdef}"
+    + "".join(rf"\x{{{plane + 0xFFFE:x}}}-\x{{{plane + 0xFFFF:x}}}" for plane in range(0, 0x110000, 0x10000))
+    + "]"
+)
+"""What :data:`bindings.events.FORBIDDEN` says, for RE2."""
 _PADDING: Final = pa.array([b"", b"\0", b"\0\0"])
 
 
@@ -71,6 +78,41 @@ def beyond_ascii(values: pa.BinaryArray | pa.StringArray) -> Int:
     filled = np.flatnonzero(np.diff(bounds))
     tops = np.maximum.reduceat(held, bounds[filled] - bounds[0])
     return filled[tops >= _ASCII_END]
+
+
+def unusual(values: pa.BinaryArray | pa.StringArray) -> Int:
+    """Return the places of values that hold more than printable ASCII; there may be nulls among them."""
+    data, bounds = raw(values)
+    held = data[bounds[0] : bounds[-1]]
+    if not len(held) or (int(held.min()) >= _SPACE and int(held.max()) < _DELETE):
+        return np.zeros(0, np.int64)
+    marked = np.flatnonzero((held < _SPACE) | (held >= _DELETE)) + bounds[0]
+    return np.unique(np.searchsorted(bounds, marked, "right") - 1)
+
+
+def printable(values: pa.StringArray) -> pa.BooleanArray:
+    """Return which texts a CloudEvents String may hold; null for a null."""
+    return pc.invert(pc.match_substring_regex(values, _FORBIDDEN)) if len(unusual(values)) else _true_if_valid(values)
+
+
+def forbidden(values: pa.BinaryArray | pa.StringArray, at: Int | None = None) -> Int:
+    """Return the places of values that no CloudEvents String may be, ascending; a null is none of them.
+
+    They are no UTF-8, or hold control characters or noncharacters. Of all values those *at* some places are asked.
+    """
+    doubtful = unusual(values)
+    if at is not None and len(doubtful):
+        doubtful = np.intersect1d(doubtful, at, assume_unique=True)
+    if not len(doubtful):
+        return doubtful
+    texts = texts_of(values.take(pa.array(doubtful)))
+    sound = pc.fill_null(printable(texts), False).to_numpy(zero_copy_only=False)
+    wrong: Int = doubtful[~sound & valid(values.take(pa.array(doubtful)))]
+    return wrong
+
+
+def _true_if_valid(values: pa.Array) -> pa.BooleanArray:
+    return pc.if_else(pc.is_valid(values), True, pa.scalar(None, pa.bool_()))
 
 
 def _is_text(values: pa.BinaryArray) -> Bool:

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from bindings.codings import NAME
 from bindings.columns.bodies import MENTIONS, may_be_events
-from bindings.columns.texts import base64_of, beyond_ascii, texts_of, valid
-from bindings.entries import Bool, Entries, Int, any_of, distinct
+from bindings.columns.texts import base64_of, forbidden, printable, texts_of, valid
+from bindings.entries import Bool, Entries, any_of, distinct
 from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ class KafkaReader:
         attributes = entries.named(lambda name: name.startswith(ATTRIBUTE))
         # A record that is no event must not pass these on: they would describe the event that it becomes.
         yield entries.rows_of(attributes) & ~events
-        yield entries.rows_of(seen.no_texts(attributes))
+        yield entries.rows_of(forbidden(entries.values, attributes))
+        yield events & distinct(seen.text(CONTENT_TYPE), lambda media: pc.invert(printable(media)))
         yield events & ~distinct(version, lambda texts: pc.equal(texts, "1.0"))
         for name in REQUIRED:
             filled = pc.fill_null(pc.greater(pc.binary_length(seen.text(f"{ATTRIBUTE}{name}")), 0), False)
@@ -156,15 +157,6 @@ class _Seen:
         if self._key is None:
             self._key = texts_of(self.rows.column("key"))
         return self._key
-
-    def no_texts(self, entries: Int) -> Int:
-        """Return those of these entries whose value is no UTF-8."""
-        asked = np.zeros(len(self.entries.codes), bool)
-        asked[entries] = True
-        doubtful = beyond_ascii(self.entries.values)
-        doubtful = doubtful[asked[doubtful]]
-        values = self.entries.values.take(pa.array(doubtful))
-        return doubtful[valid(values) & ~valid(texts_of(values))]
 
     def property(self, key: str) -> pa.StringArray | None:
         """Return a property: ``e.NAME``, ``p.PATH``, ``b.PATH`` or ``d``; None for one that Kafka has not."""

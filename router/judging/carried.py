@@ -11,18 +11,22 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bindings.columns.json_events import CONTENT
 from bindings.columns.texts import valid
 from bindings.entries import Bool, Int
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE, LINEAGE
-from bindings.protocols import CARRIED
+from bindings.parts import JSON_KIND
+from bindings.protocols import BINDINGS, CARRIED
 from catalog.protocols.properties import CONNECTION_HEADERS
-from router.matching.facts import NO_SOURCE, Settled
+from router.matching.facts import NO_SOURCE, Reading, Settled
 from router.matching.matcher import Outcomes
 
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 PARTITION_KEY: Final = "partitionkey"
+_KEYS: Final = frozenset(each.partition_key for each in BINDINGS.values() if not each.sending.key) - {""}
+"""Parts with the partition key of records of the inbox; that of Kafka's records the JVM has."""
 Filling = tuple[Int, pa.Array]
 """Fact rows, and the value of a column in each."""
 
@@ -82,12 +86,60 @@ def attributes_of(outcomes: Outcomes, settled: Settled) -> Filling:
     )
 
 
+def typed_of(outcomes: Outcomes, settled: Settled) -> Filling:
+    """Return the names of attributes of routed events in binary mode that are integers or booleans, as
+    :func:`bindings.events.typed_names` does.
+    """
+    envelopes, entries = settled.envelopes, settled.envelopes.entries
+    leaving = _routed(outcomes, settled) & envelopes.binary
+    chosen = envelopes.attributes[(leaving[entries.owners] & entries.are(JSON_KIND))[envelopes.attributes]]
+    chosen = chosen[envelopes.typed[entries.numbers[chosen]]]
+    names = pa.array(envelopes.attribute_names, pa.string()).take(pa.array(entries.numbers[chosen]))
+    return _side_by_side(entries.owners[chosen] + settled.start, names)
+
+
+def typed_from_json(outcomes: Outcomes, settled: Settled) -> Filling:
+    """Return the same for events in JSON."""
+    json, rows, leaving = settled.envelopes.json, settled.envelopes.json_rows, _leaving_json(outcomes, settled)
+    if json is None:
+        return rows, pa.nulls(0, pa.string())
+    chosen = np.flatnonzero(leaving[json.owners] & json.typed)
+    names = pa.array(json.names, pa.string()).take(pa.array(json.codes[chosen]))
+    return _side_by_side(rows[json.owners[chosen]] + settled.start, names)
+
+
+def _side_by_side(owners: Int, names: pa.StringArray) -> Filling:
+    """Return the rows that these ascending ones are, and the names of each with a space between them."""
+    if not len(owners):
+        return owners, pa.nulls(0, pa.string())
+    begins = np.flatnonzero(np.diff(owners, prepend=-1))
+    offsets = pa.array(np.append(begins, len(owners)).astype(np.int32))
+    return owners[begins], pc.binary_join(pa.ListArray.from_arrays(offsets, names), " ")
+
+
 def keys_of(outcomes: Outcomes, settled: Settled) -> Filling:
-    """Return the partition keys of events, routed or not."""
-    facts, keys = outcomes.facts, settled.envelopes.attribute(PARTITION_KEY)
+    """Return the partition keys of events, routed or not: their own, else those that their records came with.
+
+    Dead letters of other records have the latter too; mapped events have their own among their attributes.
+    """
+    facts, envelopes, entries = outcomes.facts, settled.envelopes, settled.envelopes.entries
+    keys = envelopes.attribute(PARTITION_KEY).view(pa.binary())
+    numbers = [number for number, (_, key) in enumerate(entries.pairs) if key in _KEYS]
+    if numbers:
+        places, _ = entries.leading(entries.called(numbers))
+        mapped = ~envelopes.events & _routed(outcomes, settled)
+        keys = pc.coalesce(keys, entries.bytes_of(np.where(mapped, -1, places)))
     real = facts.sources[settled.start : settled.start + len(keys)] != NO_SOURCE
     rows = np.flatnonzero(real & valid(keys))
-    return rows + settled.start, keys.view(pa.binary()).take(pa.array(rows))
+    return rows + settled.start, keys.take(pa.array(rows))
+
+
+def key_of(reading: Reading) -> bytes | None:
+    """Return what :func:`keys_of` has for a row that the exact codec read."""
+    own = reading.envelope.attributes.get(PARTITION_KEY)
+    if own is not None:
+        return own.encode()
+    return next((part.value for part in reading.parts if part.key in _KEYS and part.value is not None), None)
 
 
 def attributes_from_json(outcomes: Outcomes, settled: Settled) -> Filling:

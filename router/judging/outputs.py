@@ -7,6 +7,7 @@ pass unchanged are not among them: those never leave the JVM. Attributes have th
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.envelope import attribute_name
+from bindings.events import typed_names
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
 from bindings.protocols import BINDINGS
 from router.judging.carried import (
@@ -26,9 +28,12 @@ from router.judging.carried import (
     attributes_of,
     data_from_json,
     filled,
+    key_of,
     keys_of,
     passed_name,
     passed_of,
+    typed_from_json,
+    typed_of,
 )
 from router.judging.relating import RelationColumns
 from router.judging.tally import tally
@@ -81,6 +86,7 @@ class OutputBuilder:
         self, matcher: Matcher, routes: Routes, limits: SizeLimits, relating: RelationColumns | None = None
     ) -> None:
         self._limits = limits
+        self._channels = matcher.channels
         self._relating = relating
         self.destinations = Destinations(matcher, routes, limits)
         self._xids = pa.array([target.xid for target in matcher.targets], pa.string())
@@ -126,8 +132,13 @@ class OutputBuilder:
         arrived = arrivals[facts.sources[order]]
         taken = int(sizes.sum())
         kept = {"spilled": len(spilled), "size": taken, "rows": len(sizes)}
-        counts = tally(placed, outcomes.reasons, decided, order, arrived, own, **kept)
+        counts = tally(placed, outcomes.reasons, decided, order, arrived, own, empty=self._empty(facts), **kept)
         return Decided(outcomes, columns, order, offsets, counts)
+
+    def _empty(self, facts: Facts) -> Counter[str]:
+        """Return how many batches of no events each endpoint had; the empty name is that of none."""
+        named = (self._channels[each].endpoint_of(-1) if each >= 0 else None for each in facts.empty)
+        return Counter(name or "" for name in named)
 
 
 def output_type(routes: Routes, relating: RelationColumns | None = None) -> pa.StructType:
@@ -141,6 +152,7 @@ def output_type(routes: Routes, relating: RelationColumns | None = None) -> pa.S
         ("ambiguous", pa.string()),
         ("context", pa.map_(pa.string(), pa.string())),
         ("attributes", HEADERS),
+        ("typed", pa.string()),
         ("passed", HEADERS),
         ("data", pa.binary()),
         ("came", pa.binary()),
@@ -188,13 +200,14 @@ def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
     came: dict[int, bytes | None] = {}
     places: dict[int, int] = {}
     keys: dict[int, bytes | None] = {}
+    typed: dict[int, str] = {}
     for row, reading in outcomes.facts.readings.items():
         if reading.place >= 0:
             places[row] = reading.place
             data[row] = reading.body
         if outcomes.winners[row] < 0:
-            if (key := reading.envelope.attributes.get(PARTITION_KEY)) is not None:
-                keys[row] = key.encode()
+            if (key := key_of(reading)) is not None:
+                keys[row] = key
             if reading.place >= 0:
                 # A dead letter out of a batch is the one event, and says so.
                 passed[row] = _headers_of_one(reading)
@@ -202,6 +215,10 @@ def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
         passed[row] = _passed(reading, int(outcomes.facts.protocols[row]))
         if row not in mapped:
             attributes[row] = _attributes(reading)
+            if (key := key_of(reading)) is not None:
+                keys[row] = key
+            if (names := typed_names(reading.envelope.attributes)) is not None:
+                typed[row] = names
         if reading.envelope.mode == "structured":
             data[row] = reading.envelope.data
             if reading.place >= 0:
@@ -214,12 +231,13 @@ def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
     listed = _filling({row: _entries(pairs) for row, pairs in passed.items()}, HEADERS)
     return {
         "attributes": _all_attributes(outcomes, attributes),
+        "typed": _typed(outcomes, typed),
         "passed": filled(rows, HEADERS, [listed, *(passed_of(outcomes, each) for each in settled)]),
         "data": filled(rows, pa.binary(), datas),
         "came": sparse(came, rows, pa.binary()),
         "replaced": pa.array(replaced),
         "place": sparse(places, rows, pa.int32()),
-        "key": _keys(outcomes, attributes, keys),
+        "key": _keys(outcomes, keys),
     }
 
 
@@ -271,17 +289,20 @@ def _all_attributes(outcomes: Outcomes, exact: Mapping[int, Pairs]) -> pa.Array:
     return filled(outcomes.facts.columns.rows, HEADERS, fillings)
 
 
-def _keys(outcomes: Outcomes, exact: Mapping[int, Pairs], dead: Mapping[int, bytes | None]) -> pa.Array:
+def _typed(outcomes: Outcomes, exact: Mapping[int, str]) -> pa.StringArray:
+    """Return what :func:`bindings.events.typed_names` has of each event; null where all attributes are texts."""
+    fillings = [_filling(exact, pa.string())]
+    for each in outcomes.facts.settled:
+        fillings += (typed_of(outcomes, each), typed_from_json(outcomes, each))
+    return filled(outcomes.facts.columns.rows, pa.string(), fillings)
+
+
+def _keys(outcomes: Outcomes, keys: Mapping[int, bytes | None]) -> pa.Array:
     """Return the partition key of rows whose attributes are given here; the JVM finds those of its own rows.
 
-    *dead* are those of rows that became no event, which the order of their key asks for
+    *keys* are those of readings, also of rows that became no event, which the order of their key asks for
     (:mod:`router.writing.ordering`).
     """
-    keys = dict(dead)
-    for row, pairs in exact.items():
-        key = next((value for name, value in pairs if name == f"{ATTRIBUTE}{PARTITION_KEY}"), None)
-        if key is not None:
-            keys[row] = key
     fillings = [_filling(keys, pa.binary()), *(keys_of(outcomes, each) for each in outcomes.facts.settled)]
     mapped = outcomes.attributes
     if len(mapped):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 ROUTED: Final = "routed"
 DEAD_LETTER: Final = "dead-letter"
+EMPTY: Final = "empty"
+"""The outcome of a batch of no events: it was judged, and nothing comes of it."""
 ShadowKey = tuple[str, str, str, str, str, str]
 """The epochs of the active and the shadow catalog, endpoint, result or difference, and what became of records by
 both."""
@@ -139,11 +141,12 @@ def tally(
     spilled: int = 0,
     size: int = 0,
     rows: int = 0,
+    empty: Mapping[str, int] | None = None,
 ) -> str | None:
     """Return the tally of the outcomes in *order* of *rows* records, which took *size* bytes, as text.
 
     ``reasons`` are those of dead letters by outcome, ``tied`` the routed ones for which ``match.ambiguous`` decided,
-    ``sizes`` the bytes of each. None when there is nothing to count.
+    ``sizes`` the bytes of each, ``empty`` batches of no events by endpoint. None when there is nothing to count.
     """
     if not rows and not len(order):
         return None
@@ -163,6 +166,8 @@ def tally(
     }
     if tied:
         form["ties"] = sorted(Counter(placed.endpoint_names(tied)).items())
+    if empty:
+        form["empty"] = sorted(empty.items())
     return msgspec.json.encode(form).decode()
 
 
@@ -181,6 +186,8 @@ def collect(texts: Iterable[str], targets: Sequence[Target]) -> Tally:
             total.records[(endpoint, DEAD_LETTER, reason)] += count
         for endpoint, count in form.get("ties", ()):
             total.ties[endpoint] += count
+        for endpoint, count in form.get("empty", ()):
+            total.records[(endpoint, EMPTY, "")] += count
         for endpoint, route, count, size in form.get("routes", ()):
             total.route(endpoint, route, count, size)
         total.shadow.update(_shadowed(form))

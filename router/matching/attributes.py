@@ -8,7 +8,6 @@ types that can be broken; text that is plain ASCII passes by two reductions over
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,7 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bindings.columns.texts import printable
 from bindings.envelope import ATTRIBUTE_NAME
+from bindings.events import FORBIDDEN
 from catalog.model import PropertyType
 from catalog.schemas.addresses import is_absolute
 from catalog.values import is_valid
@@ -34,17 +35,6 @@ RESERVED: Final = frozenset({"data", "data_base64"})
 """Members of the JSON format, and so no names of attributes."""
 _SHOWN: Final = 60
 _ANY_TEXT: Final = frozenset({"any", "string"})
-_PLANES: Final = range(0, 0x110000, 0x10000)
-_FORBIDDEN: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef"
-    + "".join(chr(plane + last) for plane in _PLANES for last in (0xFFFE, 0xFFFF))
-    + "]"
-)
-_FORBIDDEN_RE2: Final = (
-    r"[\x00-\x1f\x7f-\x{9f}\x{fdd0}-\x{fdef}"
-    + "".join(rf"\x{{{plane + 0xFFFE:x}}}-\x{{{plane + 0xFFFF:x}}}" for plane in _PLANES)
-    + "]"
-)
 _SURE_REFERENCE: Final = (
     r"^(?:[A-Za-z][A-Za-z0-9+.\-]*:(?://)?[A-Za-z0-9\-._~/]*|/?[A-Za-z0-9\-._~]+(?:/[A-Za-z0-9\-._~]*)*)$"
 )
@@ -78,7 +68,7 @@ def value_fault(name: str, types: Types, text: str) -> str:
     """Return what is wrong with an attribute's value; empty when nothing is."""
     if not text and name in NOT_EMPTY:
         return "must not be empty"
-    if _FORBIDDEN.search(text):
+    if FORBIDDEN.search(text):
         return f"{_quoted(text)} holds a control character or a noncharacter"
     for each in types:
         if not _of_type(each, text):
@@ -94,13 +84,6 @@ def always_valid(name: str, types: Types, text_with: Sequence[str]) -> bool:
     """
     uris = all(each in ("uri", "urireference", "uritemplate", ABSOLUTE) for each in types)
     return uris and not any(value_fault(name, types, text) for text in text_with)
-
-
-def printable(values: pa.StringArray) -> pa.BooleanArray:
-    """Tell which values a CloudEvents String may hold; null for a null."""
-    if _is_ascii(values):
-        return pc.if_else(pc.is_valid(values), True, pa.scalar(None, pa.bool_()))
-    return pc.invert(pc.match_substring_regex(values, _FORBIDDEN_RE2))
 
 
 def usable(values: pa.StringArray) -> pa.StringArray:
@@ -124,16 +107,6 @@ def _settled(values: pa.StringArray, sure: pa.BooleanArray, kind: str) -> pa.Boo
     doubtful = pc.dictionary_encode(values.filter(pc.invert(sure)))
     verdicts = pa.array([_of_type(kind, text) for text in doubtful.dictionary.to_pylist()], pa.bool_())
     return pc.replace_with_mask(sure, pc.fill_null(pc.invert(sure), False), verdicts.take(doubtful.indices.drop_null()))
-
-
-def _is_ascii(values: pa.StringArray) -> bool:
-    """Tell whether all that these values hold is printable ASCII."""
-    _, offsets, data = values.buffers()
-    if not len(values) or data is None or offsets is None:
-        return True
-    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
-    held = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
-    return not len(held) or (int(held.min()) >= 0x20 and int(held.max()) < 0x7F)
 
 
 def _of_type(kind: str, text: str) -> bool:

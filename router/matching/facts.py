@@ -34,8 +34,6 @@ OVERSIZED: Final = "oversized"
 """The part by which a gateway marks a message past its limit, and the reason of the dead letter."""
 UNDECODABLE: Final = "undecodable"
 """The same for bytes that are no message of the protocol; they are the body, and the part's text says why."""
-JSON: Final = "application/json"
-"""What data are in a structured event that does not say."""
 EVENT_MEDIA: Final = b"application/cloudevents+json"
 MAX_COPIED_BYTES: Final = 64 * 1024 * 1024
 """Bytes that the parts of a batch's message may take with each of its events: every event has all of them.
@@ -102,7 +100,7 @@ class Payload:
 
 def _payload(body: bytes | None, content_type: str | None, coding: str | None, *, inner: bool) -> Payload:
     """Return the data of a record, which are an *inner* part of an event in JSON or its body."""
-    return Payload(body, content_type or JSON, whole=False) if inner else Payload(body, content_type, coding or "")
+    return Payload(body, content_type, whole=False) if inner else Payload(body, content_type, coding or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +116,10 @@ class Facts:
     """One batch. Fact row *i* belongs to input row ``sources[i]``; ``readings`` are of raw rows only.
 
     ``faults`` give reason and detail of rows that are no valid record whatever the catalog says. ``batches`` are
-    the input rows that were CloudEvents batches. ``bodies`` and their content ``codings`` are those of rows without a
-    reading, where the plan needs them; ``inner`` marks those that are only the data of an event in JSON, and is None
-    when none is. ``settled`` are the parts of such rows, except for Kafka's, which the JVM has.
+    the input rows that were CloudEvents batches, ``empty`` the channels of those without an event. ``bodies`` and their
+    content ``codings`` are those of rows without a reading, where the plan needs them; ``inner`` marks those that are
+    only the data of an event in JSON, and is None when none is. ``settled`` are the parts of such rows, except for
+    Kafka's, which the JVM has.
     """
 
     columns: Columns
@@ -132,6 +131,7 @@ class Facts:
     faults: dict[int, tuple[str, str]] = field(default_factory=dict)
     readings: dict[int, Reading] = field(default_factory=dict)
     batches: frozenset[int] = frozenset()
+    empty: tuple[int, ...] = ()
     bodies: pa.BinaryArray | None = None
     codings: pa.StringArray | None = None
     inner: Bool | None = None
@@ -202,6 +202,7 @@ class RawFacts:
         self._lines: list[tuple[int, int, int, int]] = []
         self._defaults: list[tuple[str, str | None, str | None, str | None]] = []
         self._batches: set[int] = set()
+        self._empty: list[int] = []
         self._faults: dict[int, tuple[str, str]] = {}
         self._readings: dict[int, Reading] = {}
 
@@ -219,6 +220,8 @@ class RawFacts:
             self._add(raw, Reading(raw.parts, raw.body, failed))
             return
         self._batches.add(raw.source)
+        if not events:
+            self._empty.append(raw.channel)
         parts = single(raw.parts, raw.binding.rule.content_type)
         for place, event in enumerate(events):
             self._add(raw, Reading(parts, event, raw.binding.envelope(parts, event, raw.sniff), place))
@@ -241,6 +244,7 @@ class RawFacts:
             self._faults,
             self._readings,
             frozenset(self._batches),
+            tuple(self._empty),
         )
 
     def _add(self, raw: RawRow, reading: Reading) -> None:
@@ -301,7 +305,7 @@ class RawFacts:
         identity = next((text for text in identities if text and not value_fault("id", (), text)), raw.identity)
         times = (_text(parts, binding.time_key), raw.time)
         time = next((text for text in times if text and is_timestamp(text)), None)
-        key = _text(parts, binding.sending.key)
+        key = _text(parts, binding.partition_key)
         return identity, time, reading.envelope.content_type, key
 
 

@@ -216,7 +216,8 @@ class _InboxRows:
             own = pc.coalesce(usable(ids), own)
         for given in self._texts_of("time_key"):
             times = pc.if_else(pc.fill_null(of_types(given, ("timestamp",)), False), given, times)
-        return Defaults(own, times, self._envelopes.types, nothing)
+        keys = pc.coalesce(nothing, *self._texts_of("partition_key"))
+        return Defaults(own, times, self._envelopes.types, keys)
 
     def _texts_of(self, name: str) -> Iterable[pa.StringArray]:
         """Yield the columns of the parts that bindings name, each null in rows of other bindings."""

@@ -36,6 +36,7 @@ def join(one: Facts, other: Facts, keys: Sequence[str]) -> Facts:
         {**one.faults, **{row + shift: fault for row, fault in other.faults.items()}},
         {**one.readings, **{row + shift: reading for row, reading in other.readings.items()}},
         one.batches | other.batches,
+        (*one.empty, *other.empty),
         _joined(one.bodies, other.bodies, shift, other.columns.rows, pa.binary()),
         _joined(one.codings, other.codings, shift, other.columns.rows, pa.string()),
         _inner(one, other),

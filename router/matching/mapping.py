@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bindings.columns.texts import printable
 from catalog.definitions.constraints import template_of
 from catalog.definitions.targets import Target
 from catalog.model import Definition, Property
@@ -27,7 +28,6 @@ from router.matching.attributes import (
     always_valid,
     name_fault,
     of_types,
-    printable,
     types_of,
     usable,
     value_fault,

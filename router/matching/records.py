@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from bindings.envelope import Envelope
+from bindings.events import members_of
 from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.kafka.facts import SOURCE_SCHEMA, KafkaReader
 from bindings.parts import Part, first
@@ -178,11 +179,11 @@ class RecordMatcher:
             **_related(self.matcher.targets[winner].definition.relation),
         }
 
-    def _attributes(self, outcomes: Outcomes, row: int, entry: NumberedRecord) -> dict[str, str]:
+    def _attributes(self, outcomes: Outcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
         if not outcomes.facts.events[row]:
             entries = outcomes.attributes[int(np.searchsorted(outcomes.mapped, row))].as_py()
             return {each["key"]: each["value"].decode("utf-8") for each in entries}
-        return dict(envelope_of_row(outcomes.facts, row, entry).attributes)
+        return members_of(envelope_of_row(outcomes.facts, row, entry).attributes)
 
 
 def envelope_of_row(facts: Facts, row: int, entry: NumberedRecord) -> Envelope:

@@ -11,7 +11,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from router.judging.tally import DEAD_LETTER, ROUTED
+from router.judging.tally import DEAD_LETTER, EMPTY, ROUTED
 
 WINDOW_SECONDS: Final = 60.0
 EVERY_SECONDS: Final = 5.0
@@ -81,13 +81,14 @@ class Reading:
                 grouped.setdefault(key[1 + label], []).append(key)
         return {name: self._sum(keys) for name, keys in grouped.items()}
 
-    def outcomes(self) -> dict[str, tuple[Figure, Figure]]:
-        """Return for each endpoint what was routed of it, and what became dead letters."""
+    def outcomes(self) -> dict[str, tuple[Figure, Figure, Figure]]:
+        """Return for each endpoint what was routed of it, what became dead letters, and its batches of no events."""
         keys: dict[str, dict[str, list[Key]]] = {}
         for key in self._samples:
             if key[0] == RECORDS:
-                keys.setdefault(key[1], {ROUTED: [], DEAD_LETTER: []})[key[2]].append(key)
-        return {name: (self._sum(each[ROUTED]), self._sum(each[DEAD_LETTER])) for name, each in keys.items()}
+                keys.setdefault(key[1], {}).setdefault(key[2], []).append(key)
+        outcomes = (ROUTED, DEAD_LETTER, EMPTY)
+        return {name: tuple(self._sum(each.get(outcome, [])) for outcome in outcomes) for name, each in keys.items()}  # type: ignore[misc]
 
     def held(self) -> list[tuple[str, str]]:
         """Return the queries that hold a batch, each with the sink in the way."""

@@ -19,6 +19,8 @@ from router.settings.takers import event_sinks, letter_sinks
 SHOWN: Final = 40
 """Endpoints, and definitions, that are shown by themselves."""
 _NOTHING: Final = Figure(0, None)
+_OUTCOMES: Final = ("routed", "dead_letters", "empty")
+"""What :meth:`~router.overview.figures.Reading.outcomes` tells apart, as the page calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def picture(plan: Plan, ways: Ways, reading: Reading, occurred: Occurred) -> dic
     """Return endpoints, definitions, sinks and what leads from one to another, with figures, as JSON."""
     outcomes, definitions = reading.outcomes(), reading.by(DEFINITIONS, 0)
     sources = {source.endpoint: source for source in plan.sources}
-    routed = {xid: outcomes.get(xid, (_NOTHING, _NOTHING)) for xid in (*sources, *outcomes)}
+    routed = {xid: outcomes.get(xid, (_NOTHING,) * 3) for xid in (*sources, *outcomes)}
     shown = _busiest((xid, _added(both)) for xid, both in routed.items())
     messages = _busiest((xid, definitions.get(xid, _NOTHING)) for xid in dict.fromkeys((*ways.sinks, *definitions)))
     lacking = set(ways.sinks) - set(messages)
@@ -77,8 +79,7 @@ def picture(plan: Plan, ways: Ways, reading: Reading, occurred: Occurred) -> dic
     return {
         "window_seconds": round(reading.window, 1),
         "totals": {
-            "routed": _shown(_added(each for each, _ in routed.values())),
-            "dead_letters": _shown(_added(each for _, each in routed.values())),
+            name: _shown(_added(each[place] for each in routed.values())) for place, name in enumerate(_OUTCOMES)
         },
         "endpoints": [
             {
@@ -87,8 +88,7 @@ def picture(plan: Plan, ways: Ways, reading: Reading, occurred: Occurred) -> dic
                 "query": sources[xid].query if xid in sources else None,
                 "topic": sources[xid].topic or None if xid in sources else None,
                 "pushed": xid in sources and sources[xid].pushed,
-                "routed": _shown(routed[xid][0]),
-                "dead_letters": _shown(routed[xid][1]),
+                **{name: _shown(figure) for name, figure in zip(_OUTCOMES, routed[xid], strict=True)},
                 "lag": _whole(reading.value(LAG, xid)),
                 "oldest_seconds": reading.value(OLDEST, xid),
                 "received": _whole(reading.value(RECEIVED, xid)),

@@ -15,11 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.texts import base64_of
+from bindings.columns.texts import base64_of, valid
 from bindings.entries import Bool, Int
-from bindings.events import data_member
+from bindings.events import DEFAULT_CONTENT_TYPE, data_member
 from catalog.record import MAX_DEPTH
-from catalog.schemas.bodies import holds_json
+from catalog.schemas.bodies import is_json
 from router.rendering.members import Pieces
 from router.rendering.texts import (
     NONE_OF_THEM,
@@ -51,14 +51,14 @@ def data_members(data: pa.BinaryArray, types: pa.StringArray, barred: Bool | Non
     which are base64 where they are JSON.
     """
     kinds = types.dictionary_encode()
-    are_json = np.array([*map(holds_json, kinds.dictionary.to_pylist()), holds_json(None)])
+    are_json = np.array([*map(is_json, kinds.dictionary.to_pylist()), False])
     json = are_json[pc.fill_null(kinds.indices, -1).to_numpy(zero_copy_only=False)]
     there = data.is_valid().to_numpy(zero_copy_only=False)
     whole = np.flatnonzero(json & there if barred is None else json & there & ~barred)
     whole = whole[embeddable(rows_of(data, whole))]
     if len(whole) == len(data):
         return [',"data":', data.view(pa.string())]
-    text = np.flatnonzero(~json & there)
+    text = np.flatnonzero(~json & there & valid(types))
     texts, broken = as_text(rows_of(data, text))
     text, texts = np.delete(text, broken), texts.drop_null()
     there[whole] = there[text] = False
@@ -83,7 +83,7 @@ def embeddable(bodies: pa.BinaryArray) -> Bool:
     settled[sound[_doubtful(rows_of(asked, sound))]] = False
     taken[rows[settled]] = True
     for row in rows[~settled].tolist():
-        taken[row] = "data" in data_member(None, bodies[row].as_py())
+        taken[row] = "data" in data_member(DEFAULT_CONTENT_TYPE, bodies[row].as_py())
     return taken
 
 

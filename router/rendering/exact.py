@@ -20,6 +20,8 @@ Source = Literal["kafka", "inbox", "letters"]
 COLUMNS: Final = ("id", "source", "specversion", "type", "subject", "datacontenttype", "dataschema")
 TIME_TEXT: Final = "time_text"
 """``time`` as the event wrote it, which cannot be restored from an instant."""
+TYPED: Final = "typed"
+"""The names of the attributes that are no texts (:func:`bindings.events.typed_names`), which columns do not tell."""
 TEXT_MAP: Final = pa.map_(pa.string(), pa.string())
 EVENT: Final = pa.struct(
     [

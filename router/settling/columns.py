@@ -38,6 +38,12 @@ _SCHEMA: Final = (
     "context array<struct<name:string,header:string,place:int,decodes:boolean>>"
 )
 _ESCAPED: Final = r'[\x00-\x1f"\\]'
+_FORBIDDEN: Final = (
+    r"[\x00-\x1F\x7F-\x9F\uFDD0-\uFDEF"
+    + "".join(rf"\x{{{plane + 0xFFFE:X}}}\x{{{plane + 0xFFFF:X}}}" for plane in range(0, 0x110000, 0x10000))
+    + "]"
+)
+"""What :data:`bindings.events.FORBIDDEN` says, for Java."""
 _OF_ROWS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -113,8 +119,10 @@ def _harmless(entry: Column) -> Column:
     is_text = entry["value"].isNull() | text.isNotNull()
     special = [f"{ATTRIBUTE}{each}" for each in (DATA, "partitionkey", "datacontenttype")]
     attribute = name.rlike(f"^{ATTRIBUTE}(?:{ATTRIBUTE_NAME.pattern})\\z") & ~name.isin(special) & is_text
+    # No text that may make the event invalid: such have these characters.
+    attribute = attribute & ~F.coalesce(text, F.lit("")).rlike(_FORBIDDEN)
     # Not by lower(): it follows languages, which takes longer than all the rest.
-    media = is_text & ~F.coalesce(text, F.lit("")).rlike("(?i)cloudevents")
+    media = is_text & ~F.coalesce(text, F.lit("")).rlike(f"(?i)cloudevents|{_FORBIDDEN}")
     return (
         F.when(name.startswith(ATTRIBUTE), attribute)
         .when(name == CONTENT_TYPE, media)

@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from bindings.events import encode_event
+from bindings.events import encode_event, members_of, with_types
 from router.matching.correlation import RELATED
-from router.rendering.exact import TEXT_MAP, TIME_TEXT
+from router.rendering.exact import TEXT_MAP, TIME_TEXT, TYPED
 from router.rendering.instants import INSTANT
 
 
@@ -30,7 +30,7 @@ WIDE: Final = pa.schema(
 )
 """One routed event. ``extensions`` are the attributes without a column; ``native`` the record's JSON without body.
 
-For JSON lines the column ``TIME_TEXT`` stands beside them.
+For JSON lines the columns ``TIME_TEXT`` and ``TYPED`` stand beside them.
 """
 
 DEAD_LETTER: Final = pa.schema(
@@ -65,6 +65,7 @@ def wide_to_json_line(row: Mapping[str, Any]) -> bytes:
     if time is not None:
         attributes["time"] = time
     attributes.update(pairs_of(row.get("extensions")))
+    attributes = with_types(attributes, row.get(TYPED))
     lineage = {name: row.get(name) for name in ("message", "endpoint")}
     return msgspec.json.encode(
         {
@@ -117,7 +118,7 @@ def _event_text(attributes: Mapping[str, str], data: bytes | None) -> bytes:
         if not any(mark in text for mark in _LINE_BREAKS):
             return text
         encoded = base64.b64encode(data).decode("ascii")
-        return msgspec.json.encode({**attributes, "data_base64": encoded})
+        return msgspec.json.encode({**members_of(attributes), "data_base64": encoded})
     return encode_event(attributes, data)
 
 

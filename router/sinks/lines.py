@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.texts import base64_of
+from bindings.columns.texts import base64_of, valid
 from bindings.entries import Bool, Entries
 from router.matching.correlation import RELATED
 from router.rendering.embedding import data_members, sound_json
-from router.rendering.exact import TEXT_MAP, TIME_TEXT
+from router.rendering.exact import TEXT_MAP, TIME_TEXT, TYPED
 from router.rendering.instants import INSTANT, instant_texts
 from router.rendering.members import Pieces, entry_texts, string_member, string_member_if_any
 from router.rendering.texts import data_of, escaped, or_empty, or_null, owners_of, replaced, together
@@ -36,7 +36,8 @@ _OURS: Final = frozenset((*ATTRIBUTES, "specversion", "time", "data", "data_base
 def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
     """Return the lines of rows of ``WIDE``, each as :func:`~router.sinks.forms.wide_to_json_line` has it.
 
-    The columns ``TIME_TEXT``, ``AMBIGUOUS`` and ``RELATED`` may stand beside; instants are of the years 1 to 9999.
+    The columns ``TIME_TEXT``, ``TYPED``, ``AMBIGUOUS`` and ``RELATED`` may stand beside; instants are of the years 1 to
+    9999.
     """
     extensions, context = _entries(rows, "extensions"), _entries(rows, "context")
     data = _column(rows, "data", pa.binary())
@@ -61,7 +62,7 @@ def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
         *chain(*(string_member_if_any(name, _text(rows, name)) for name in (AMBIGUOUS, *RELATED))),
         "}\n",
     )
-    odd = _unusual(extensions, _OURS) | _unusual(context, frozenset())
+    odd = _unusual(extensions, _OURS) | _unusual(context, frozenset()) | valid(_text(rows, TYPED))
     return _with_exact(lines, rows, odd, wide_to_json_line)
 
 

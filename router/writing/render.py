@@ -61,10 +61,11 @@ def structured_column(kind: Kind) -> Column:
     """Return the event in structured mode for routed rows; here the body does travel to Python."""
     from pyspark.sql import functions as F
 
-    def rendered(raw: pa.Array, attributes: pa.Array, place: pa.Array, body: pa.Array) -> pa.Array:
-        return structured_events(kind, raw, attributes, place, body)
+    def rendered(raw: pa.Array, attributes: pa.Array, place: pa.Array, body: pa.Array, typed: pa.Array) -> pa.Array:
+        return structured_events(kind, raw, attributes, place, body, typed)
 
-    return _arrow(rendered, pa.binary())(F.col("raw"), F.col("m.attributes"), F.col("m.place"), F.col("body"))
+    columns = ("raw", "m.attributes", "m.place", "body", "m.typed")
+    return _arrow(rendered, pa.binary())(*map(F.col, columns))
 
 
 def _arrow(function: Callable[..., pa.Array], kind: pa.DataType) -> Callable[..., Column]:

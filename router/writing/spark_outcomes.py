@@ -16,7 +16,7 @@ from router.judging.stages import ARRIVED, HEADERS_TYPE, came_from, header
 from router.judging.tally import Tally
 from router.matching.correlation import RELATED
 from router.matching.facts import EVENT_MEDIA
-from router.rendering.exact import TIME_TEXT
+from router.rendering.exact import TIME_TEXT, TYPED
 from router.settings import KafkaSink, letter_sinks
 from router.sinks.contract import Staged
 from router.sinks.forms import AMBIGUOUS, DEAD_LETTER, WIDE
@@ -160,7 +160,7 @@ class SparkOutcomes:
             "protocol": F.col("protocol"),
             "context": F.col("m.context"),
             "received": F.col("received"),
-            **{name: F.col(f"m.{name}") for name in (AMBIGUOUS, *RELATED)},
+            **{name: F.col(f"m.{name}") for name in (TYPED, AMBIGUOUS, *RELATED)},
         }
         rows = self._rows.withColumn("e", event_column(self._batch.kind))
         return _table(rows, columns, schema, epoch=self._plan.epoch)

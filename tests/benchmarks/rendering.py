@@ -108,7 +108,7 @@ def inbox_rows(protocol: str) -> pa.StructArray:
 def rendering(name: str, kind: Source, raw: pa.StructArray) -> Iterator[Case]:
     """Yield what is rendered of a source's rows."""
     given, place = pa.nulls(ROWS, HEADERS), pa.nulls(ROWS, pa.int32())
-    data = pa.array(map(body, range(ROWS)), pa.binary(), size=ROWS)
+    data, typed = pa.array(map(body, range(ROWS)), pa.binary(), size=ROWS), pa.nulls(ROWS, pa.string())
 
     def events() -> pa.Array:
         rows = zip(raw.to_pylist(), given.to_pylist(), place.to_pylist(), strict=True)
@@ -125,7 +125,7 @@ def rendering(name: str, kind: Source, raw: pa.StructArray) -> Iterator[Case]:
 
     yield f"{name}: event columns, native JSON among them", events, lambda: event_columns(kind, raw, given, place)
     yield f"{name}: native JSON", natives, lambda: native_texts(kind, raw, place)
-    yield f"{name}: structured events", structured, lambda: structured_events(kind, raw, given, place, data)
+    yield f"{name}: structured events", structured, lambda: structured_events(kind, raw, given, place, data, typed)
 
 
 def lines() -> Iterator[Case]:

@@ -134,7 +134,7 @@ def test_each_rule_has_both_kinds_of_record_for_each_protocol_it_applies_to(rule
 
 def test_the_topics_that_decide_outcomes_are_all_there() -> None:
     topics = {rule.id.partition("-")[0].partition(".")[0] for rule in RULES}
-    assert topics == {"1", "2", "3", "4", "5", "6", "7", "8", "10"}
+    assert topics == {"1", "2", "3", "4", "5", "6", "7", "8", "10", "11"}
     assert {sample.protocol for sample in SUITE.samples} == set(PROTOCOLS)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bindings.events import members_of, with_types
 from bindings.inbox.stream import SPARK_SCHEMA
 from bindings.kafka.codec import parts_of_row
 from bindings.protocols import BINDINGS
@@ -223,7 +224,7 @@ def by_run(outcomes: DataFrame, kind: Kind) -> list[dict[str, Any]]:
     number: Column = F.col("raw.offset") if kind == "kafka" else F.col("raw.position").cast("long")
     event = F.when(F.col("m.route") >= 0, event_column(kind)).alias("event")
     sent = event_headers().alias("sent") if kind == "kafka" else F.lit(None).alias("sent")
-    fields = ("message", "reason", "detail", "nearest", "context", "place")
+    fields = ("message", "reason", "detail", "nearest", "context", "place", "typed")
     chosen = outcomes.select(number.alias("row"), *(f"m.{name}" for name in fields), "body", event, sent)
     return [
         form_of(row) for row in sorted(chosen.toArrow().to_pylist(), key=lambda row: (row["row"], row["place"] or 0))
@@ -245,7 +246,8 @@ def form_of(row: dict[str, Any]) -> dict[str, Any]:
     if row["sent"] is not None:
         parts = parts_of_row({"topic": "out", "headers": row["sent"]})
         assert dict(BINDINGS["KAFKA"].envelope(parts, None, lambda: False).attributes) == attributes, row
-    told |= {"outcome": "routed", "message": row["message"], "context": dict(row["context"]), "cloudevent": attributes}
+    event = members_of(with_types(attributes, row["typed"]))
+    told |= {"outcome": "routed", "message": row["message"], "context": dict(row["context"]), "cloudevent": event}
     return told
 
 

@@ -37,6 +37,7 @@ VALUES = (
     *(b"", b"\xff", b"/plant/a//b", b"/plant/p%2F1/lines/l2", b"/plant/p/lines/l/x", b'/plant/p"q/lines/l\n'),
     *(b"/plant//lines/l", "/plant/\u00e4\U0001f600/lines/\u2028".encode(), b"plant.event3", b"1.0", b"timed"),
     *(b"2026-01-02T03:04:05Z", b"2026-02-30T03:04:05Z", b"7", b"07", b"99999999999", b"\x7f/\\"),
+    *("\x85".encode(), "/plant/p/lines/\uffff".encode(), "\U0001fffe".encode(), b"a\tb"),
 )
 OWN = ("xrouter-rest-topic", "xrouter-rest-partition", "xrouter-rest-offset", "xrouter-rest-timestamp")
 """Names that only the rest topic should have."""

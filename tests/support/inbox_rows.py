@@ -35,6 +35,7 @@ RECEIVED: Final = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 PREFIXES: Final = (
     *("headers.ce-", "headers.", "user_properties.", "application-properties.cloudEvents:", "properties.", "query."),
     *("application-properties.cloudEvents_", "application-properties.", "Headers.", ""),
+    "message-annotations.",
 )
 NAMES: Final = (
     *("specversion", "id", "source", "type", "subject", "time", "ext", "partitionkey", "datacontenttype", "data"),
@@ -51,10 +52,12 @@ NAMES: Final = (
         "host",
     ),
     *("h1", "message-id", "creation-time", "user-id", "stream", "sequence", "topic_name", "path", "key", "types"),
+    "x-opt-partition-key",
     *("oversized", "undecodable", "subject\n", "äöü"),
 )
 VALUES: Final = (
     *(None, b"", b"1.0", b"1", b"0.3", b"/s", b"t", b"a/b", b"a", b"7", b"\xff", "ä\u20ac".encode(), b"a\x00", b" "),
+    *("\x85".encode(), "\uffff".encode(), b"\x7f", b"2147483647", b"2147483648"),
     *(
         b"a%20b",
         b"%ff",
@@ -93,6 +96,7 @@ JSON_EVENTS: Final = tuple(
             b'"data":{"a":1},"datacontenttype":null,"ext":-7,"flag" : true',
             b'"partitionkey":"k-a","subject":"a","data":7',
         ),
+        *(b'"data_base64":"Ag==","n":-214748364', b'"data_base64":"","datacontenttype":"text/plain","dry":true'),
         *(
             b'"dataschema":"urn:x","datacontenttype":"a/b","time":"2026-07-01T12:34:56.789Z"',
             b'"ext":"b","data":[1,{}]',
@@ -103,6 +107,7 @@ JSON_EVENTS: Final = tuple(
 BODIES: Final = (
     *JSON_EVENTS,
     *(EVENT[:-1] + members + b"}" for members in (b',"id":"2"', b',"ext":1.5', b',"Bad":1', b',"data_base64":"YQ=="')),
+    *(EVENT[:-1] + members.encode() + b"}" for members in (',"ext":2147483648', ',"ext":"\x85"', ',"time":5')),
     *(None, b"", b"text", b'{"a": 1}', b'{"a": "\\u0041"}', EVENT, b" \n" + EVENT, b"[" + EVENT + b"," + EVENT + b"]"),
     *(EVENT.replace(b"specversion", b"sp\\u0065cversion"), b'{"specversion": 1}', b"{", b"\xff\xfe", b"[]", b"null"),
 )

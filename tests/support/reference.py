@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bindings.envelope import Envelope
-from bindings.events import NotAnEvent, decode_batch
+from bindings.events import NotAnEvent, decode_batch, members_of
 from bindings.parts import Part
 from bindings.protocols import Binding, binding_of
 from catalog.errors import RecordError
@@ -171,7 +171,8 @@ class Reference:
             if attributes is None:
                 return dead("unmappable")
         xid = winner.definition.xid
-        told = {"outcome": "routed", "message": xid, "context": winner.context, "cloudevent": dict(attributes or {})}
+        event = members_of(attributes or {})
+        told = {"outcome": "routed", "message": xid, "context": winner.context, "cloudevent": event}
         among = ", ".join(each.definition.xid for each in tied)
         return told | ({"ambiguous": f"{self._ambiguous} of {among}"} if tied else {})
 
@@ -189,8 +190,6 @@ class Reference:
 
     def _fits(self, match: Match, envelope: Envelope, body: Body) -> bool:
         content = envelope.attributes.get("datacontenttype") if envelope.is_event else envelope.content_type
-        if content is None and envelope.mode == "structured":
-            content = "application/json"
         return fits(self._payloads, match.definition.xid, body, content)
 
     def _source(self, record: Record, endpoint: Endpoint | None) -> str:

@@ -109,7 +109,7 @@ def left_over(
         created = texts.get("properties.creation-time")
         time = created if created and is_timestamp(created) else time
     inferred = FORMATS.get((definition.dataschemaformat or "").partition("/")[0].lower())
-    key = texts.get("key") if binding.protocol == "KAFKA" else None
+    key = texts.get({"KAFKA": "key", "AMQP/1.0": "message-annotations.x-opt-partition-key"}.get(binding.protocol, ""))
     key = key if key and may_leave("partitionkey", "string", key) else None
     time = time if time and is_timestamp(time) else None
     content = envelope.content_type

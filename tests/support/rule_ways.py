@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from bindings.events import members_of, with_types
 from bindings.inbox.stream import SPARK_SCHEMA
 from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.protocols import binding_of
@@ -197,7 +198,7 @@ def _ran(frame: DataFrame, kind: Kind, judge: Judge, keys: Mapping[tuple[Any, ..
     outcomes = unified(judged(frame, kind, context.broadcast(judge), tallies), kind, "q")
     places = ("topic", "partition", "offset") if kind == "kafka" else ("position",)
     event = F.when(F.col("m.route") >= 0, event_column(kind)).alias("event")
-    fields = ("message", "reason", "detail", "nearest", "ambiguous", "context", "place")
+    fields = ("message", "reason", "detail", "nearest", "ambiguous", "context", "place", "typed")
     chosen = outcomes.select(
         F.struct(*(F.col(f"raw.{name}") for name in places)).alias("key"),
         *(F.col(f"m.{name}") for name in fields),
@@ -223,6 +224,7 @@ def _form(row: Mapping[str, Any]) -> dict[str, Any]:
     event = row["event"]
     attributes = {name: event[name] for name in COLUMNS} | {"time": event[TIME_TEXT]} | dict(event["extensions"])
     attributes = {name: text for name, text in attributes.items() if text is not None}
+    attributes = members_of(with_types(attributes, row["typed"]))
     context = dict(row["context"])
     told = {"outcome": "routed", "message": row["message"], "context": context, "cloudevent": attributes, "body": body}
     lineage = {each["key"]: each["value"].decode() for each in row["lineage"] if each["value"] is not None}

@@ -17,9 +17,10 @@ from typing import Final, Literal, TypeVar, cast, get_args
 
 import msgspec
 
+from bindings.amqp.forms import together
 from bindings.codings import coding_of
-from bindings.envelope import BATCH, REQUIRED, STRUCTURED, attribute_part
-from bindings.events import encode_event
+from bindings.envelope import BATCH, REQUIRED, STRUCTURED, attribute_parts
+from bindings.events import TEXTS, Typed, encode_event, number_fault
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, binding_of
 from catalog.definitions.constraints import template_of
@@ -118,7 +119,7 @@ class Producer:
             if self.mode == "structured":
                 data, content = encode_event(attributes, data), STRUCTURED
             else:
-                parts += [attribute_part(self._binding.rule, *pair) for pair in attributes.items()]
+                parts = [*together(parts, attribute_parts(self._binding.rule, attributes))]
         parts = self._completed(parts, content, context)
         coding = coding_of(parts)
         if coding and data is not None and self.mode != "structured":
@@ -145,6 +146,8 @@ class Producer:
                 attributes[name] = self._text(prop, context, now)
             elif name in REQUIRED or (prop is not None and prop.required):
                 attributes[name] = self._default(name, prop, now)
+            if prop is not None and name in attributes and name not in TEXTS and _is_typed(prop, attributes[name]):
+                attributes[name] = Typed(attributes[name])
         attributes.setdefault("time", now)
         attributes.setdefault("datacontenttype", content_type)
         if self.definition.schemauri and "dataschema" not in declared:
@@ -251,6 +254,13 @@ def batch_of(records: list[Record]) -> Record:
 def record_line(record: Record) -> bytes:
     """Write a record as one line of JSON."""
     return to_line(record.to_json())
+
+
+def _is_typed(prop: Property, text: str) -> bool:
+    """Return whether the text of an attribute is an integer or a boolean by its declaration."""
+    if prop.type == "boolean":
+        return text in ("true", "false")
+    return prop.type == "integer" and not number_fault(text)
 
 
 def _template(prop: Property) -> Template | None:

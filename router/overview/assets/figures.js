@@ -26,7 +26,7 @@ function showSources(told) {
   keyed($('sources'), flow ? flow.endpoints : [], (each) => each.endpoint, () => row(SOURCE_COLUMNS, true), (node, each) => {
     const cells = node.children, query = told.queries[each.query];
     setText(cells[0], `${each.endpoint}${each.protocol ? ` (${each.protocol})` : ''}`);
-    setText(cells[1], rate(each.routed.rate === null ? null : each.routed.rate + each.dead_letters.rate));
+    setText(cells[1], rate(each.routed.rate === null ? null : each.routed.rate + each.dead_letters.rate + each.empty.rate));
     setText(cells[2], number(each.routed.records));
     setText(cells[3], number(each.dead_letters.records));
     cells[3].className = each.dead_letters.records ? 'n bad' : 'n';

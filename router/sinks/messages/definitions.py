@@ -21,14 +21,13 @@ from bindings.protocols import BINDINGS, Binding
 from bindings.sending import Outbound
 from catalog.definitions.constraints import Constraint, attribute_constraint, template_of
 from catalog.definitions.targets import target_of
-from catalog.errors import RecordError, TemplateError
+from catalog.errors import TemplateError
 from catalog.model import Catalog, Definition, Endpoint, Property
-from catalog.record import bytes_of
 from catalog.templates import TEMPLATE_TYPES, Template
 from catalog.values import is_any_timestamp, text_of
 from router.settings.addresses import AddressError, checked
 from router.sinks.messages.conforming import Conformance, ShapedMessage
-from router.sinks.messages.events import Event, Mode, NotTaken, outbound
+from router.sinks.messages.events import Event, Mode, NotTaken, outbound, source_key
 from router.sinks.messages.passing import HeaderPassing
 
 _OF_EVENT: Final[Mapping[str, str]] = {"message-id": "id", "creation-time": "time", "message_id": "id"}
@@ -256,17 +255,6 @@ def asks_structured(definition: Definition, endpoint: Endpoint, binding: Binding
     modes = [each.get("mode") for each in (definition.envelopeoptions, endpoint.envelopeoptions)]
     modes.append(endpoint.options.get("content-mode"))
     return next((mode.lower() for mode in modes if isinstance(mode, str)), "") == "structured"
-
-
-def source_key(event: Event) -> bytes | None:
-    """Return the key that a record came with, where its protocol has keys."""
-    binding = BINDINGS.get(event.protocol)
-    if binding is None or not binding.sending.key:
-        return None
-    try:
-        return bytes_of(msgspec.json.decode(event.native), binding.sending.key)
-    except (msgspec.DecodeError, RecordError):
-        return None  # the native record is shown, not relied on: an odd one has no key
 
 
 def _template(prop: Property, dots: bool = False) -> Template | None:

@@ -7,7 +7,7 @@ own codec of that protocol reads back.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import quote
@@ -15,22 +15,23 @@ from urllib.parse import quote
 import msgspec
 import pyarrow as pa
 
-from bindings.amqp.forms import TYPES, types_of
-from bindings.envelope import EVENT_MEDIA, STRUCTURED, UNESCAPED, attribute_part
-from bindings.events import encode_event
-from bindings.parts import JSON_KIND, Part
-from bindings.protocols import Binding
+from bindings.amqp.forms import TYPES, together
+from bindings.envelope import EVENT_MEDIA, STRUCTURED, UNESCAPED, attribute_parts
+from bindings.events import encode_event, with_types
+from bindings.parts import Part, first
+from bindings.protocols import BINDINGS, Binding
 from bindings.sending import Outbound
+from catalog.errors import RecordError
 from catalog.values import media_type_of
 from router.matching.correlation import RELATED
-from router.rendering.exact import TIME_TEXT
+from router.rendering.exact import TIME_TEXT, TYPED
 from router.sinks.forms import AMBIGUOUS, WIDE, instant_text, pairs_of
 from router.sinks.messages.passing import LINEAGE as LINEAGE
 from router.sinks.messages.passing import HeaderPassing
 
 Mode = Literal["binary", "structured", "native"]
-MESSAGE: Final = pa.schema([*WIDE, (TIME_TEXT, pa.string()), (AMBIGUOUS, pa.string())])
-"""The columns that message sinks get: an instant cannot give back ``time`` as the event wrote it."""
+MESSAGE: Final = pa.schema([*WIDE, *((name, pa.string()) for name in (TIME_TEXT, TYPED, AMBIGUOUS))])
+"""The columns that message sinks get: an instant cannot give back ``time`` as it was written, nor a text its type."""
 _NAMES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
 
 
@@ -64,7 +65,7 @@ def event_of(row: Mapping[str, Any]) -> Event:
         attributes["time"] = time
     attributes.update(pairs_of(row.get("extensions")))
     return Event(
-        attributes,
+        with_types(attributes, row.get(TYPED)),
         row.get("data"),
         row.get("message") or "",
         row.get("endpoint") or "",
@@ -82,7 +83,7 @@ def outbound(
     binding: Binding,
     mode: Mode,
     address: str,
-    given: Iterable[Part] = (),
+    given: Sequence[Part] = (),
     *,
     lineage: bool = True,
     passing: HeaderPassing | None = None,
@@ -99,7 +100,7 @@ def outbound(
         mode = "structured"
     own: list[Part] = []
     if mode == "binary":
-        own = [attribute_part(binding.rule, *pair) for pair in event.attributes.items()]
+        own = attribute_parts(binding.rule, event.attributes)
     elif mode == "structured":
         body = encode_event(event.attributes, event.data)
         own = [Part(binding.rule.content_type, STRUCTURED.encode())]
@@ -109,21 +110,37 @@ def outbound(
         own = []
     elif lineage:
         own += lineage_parts(event, binding)
-    keys = {part.key for part in own}
-    parts = (*(part for part in given if part.key not in keys), *own)
+    own += _annotations(event, binding) if all(part.key != binding.partition_key for part in given) else []
+    keys = {part.key for part in own} - {TYPES}
+    parts = together([part for part in given if part.key not in keys], own)
     if passing is not None:
         keys = {part.key for part in parts}
         came = passing.parts(event.protocol, event.native, binary=mode == "binary", structured=mode == "structured")
-        parts = with_types(parts, [part for part in came if part.key not in keys or part.key == TYPES])
+        parts = together(parts, [part for part in came if part.key not in keys or part.key == TYPES])
     identity = "|".join((event.endpoint, event.position, event.attributes["source"], event.attributes["id"]))
     return Outbound(address, parts, body, event.position.rpartition("-")[0], identity)
 
 
-def with_types(parts: tuple[Part, ...], more: list[Part]) -> tuple[Part, ...]:
-    """Return both, with the AMQP types of both in one part."""
-    together = {**types_of(more), **types_of(parts)}
-    plain = tuple(part for part in (*parts, *more) if part.key != TYPES)
-    return (*plain, Part(TYPES, msgspec.json.encode(together), JSON_KIND)) if together else plain
+def source_key(event: Event) -> bytes | None:
+    """Return the partition key that a record came with, where its protocol has one."""
+    binding = BINDINGS.get(event.protocol)
+    # Most records are told apart by this, without being read.
+    if binding is None or not binding.partition_key or binding.partition_key.rpartition(".")[2] not in event.native:
+        return None
+    try:
+        part = first(binding.parts(msgspec.json.decode(event.native)), binding.partition_key)
+    except (msgspec.DecodeError, RecordError):
+        return None  # the native record is shown, not relied on: an odd one has no key
+    return None if part is None else part.value
+
+
+def _annotations(event: Event, binding: Binding) -> list[Part]:
+    """Return the part with the event's partition key, where that is none of the record's own (Kafka's composers)."""
+    if not binding.partition_key or binding.sending.key:
+        return []
+    own = event.attributes.get("partitionkey")
+    part = Part(binding.partition_key, own.encode() if own else source_key(event))
+    return [part] if part.text else []
 
 
 def lineage_parts(event: Event, binding: Binding) -> list[Part]:

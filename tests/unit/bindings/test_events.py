@@ -96,8 +96,7 @@ def test_many_brackets_side_by_side_are_no_depth() -> None:
 
 def test_a_batch_is_cut_into_raw_events() -> None:
     assert decode_batch(b' [ {"a": 1.0} , 3,"x" ,null] ') == [b'{"a": 1.0}', b"3", b'"x"', b"null"]
-    with pytest.raises(NotAnEvent, match="the batch has no events"):
-        decode_batch(b" [ ] ")
+    assert decode_batch(b" [ ] ") == []
 
 
 @pytest.mark.parametrize("body", [b"{}", b"", None, b"[1,]", b"[1] 2", b'[{"a":1,"a":2}]', b"[NaN]"])

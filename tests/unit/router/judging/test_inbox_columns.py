@@ -17,6 +17,7 @@ from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property
 from router.judging.judging import outcome_lists
 from router.judging.plan import Judge
+from router.judging.tally import EMPTY, collect
 from router.matching.conformance import Validation
 from router.matching.inbox_facts import facts_of_inbox
 from router.matching.ties import Ambiguous
@@ -310,3 +311,26 @@ def test_the_facts_of_columns_are_those_of_the_codec() -> None:
         exact.payload(number) for number in range(batch.num_rows)
     ]
     assert columns.events.tolist() == exact.events.tolist()
+
+
+def test_a_batch_of_no_events_is_counted_and_leaves_nothing() -> None:
+    batch = batch_of(
+        [
+            row([("headers.content-type", b"application/cloudevents-batch+json", None)], body=b" [ ] "),
+            row([("headers.content-type", STRUCTURED, None)], body=EVENT),
+            row([("headers.content-type", b"application/cloudevents-batch+json", None)], body=b"[]", endpoint="/none"),
+        ]
+    )
+    outcomes, counts = outcome_lists("inbox", JUDGES[0], batch)
+    assert [len(each) for each in outcomes.to_pylist()] == [0, 1, 0]
+    tally = collect([counts or ""], JUDGES[0].matcher.targets)
+    assert tally.rows == 3
+    assert tally.records == {(ENDPOINT, EMPTY, ""): 1, (ENDPOINT, "routed", ""): 1, ("", EMPTY, ""): 1}
+
+
+def test_the_key_of_an_amqp_record_is_that_of_its_event() -> None:
+    key: Entry = ("message-annotations.x-opt-partition-key", b"k", None)
+    own: Entry = (f"{AMQP}partitionkey", b"own", None)
+    given = [event(AMQP, key), event(AMQP, key, own), event(AMQP, key, (f"{AMQP}id", b"2", None)), [key]]
+    outcomes = same(JUDGES[0], batch_of([row(entries, "AMQP/1.0") for entries in given]))
+    assert [each["key"] for (each,) in outcomes] == [b"k", b"own", b"k", b"k"]

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from catalog.model import Finding
-from router.judging.tally import Tally
+from router.judging.tally import EMPTY, Tally
 from router.overview.overview import Overview
 from router.overview.page import SCRIPTS
 from router.settings import load_settings
@@ -36,7 +36,9 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def test_status_json_tells_what_flows_from_where_to_where(served: Served) -> None:
-    served.metrics.batch_done("inbox", tally(7, 2), 0.1, 0)
+    counts = tally(7, 2)
+    counts.records[TILL, EMPTY, ""] = 1
+    served.metrics.batch_done("inbox", counts, 0.1, 0)
     served.metrics.sink_write("events", "error")
     served.metrics.held("inbox", "events")
     told = served.told()
@@ -52,7 +54,8 @@ def test_status_json_tells_what_flows_from_where_to_where(served: Served) -> Non
     assert sinks["events"]["holds"] == ["inbox"]
     (letters,) = [link for link in flow["links"] if link["kind"] == "letters"]
     assert letters["records"] == 2
-    assert {name: each["records"] for name, each in flow["totals"].items()} == {"routed": 7, "dead_letters": 2}
+    totals = {name: each["records"] for name, each in flow["totals"].items()}
+    assert totals == {"routed": 7, "dead_letters": 2, "empty": 1} and endpoint["empty"]["records"] == 1
     assert told["ready"] is False and told["reasons"] == ["no query has been started"]
     assert told["access"] == {"records": "all", "replay": False}
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bindings.columns.texts import base64_of
-from bindings.events import encode_event
+from bindings.events import encode_event, with_types
 from bindings.kafka.facts import SOURCE_SCHEMA
 from router.rendering.attributes import attributes_of_rows
 from router.rendering.events import event_columns
@@ -201,17 +201,35 @@ def test_columns_are_what_each_row_is(batch: tuple[Source, pa.StructArray, pa.Li
     assert native_texts(kind, raw, place).to_pylist() == natives
 
 
-@given(batches(), st.lists(BODIES, min_size=6, max_size=6))
+@given(
+    batches(),
+    st.lists(BODIES, min_size=6, max_size=6),
+    st.lists(st.sampled_from([None, None, "n", "n flag", "absent"]), min_size=6, max_size=6),
+)
 def test_structured_events_are_what_each_row_is(
-    batch: tuple[Source, pa.StructArray, pa.ListArray, pa.Int32Array], bodies: list[bytes | None]
+    batch: tuple[Source, pa.StructArray, pa.ListArray, pa.Int32Array],
+    bodies: list[bytes | None],
+    typed: list[str | None],
 ) -> None:
     kind, raw, attributes, place = batch
-    body = pa.array(bodies[: len(raw)], pa.binary())
+    body, names = pa.array(bodies[: len(raw)], pa.binary()), pa.array(typed[: len(raw)], pa.string())
     expected = [
-        encode_event(attributes_of(*parts_of_raw(row, kind, at), named), data)
-        for row, named, at, data in rows_of(raw, attributes, place, body)
+        encode_event(with_types(attributes_of(*parts_of_raw(row, kind, at), named), types), data)
+        for row, named, at, data, types in rows_of(raw, attributes, place, body, names)
     ]
-    assert structured_events(*batch, body).to_pylist() == expected
+    assert structured_events(*batch, body, names).to_pylist() == expected
+
+
+def test_attributes_with_types_are_no_texts_in_structured_events() -> None:
+    raw = pa.array([{"headers": []}] * 2, pa.struct([("headers", HEADERS)]))
+    named = [("ce_specversion", b"1.0"), ("ce_n", b"7"), ("ce_dry", b"true"), ("ce_m", b"7")]
+    given = pa.array([[{"key": key, "value": value} for key, value in named]] * 2, HEADERS)
+    typed = pa.array([None, "n dry"], pa.string())
+    events = structured_events("kafka", raw, given, pa.nulls(2, pa.int32()), pa.nulls(2, pa.binary()), typed)
+    assert events.to_pylist() == [
+        b'{"specversion":"1.0","n":"7","dry":"true","m":"7"}',
+        b'{"specversion":"1.0","n":7,"dry":true,"m":"7"}',
+    ]
 
 
 @given(batches())

@@ -69,7 +69,8 @@ def test_time_as_the_event_wrote_it() -> None:
     ("content_type", "data", "text"),
     [
         ("application/json", b'{"a": 1.00, "b":"\\u00e9"}', b'"data":{"a": 1.00, "b":"\\u00e9"}'),
-        (None, b"1e400", b'"data":1e400'),
+        ("text/json", b"1e400", b'"data":1e400'),
+        (None, b'{"a":1}', b'"data_base64":"eyJhIjoxfQ=="'),
         ("application/vnd.x+json; a=b", b"[1 ]", b'"data":[1 ]'),
         ("application/json", b'{"a":\n1}', b'"data_base64":"'),
         ("application/json", b"no json", b'"data_base64":"'),
@@ -111,3 +112,10 @@ def test_instants() -> None:
     assert instant_text(None) is None
     assert instant_text(datetime(2026, 1, 2, 10, 0, 0, 1, tzinfo=UTC)) == "2026-01-02T10:00:00.000001Z"
     assert instant_text(datetime(2026, 1, 2, 10, tzinfo=UTC)) == "2026-01-02T10:00:00Z"
+
+
+def test_integers_and_booleans_are_no_texts() -> None:
+    row = {**EVENT, "extensions": [("n", "-7"), ("dry", "true"), ("m", "7")], "typed": "n dry"}
+    event = json.loads(wide_to_json_line(row))["cloudevent"]
+    assert (event["n"], event["dry"], event["m"]) == (-7, True, "7")
+    assert json.loads(wide_to_json_line({**row, "datacontenttype": "a/json", "data": b"1\n"}))["cloudevent"]["n"] == -7

@@ -175,7 +175,7 @@ TOGETHER: Final = [
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_body_is_embedded_as_by_itself(reverse: bool, data: list[bytes | None]) -> None:
     data = data[::-1] if reverse else data
-    expected = [value is not None and "data" in data_member(None, value) for value in data]
+    expected = [value is not None and "data" in data_member("application/json", value) for value in data]
     assert embeddable(pa.array(data, pa.binary())).tolist() == expected
 
 
