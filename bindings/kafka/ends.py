@@ -11,7 +11,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPar
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from bindings.kafka.client import TIMEOUT_SECONDS, KafkaClient, KafkaUnreachable
+from bindings.kafka.client import COMMITTED, TIMEOUT_SECONDS, KafkaClient, KafkaUnreachable
 
 _REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
 """Errors that no further try mends: the brokers do not accept a login or a certificate."""
@@ -39,6 +39,8 @@ class KafkaEnds:
 
     def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
         """Return where the partitions of those topics that exist end: the offset of the next record to be read.
+
+        What an open transaction holds back is behind the end, unless the client reads what is not committed.
 
         Raises:
             KafkaUnreachable: as :meth:`partitions`, or a partition's end is not known, since it has no leader now.
@@ -106,7 +108,7 @@ class KafkaEnds:
     def _offsets(
         self, admin: AdminClient, partitions: Mapping[str, Iterable[int]], which: OffsetSpec
     ) -> dict[str, dict[int, int]]:
-        committed = self._client.options.get("isolation.level") == "read_committed"
+        committed = self._client.isolation == COMMITTED
         wanted = {TopicPartition(topic, number): which for topic in partitions for number in partitions[topic]}
         offsets: dict[str, dict[int, int]] = {topic: {} for topic in partitions}
         if not wanted:
