@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -20,7 +17,6 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 LIMIT: Final = 240.0
-BATCH: Final = "xrouter_batches_total"
 
 
 def of(first: int, count: int) -> list[Any]:
@@ -96,7 +92,7 @@ def test_what_is_aborted_or_open_is_not_routed(
     router.start()
     arrives(50)
     rests(router)
-    assert router.total("xrouter_source_empty_offsets_total") >= 0
+    assert router.total("xrouter_empty_offsets_total") > 60, "aborted records, and the markers of transactions"
     assert router.stop() == 0, router.log[-3000:]
     assert numbers(router.folder / "wide") == Counter(wanted)
     assert ends(kafka.bootstrap, topic)[0] > 70
