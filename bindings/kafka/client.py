@@ -20,6 +20,9 @@ _ENDING: Final = {"fetch.max.wait.ms": "20"}
 """At the end of a partition the broker keeps a fetch for that long, and answers nothing else on its connection. Spark
 asks for the partition's ends behind it, so that Kafka's 500 ms would be added to each batch that reads to the end.
 """
+ISOLATION: Final = "isolation.level"
+COMMITTED: Final = "read_committed"
+"""What readers see unless the settings differ: no record of a transaction that is aborted, or not yet committed."""
 _WRITING: Final = {"compression.type": "lz4"}
 """Headers of lineage repeat from record to record, so batches of them shrink to a third: brokers have less to do."""
 
@@ -46,6 +49,11 @@ class KafkaClient:
     key: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
+    @property
+    def isolation(self) -> str:
+        """Which records readers see: :data:`COMMITTED`, or ``read_uncommitted`` where the options say so."""
+        return self.options.get(ISOLATION, COMMITTED)
+
     def jvm(self) -> dict[str, str]:
         """Return the options that Spark's Kafka source and sink connect with; each name begins with ``kafka.``.
 
@@ -68,14 +76,15 @@ class KafkaClient:
         return _prefixed(options | dict(self.options))
 
     def reading(self, *, waits: bool = False) -> dict[str, str]:
-        """Return the options of Spark's Kafka source: ours for quick reading, unless the settings differ.
+        """Return the options of Spark's Kafka source: ours for quick and committed reading, unless the settings differ.
 
         *waits* is for real-time mode, which waits for records at the broker; batches end where the records do.
 
         Raises:
             OSError: as :meth:`jvm`.
         """
-        return _prefixed(_READING if waits else _READING | _ENDING) | self.jvm()
+        ours = {**_READING, ISOLATION: self.isolation} | ({} if waits else _ENDING)
+        return _prefixed(ours) | self.jvm()
 
     def writing(self) -> dict[str, str]:
         """Return the options of Spark's Kafka sink for batches, which compresses them unless told otherwise.

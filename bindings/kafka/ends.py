@@ -7,14 +7,17 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from bindings.kafka.client import TIMEOUT_SECONDS, KafkaClient, KafkaUnreachable
+from bindings.kafka.client import COMMITTED, TIMEOUT_SECONDS, KafkaClient, KafkaUnreachable
 
 _REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
 """Errors that no further try mends: the brokers do not accept a login or a certificate."""
+_NO_TOPIC: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION})
+_NO_ID: Final = "A" * 22
+"""How the client writes an id that brokers do not tell."""
 
 
 class KafkaEnds:
@@ -37,15 +40,41 @@ class KafkaEnds:
         with self._connected() as admin:
             return self._partitions(admin, topics)
 
-    def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the ids of those topics that exist, empty where the brokers tell none (before Kafka 2.8).
+
+        A topic that was deleted and made again has another.
+
+        Raises:
+            KafkaUnreachable: as :meth:`partitions`.
+        """
+        found: dict[str, str] = {}
+        if not (names := sorted(set(topics))):
+            return found
+        with self._connected() as admin:
+            asked = admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_SECONDS)
+            for name, answer in asked.items():
+                try:
+                    id = str(answer.result().topic_id)
+                except KafkaException as error:
+                    if error.args[0].code() not in _NO_TOPIC:
+                        raise
+                else:
+                    found[name] = "" if id == _NO_ID else id
+        return found
+
+    def ends(self, topics: Iterable[str], *, committed: bool = True) -> dict[str, dict[int, int]]:
         """Return where the partitions of those topics that exist end: the offset of the next record to be read.
+
+        What an open transaction holds back is behind the end, unless the client reads what is not *committed*, or the
+        last record of all is asked for.
 
         Raises:
             KafkaUnreachable: as :meth:`partitions`, or a partition's end is not known, since it has no leader now.
         """
         latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         with self._connected() as admin:
-            return self._offsets(admin, self._partitions(admin, topics), latest)
+            return self._offsets(admin, self._partitions(admin, topics), latest, committed=committed)
 
     def firsts(self, partitions: Mapping[str, Iterable[int]]) -> dict[str, dict[int, int]]:
         """Return the offset of the first record that partitions have, or will have.
@@ -104,9 +133,14 @@ class KafkaEnds:
                     raise
 
     def _offsets(
-        self, admin: AdminClient, partitions: Mapping[str, Iterable[int]], which: OffsetSpec
+        self,
+        admin: AdminClient,
+        partitions: Mapping[str, Iterable[int]],
+        which: OffsetSpec,
+        *,
+        committed: bool = True,
     ) -> dict[str, dict[int, int]]:
-        committed = self._client.options.get("isolation.level") == "read_committed"
+        committed = committed and self._client.isolation == COMMITTED
         wanted = {TopicPartition(topic, number): which for topic in partitions for number in partitions[topic]}
         offsets: dict[str, dict[int, int]] = {topic: {} for topic in partitions}
         if not wanted:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from bindings.kafka.client import KafkaClient
+from bindings.kafka.client import ISOLATION, KafkaClient
 from bindings.kafka.facts import SOURCE_SCHEMA
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def reading(client: KafkaClient, *, elsewhere: bool = False, lossy: bool = True)
     *lossy* begins with the oldest record there is where the first of a range is gone.
     """
     return {
-        "isolation.level": client.options.get("isolation.level", "read_uncommitted"),
+        ISOLATION: client.isolation,
         **client.librdkafka(elsewhere=elsewhere),
         # The client joins no group, and requires the name of one all the same.
         "group.id": "xrouter-ranges",

@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from bindings.kafka.client import KafkaClient
+from bindings.kafka.client import ISOLATION, KafkaClient
 
 RECORDS: Final = 100
 """Records read at each place."""
@@ -39,6 +39,7 @@ def mean_record_bytes(client: KafkaClient, topics: Iterable[str], starts: Starts
         consumer = Consumer(
             {
                 **client.librdkafka(),
+                ISOLATION: client.isolation,
                 "group.id": "xrouter-sizes",
                 "enable.auto.commit": False,
                 "fetch.message.max.bytes": _FETCH_BYTES,

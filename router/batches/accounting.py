@@ -16,7 +16,7 @@ from bindings.kafka.client import KafkaUnreachable
 from router.judging.tally import Tally
 from router.logs import get_logger
 from router.reading.generations import Generation
-from router.reading.losses import Losses
+from router.reading.losses import Losses, places_of
 from router.reading.planned import Spans, bounds, records_in
 from router.reading.positions import cluster_of
 from router.state.accounts import Accounts
@@ -36,7 +36,7 @@ class Accounting:
 
     Spark ends a query with ``on_data_loss: stop`` when records are gone that it was to read, so that offsets without a
     record then held none: markers of transactions, or what compaction removed. Where it goes on instead, *losses* asks
-    the brokers how many of them are lost at most; as long as they do not say, all are missed.
+    the brokers which of them are lost at most, and says so; as long as they do not say, all are missed.
     """
 
     def __init__(
@@ -97,7 +97,10 @@ class Accounting:
         try:
             while self._doubtful:
                 asked, missed = self._doubtful[0]
-                empty += max(0, missed - self._losses(asked))
+                lost = self._losses(asked)
+                empty += max(0, missed - records_in(lost))
+                if lost:
+                    _log.error("records were lost at the broker", query=self._query, places=places_of(lost))
                 self._doubtful.pop(0)
         except KafkaUnreachable as error:
             # Memory is bounded, and some batches show an operator as much as all of them.

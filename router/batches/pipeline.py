@@ -37,8 +37,8 @@ from router.machine.memory import divided
 from router.machine.sizing import BatchSizing
 from router.reading.extents import extents, first_of
 from router.reading.generations import Generation
-from router.reading.losses import Losses
-from router.reading.planned import Spans, turned_back
+from router.reading.losses import ReadTopics
+from router.reading.planned import Spans, offsets_of, turned_back
 from router.reading.succession import reads
 from router.relating.pairing import Pairing
 from router.state.accounts import Accounts
@@ -82,14 +82,14 @@ class Pipeline:
         restored: Callable[[DataFrame], DataFrame] | None = None,
         pairing: Pairing | None = None,
         accounts: Accounts | None = None,
-        losses: Losses | None = None,
+        topics: ReadTopics | None = None,
     ) -> None:
         """*final* is the last batch that this query is to write, when it is not to read on.
 
         *bounding* keeps batches within their bytes; unset, it knows nothing of this query yet. Where the query reads
         on what another began to, *came_by* names that, and *restored* gives the rows as they came to it. *pairing*
         takes the records that are related to others. *accounts* are those of the process, which outlive this query.
-        *losses* tells what brokers lost of a batch, where Spark goes on without it.
+        *topics* are what the query reads, as their brokers know them.
         """
         self.name = name
         self.kind = kind
@@ -111,7 +111,10 @@ class Pipeline:
         self._holding = Holding(name, self._notes, plans, metrics, status, self._draining)
         self._ordering = Ordering(state, name, self._notes, self._holding.breathe)
         self._watch = Watch(name, metrics, status, lambda: reads(plans.active.sources, name))
-        self._accounting = Accounting(name, generation, state, accounts or Accounts(state), losses)
+        self._accounting = Accounting(
+            name, generation, state, accounts or Accounts(state), None if topics is None else topics.losses
+        )
+        self._topics = topics
         metrics.expect_query(name)
         metrics.resume(name, self._accounting.account)
         self._shadowed = False
@@ -141,6 +144,7 @@ class Pipeline:
         Raises:
             Draining: the query is to end, and nothing of this batch has been written.
             TopicsRenewed: likewise, and it is to begin again at the first records of some topics.
+            StateError: topics were made again, and the settings do not go on without the records of the old ones.
             BatchPinError: the batch is pinned to a plan that cannot be restored.
         """
         self._idle.clear()
@@ -177,21 +181,25 @@ class Pipeline:
             self._idle.set()
 
     def _check_renewed(self, number: int) -> None:
-        """End the query when the batch would go back in a topic: Spark would then pass over what is before its end.
+        """End the query when a topic is another than was read, or shorter: Spark would pass over its first records.
 
-        With ``on_data_loss: stop`` Spark itself has ended the query by now.
+        With ``on_data_loss: stop`` Spark itself has ended the query by now, where a topic is shorter.
         """
-        renewed = turned_back(self.generation, number)
-        if not renewed:
-            return
+        anew: Spans = {}
+        if self._topics is not None:
+            anew = self._topics.made_anew(offsets_of(self.generation, number))
+        cut = {topic: spans for topic, spans in turned_back(self.generation, number).items() if topic not in anew}
         places = [
             f"{topic}-{partition} was read up to offset {first} and now ends at {end}"
-            for topic, spans in sorted(renewed.items())
+            for topic, spans in sorted(cut.items())
             for partition, (first, end) in sorted(spans.items())
         ]
-        self.renewed = renewed
-        _log.error("topics were deleted and made again, and are read from their first record", places=places)
-        raise TopicsRenewed
+        if places:
+            _log.error("topics are shorter than what was read of them", places=places)
+        self.renewed = {**anew, **cut}
+        if self.renewed:
+            _log.warning("topics are read from their first record", topics=sorted(self.renewed))
+            raise TopicsRenewed
 
     def _write_all(self, rows: DataFrame, number: int) -> Tally:
         """Write what is left of a batch, part by part; mostly it is one part.

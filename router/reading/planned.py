@@ -23,7 +23,7 @@ _KEPT: Final = 64
 
 def planned(generation: Generation, batch: int) -> Spans | None:
     """Return the offsets of a batch; None where they are not all known, or it is not one of topics."""
-    offsets = _spans(generation, batch)
+    offsets = offsets_of(generation, batch)
     firsts = [first for spans in offsets.values() for first, _ in spans.values()]
     return offsets if firsts and all(first >= 0 for first in firsts) else None
 
@@ -32,7 +32,7 @@ def ranges_of(generation: Generation, batch: int) -> tuple[KafkaRange, ...]:
     """Return what a batch of topics reads, for our own client; a partition that was added since begins at its first."""
     return tuple(
         KafkaRange(topic, number, first if first >= 0 else None, end)
-        for topic, partitions in sorted(_spans(generation, batch).items())
+        for topic, partitions in sorted(offsets_of(generation, batch).items())
         for number, (first, end) in sorted(partitions.items())
         if first < end
     )
@@ -43,7 +43,7 @@ def bounds(generation: Generation, batch: int) -> tuple[Mapping[str, Any], Mappi
     return _ends(generation, batch - 1) if batch else generation.first(), _ends(generation, batch)
 
 
-def _spans(generation: Generation, batch: int) -> Spans:
+def offsets_of(generation: Generation, batch: int) -> Spans:
     """Return the offsets of a batch, -2 for where a partition that was added begins; empty for one of the inbox."""
     starts, ends = bounds(generation, batch)
     spans: Spans = {}
@@ -57,9 +57,9 @@ def _spans(generation: Generation, batch: int) -> Spans:
 
 
 def turned_back(generation: Generation, batch: int) -> Spans:
-    """Return the partitions that a batch ends before where it begins: their topic was deleted and made again."""
+    """Return the partitions that a batch ends before where it begins: their topic was made again, or cut."""
     reversed_spans: Spans = {}
-    for topic, partitions in _spans(generation, batch).items():
+    for topic, partitions in offsets_of(generation, batch).items():
         for number, (first, end) in partitions.items():
             if end < first:
                 reversed_spans.setdefault(topic, {})[number] = (first, end)

@@ -68,7 +68,7 @@ def inbox_rows(
         client = inbox_client(topic)
         beginning = _beginning(client, generation, (topic.topic,)) if generation.starting else "earliest"
         records = records_of_batch(client, (topic.topic,), generation, sizing)
-        return inbox_columns(_topics(spark, settings, client, topic.topic, beginning, records))
+        return inbox_columns(_topics(spark, settings, client, (topic.topic,), beginning, records))
     reader = spark.readStream.format(INBOX_FORMAT).option("path", str(state.inbox))
     sizing.exact = True
     return reader.option("max_records", sizing.begin(None)).option("max_bytes", sizing.bound).load()
@@ -79,20 +79,47 @@ def _generation_rows(
 ) -> DataFrame:
     beginning = _beginning(client, generation, generation.topics)
     records = None if sizing is None else records_of_batch(client, generation.topics, generation, sizing)
-    return _topics(spark, settings, client, ",".join(generation.topics), beginning, records)
+    return _topics(spark, settings, client, generation.topics, beginning, records)
 
 
 def _topics(
-    spark: SparkSession, settings: Settings, client: KafkaClient, topics: str, beginning: str, records: int | None
+    spark: SparkSession,
+    settings: Settings,
+    client: KafkaClient,
+    topics: Sequence[str],
+    beginning: str,
+    records: int | None,
 ) -> DataFrame:
     reader = spark.readStream.format("kafka").options(**client.reading(waits=records is None))
-    reader = reader.option("subscribe", topics).option("includeHeaders", "true")
+    reader = reader.options(**_subscribed(client, topics)).option("includeHeaders", "true")
     if records is not None:
         reader = reader.option("maxOffsetsPerTrigger", records)
     reader = reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower())
     if settings.spark.min_partitions is not None:
         reader = reader.option("minPartitions", settings.spark.min_partitions)
     return reader.option("startingOffsets", beginning).load()
+
+
+def _subscribed(client: KafkaClient, topics: Sequence[str]) -> dict[str, str]:
+    """Return the option that names topics.
+
+    Beside a topic by name that does not exist, Spark reads none of the others. A pattern takes those that exist at each
+    batch, but has the brokers list all topics of the cluster for it.
+
+    Raises:
+        BrokerUnreachable: the brokers do not say which topics exist.
+    """
+    try:
+        there = KafkaEnds(client).partitions(topics)
+    except KafkaUnreachable as error:
+        raise BrokerUnreachable(str(error)) from error
+    lacking = sorted(set(topics) - set(there))
+    for topic in lacking:
+        _log.warning("topic does not exist yet", topic=topic)
+    if not lacking:
+        return {"subscribe": ",".join(topics)}
+    # Names of topics have letters, digits, dashes, underscores and dots.
+    return {"subscribePattern": "|".join(topic.replace(".", "[.]") for topic in topics)}
 
 
 def _beginning(client: KafkaClient, generation: Generation, topics: Sequence[str]) -> str:
@@ -103,8 +130,6 @@ def _beginning(client: KafkaClient, generation: Generation, topics: Sequence[str
         partitions = KafkaEnds(client).partitions(topics)
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
-    for topic in sorted(set(topics) - set(partitions)):
-        _log.warning("topic does not exist yet", topic=topic)
     # A partition added before Spark has looked as well fails the query, and its next start comes by here again.
     return starting_offsets(partitions, json.loads(generation.starting or "{}")) if partitions else "earliest"
 

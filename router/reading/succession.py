@@ -110,7 +110,7 @@ class Succession:
         positions = known.positions()
         for topic, partitions in again.items():
             positions[topic] = {**positions.get(topic, {}), **{str(number): EARLIEST for number in partitions}}
-        if query != INBOX:
+        if query not in (INBOX, REST):
             self._positions.keep(cluster_of(query), positions)
         return generations.begin(self._state, query, known.topics, json.dumps(positions, sort_keys=True))
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from router.batches.holding import Draining
 from router.batches.plans import PlanHolder
 from router.errors import BrokerUnreachable, DiskError
-from router.faults import cause_of, lasting_error
+from router.faults import cause_of, is_lost, lasting_error
 from router.judging.plan import Plan
 from router.logs import get_logger
 from router.machine.sizing import BatchSizing
@@ -255,6 +255,8 @@ class Queries:
     def _failed(self, running: Running, text: str) -> None:
         final = lasting_error(running.name, text)
         if final is not None:
+            if is_lost(text):
+                self._starts.explain_loss(running)
             raise final
         cause = cause_of(text)
         running.catching_up = isinstance(running.pipeline, RealTimeQuery) or running.catching_up

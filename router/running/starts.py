@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from router.batches.bounding import Bounding
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
+from router.errors import BrokerUnreachable
 from router.judging.kinds import Kind
 from router.judging.plan import Plan
 from router.machine.sizing import BatchSizing
+from router.reading import generations
 from router.reading.generations import Generation
-from router.reading.losses import losses_of
+from router.reading.losses import ReadTopics, topics_of_query
 from router.reading.offsets import ranges_reader, spans_reader
+from router.reading.planned import Spans
 from router.reading.positions import cluster_of
 from router.reading.streams import inbox_rows, kafka_rows, rest_rows, start_query
 from router.reading.succession import Succession, topics_of
@@ -91,22 +95,25 @@ class Starts:
 
         Raises:
             BrokerUnreachable: its brokers do not answer.
-            RouterError: it cannot be set up.
+            RouterError: it cannot be set up, or brokers have lost what it was to read.
         """
         check_query(self._state, running.name)
-        if running.pipeline is not None and running.pipeline.renewed:
-            self._succession.renew(running.name, running.pipeline.renewed)
-            running.pipeline.renewed = {}
         settings = self._plans.active.settings
+        if running.pipeline is not None and running.pipeline.renewed:
+            self._renew(running, running.pipeline.renewed, self._topics(running, running.sources))
+            running.pipeline.renewed = {}
         if running.name == INBOX:
-            generation = self._succession.inbox()
+            topics = self._topics(running, ())
+            generation = self._whole(running, self._succession.inbox, topics)
             rows = inbox_rows(self._spark, settings, self._state, generation, running.sizing)
-            self._launch(running, generation, rows, ())
+            self._launch(running, generation, rows, (), topics)
             return
         if running.name == REST:
             assert settings.realtime is not None
-            generation = self._succession.rest(settings.realtime.rest)
-            self._launch(running, generation, rest_rows(self._spark, settings, generation, running.sizing), ())
+            topics, rest = self._topics(running, ()), settings.realtime.rest
+            generation = self._whole(running, lambda: self._succession.rest(rest), topics)
+            rows = rest_rows(self._spark, settings, generation, running.sizing)
+            self._launch(running, generation, rows, (), topics)
             return
         unfinished = self._succession.unfinished(running.name)
         if unfinished is None and not running.sources:
@@ -116,7 +123,14 @@ class Starts:
         if unfinished is None and self._read_elsewhere(running, others):
             return  # The next check looks for it again.
         sources = running.sources or self._sources_of(unfinished, running.name)
-        generation = unfinished or self._succession.next(running.name, sources, settings.start)
+        topics = self._topics(running, sources)
+
+        def current() -> Generation:
+            unfinished = self._succession.unfinished(running.name)
+            return unfinished or self._succession.next(running.name, sources, settings.start)
+
+        generation = self._whole(running, current, topics)
+        unfinished = self._succession.unfinished(running.name)
         running.catching_up = settings.is_real_time and (running.catching_up or unfinished is not None)
         if settings.is_real_time and not running.catching_up:
             self._launch_real_time(running, generation)
@@ -124,7 +138,38 @@ class Starts:
         rows = kafka_rows(self._spark, settings, sources, generation, running.sizing)
         # Of topics that this query is not to read any more, it reads the unfinished batch alone.
         running.switching = set(generation.topics) != set(topics_of(running.sources))
-        self._launch(running, generation, rows, sources, final=generation.pending if running.switching else None)
+        self._launch(
+            running, generation, rows, sources, topics, final=generation.pending if running.switching else None
+        )
+
+    def _topics(self, running: Running, sources: Sequence[Source]) -> ReadTopics | None:
+        return topics_of_query(self._plans.active.settings, running.name, sources, self._state)
+
+    def _whole(self, running: Running, current: Callable[[], Generation], topics: ReadTopics | None) -> Generation:
+        """Return the *current* generation, or what takes its place where brokers have lost what it read on."""
+        generation = current()
+        if topics is None or not (again := topics.check(generation.positions())):
+            return generation
+        self._renew(running, again, topics)
+        return current()
+
+    def _renew(self, running: Running, again: Spans, topics: ReadTopics | None) -> None:
+        """Read these partitions from their first record; a death in between does it again."""
+        self._succession.renew(running.name, again)
+        if topics is not None:
+            topics.note(again)
+
+    def explain_loss(self, running: Running) -> None:
+        """Raise what brokers have lost of what a query was to read, if they tell.
+
+        Raises:
+            StateError: there is something.
+        """
+        generation = generations.current(self._state, running.name)
+        topics = self._topics(running, running.sources)
+        if generation is not None and topics is not None:
+            with suppress(BrokerUnreachable):
+                topics.check(generation.positions())
 
     def _sources_of(self, unfinished: Generation | None, query: str) -> tuple[Source, ...]:
         """Return by which sources the plan of an unfinished batch read, for a query that none is left of."""
@@ -151,6 +196,7 @@ class Starts:
         generation: Generation,
         rows: DataFrame,
         sources: Sequence[Source],
+        topics: ReadTopics | None,
         *,
         final: int | None = None,
     ) -> None:
@@ -174,7 +220,7 @@ class Starts:
             restored=restored if is_rest else None,
             pairing=self._pairing,
             accounts=self._accounts,
-            losses=losses_of(settings, running.name, sources),
+            topics=topics,
         )
         once = self._once or running.catching_up
         running.query = start_query(rows, running.name, running.pipeline.batch, generation, settings, once=once)

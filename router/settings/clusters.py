@@ -17,6 +17,7 @@ _HOST_CHECK: Final = "ssl.endpoint.identification.algorithm"
 _MECHANISM: Final = ("sasl.mechanism", "sasl.mechanisms")
 _OURS: Final = ("bootstrap.servers", "group.id", "enable.auto.commit", "client.id")
 """Kafka options that the router itself must set for its promises to hold."""
+_ISOLATIONS: Final = ("read_committed", "read_uncommitted")
 
 
 def kafka_client(brokers: Brokers, settings: KafkaLogin, options: Options) -> KafkaClient:
@@ -69,10 +70,13 @@ def broker_faults(key: str, servers: str | None, login: KafkaLogin, options: Opt
 
 
 def option_faults(key: str, options: object) -> Iterator[tuple[str, str]]:
-    """Yield the options of a client that are the router's."""
+    """Yield the options of a reading client that are the router's, and what its ``isolation.level`` may not be."""
     for name in _OURS:
         if isinstance(options, dict) and name in options:
             yield f"{key}.{name}", "is set by the router; leave it out"
+    isolation = options.get("isolation.level") if isinstance(options, dict) else None
+    if isolation is not None and isolation.get_secret_value() not in _ISOLATIONS:
+        yield f"{key}.isolation.level", f"is {' (the default) or '.join(_ISOLATIONS)}"
 
 
 def _login(settings: KafkaLogin) -> SaslLogin | None:

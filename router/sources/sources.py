@@ -91,6 +91,7 @@ def sources_of(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:
 
     Raises:
         ConfigError: a source whose protocol has no binding yet, or without topic or servers; names endpoint and key.
+            Or two that one query cannot read together.
     """
     chosen = settings.sources or tuple(
         SourceSettings(endpoint=endpoint.xid)
@@ -104,9 +105,32 @@ def sources_of(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:
         for source in chosen
         if source.endpoint in catalog.endpoints
     )
-    sources = list(resolved)
+    sources = _merged(list(resolved))
     _check_connections(sources)
-    return tuple(_merged(sources))
+    _check_isolation(sources)
+    return tuple(sources)
+
+
+def _check_isolation(sources: Iterable[Source]) -> None:
+    """Make sure that one query reads all of its topics in one way: what is committed, or everything.
+
+    Raises:
+        ConfigError: the settings of two sources differ in it.
+    """
+    for members in by_query(source for source in sources if not source.pushed).values():
+        levels = {_isolation(source): source.endpoint for source in members}
+        if len(levels) > 1:
+            raise ConfigError(
+                f"sources {' and '.join(sorted(levels.values()))} are read together, with unlike isolation.level",
+                key="sources",
+                hint="give both the same under `kafka`, or one a `lane` of its own",
+            )
+
+
+def _isolation(source: Source) -> str:
+    """Return which records of transactions a source shows."""
+    level = source.settings.kafka.get("isolation.level")
+    return "read_committed" if level is None else level.get_secret_value()
 
 
 def missing_sources(catalog: Catalog, settings: Settings) -> list[str]:
@@ -166,7 +190,11 @@ def _kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | None) ->
             key="sources",
             hint="set bootstrap_servers of the source, or protocoloptions.endpoints in the catalog",
         )
-    options = sorted((name, value.get_secret_value()) for name, value in settings.kafka.items())
+    told = revealed(settings.kafka)
+    if told.get("isolation.level") == "read_uncommitted":
+        # It was the default of older routers: who asks for it reads on where these were, and so does who leaves it.
+        del told["isolation.level"]
+    options = sorted(told.items())
     # As written, since the name of a query is also that of its checkpoint, however addresses are parsed.
     client: tuple[object, ...] = (
         settings.bootstrap_servers or brokers.servers,

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import Kafka, TopicFactory
 from tests.integration.test_settling import DEFINITIONS, odd_records
 from tests.support import load
-from tests.support.kafka import Message, create_topics, ends, produce, read_all
+from tests.support.kafka import Message, Transactions, create_topics, ends, produce, read_all
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
@@ -108,6 +108,35 @@ def test_outcomes_are_those_of_batches_and_a_reload_takes_effect(
     assert written(bootstrap, rest) < RECORDS
     assert router.stop() == 0, router.log[-3000:]
     assert "Aborting" not in router.log and "Traceback" not in router.log
+
+
+def test_records_of_aborted_and_open_transactions_are_not_sent_on(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, tmp_path: Path
+) -> None:
+    bootstrap = kafka.bootstrap
+    source, rest = topic_factory("in", PARTITIONS), topic_factory("rest")
+    out, dead = topic_factory("out"), topic_factory("dead")
+    router.configure(settings(bootstrap, catalog(tmp_path, source), out, dead, **real_time(rest)))
+    one = Transactions(bootstrap, source)
+    one.begin(source, load.records(20, DEFINITIONS, start=100, bad=0))
+    one.abort()
+    router.start()
+    one.begin(source, load.records(20, DEFINITIONS, start=200, bad=0))
+    one.abort()
+    one.begin(source, load.records(20, DEFINITIONS, start=0, bad=0))
+    one.commit()
+    until(router, lambda: set(_wanted(bootstrap, out)) == set(range(20)))
+    one.begin(source, load.records(20, DEFINITIONS, start=20, bad=0))
+    # Behind a marker, an open transaction, or neither: nothing waits that could be read, whenever offsets are noted.
+    until(router, lambda: "xrouter_source_lag_records" in str(router.metrics()))
+    until(router, lambda: router.total("xrouter_source_lag_records") == 0)
+    assert set(_wanted(bootstrap, out, dead)) == set(range(20))
+    one.commit()
+    until(router, lambda: set(_wanted(bootstrap, out)) == set(range(40)))
+    until(router, lambda: router.total("xrouter_source_lag_records") == 0)
+    assert written(bootstrap, out) == 40
+    assert router.stop() == 0, router.log[-3000:]
+    assert "query ended" not in router.log
 
 
 def _messages_of(bootstrap: str, topic: str, message: str) -> list[Message]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from functools import partial
 from typing import Final
@@ -105,12 +107,15 @@ def test_records_lost_at_the_broker(
     assert router.stop() == 0, router.log[-3000:]
     make_again(kafka, renewed)
     sent = send(kafka, renewed, 30, 5)
-    stops(f"Partition {renewed}-0 offset was changed from 10 to 5")
+    stops(f"{renewed}-0 was read up to offset 10, and now ends at 5")
     send(kafka, expiring, 20, 5)
     expire(kafka, expiring, 13)
+    stops(f"{expiring}-0 no longer has offsets 10 to 12")
     router.configure(settings(kafka, router.folder, on_data_loss="continue"))
     router.start()
     arrives({23, 24} | sent)
+
+    assert f"{expiring}-0: offsets 10 to 12" in router.log, "what the batch did not get is named"
 
     # While it is read.
     make_again(kafka, renewed)
@@ -122,3 +127,80 @@ def test_records_lost_at_the_broker(
     arrives(send(kafka, renewed, 70, 1) | send(kafka, expiring, 80, 1))
     assert router.stop() == 0, router.log[-3000:]
     assert numbers(router.folder / "wide") == Counter(wanted)
+
+
+def test_a_topic_made_again_is_known_by_its_id(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
+) -> None:
+    """Also where it has more records by then than were read of the old one, so that no offset shows it."""
+    topic, other = topic_factory("again"), topic_factory("other")
+    router.configure(settings(kafka, router.folder, on_data_loss="continue"))
+    change(router, catalog(kafka.bootstrap, [topic, other]))
+    wanted: set[int] = set()
+
+    def arrives(sent: set[int]) -> None:
+        wanted.update(sent)
+        wait_until(partial(has, router, wanted), LIMIT, said(router))
+
+    router.start()
+    arrives(send(kafka, topic, 0, 5) | send(kafka, other, 100, 3))
+    # While nothing is read of anything, so that the router meets the new topic with its records.
+    os.kill(router.pid, signal.SIGSTOP)
+    make_again(kafka, topic)
+    sent = send(kafka, topic, 10, 9)
+    os.kill(router.pid, signal.SIGCONT)
+    arrives(sent | send(kafka, other, 110, 1))
+    assert f"topic {topic} was deleted and made again (id " in router.log
+    assert f"{topic}-0 was read up to offset 5, and now ends at 9" in router.log
+    assert router.total("xrouter_conservation_gap") == 0
+    assert router.stop() == 0, router.log[-3000:]
+    make_again(kafka, topic)
+    sent = send(kafka, topic, 30, 12)
+    for _ in range(2):
+        router.configure(settings(kafka, router.folder))
+        router.launch()
+        assert router.wait(LIMIT) == LOST, router.log[-3000:]
+        last = router.log[router.log.rindex("xrouter: error:") :]
+        assert f"topic {topic} was deleted and made again" in last and "read up to offset 9" in last, last
+    router.configure(settings(kafka, router.folder, on_data_loss="continue"))
+    router.start()
+    arrives(sent)
+    assert router.stop() == 0, router.log[-3000:]
+    # A loss that was named once is none of the next start.
+    router.configure(settings(kafka, router.folder))
+    router.start()
+    arrives(send(kafka, topic, 50, 1))
+    make_again(kafka, topic)
+    send(kafka, topic, 60, 20)
+    assert router.wait(LIMIT) == LOST, router.log[-3000:]
+    assert f"topic {topic} was deleted and made again" in router.log[router.log.rindex("xrouter: error:") :]
+    assert numbers(router.folder / "wide") == Counter(wanted)
+
+
+def test_a_topic_that_is_deleted_ends_what_may_lose_nothing(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
+) -> None:
+    topic, other = topic_factory("deleted"), topic_factory("other")
+    router.configure(settings(kafka, router.folder))
+    change(router, catalog(kafka.bootstrap, [topic, other]))
+    router.start()
+    sent = send(kafka, topic, 0, 5) | send(kafka, other, 100, 1)
+    wait_until(partial(has, router, sent), LIMIT, said(router))
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.delete_topics([topic])[topic].result(LIMIT)
+    assert router.wait(LIMIT) == LOST, router.log[-3000:]
+    last = router.log[router.log.rindex("xrouter: error:") :]
+    assert f"topic {topic} is gone" in last and "up to offset 5" in last
+    router.configure(settings(kafka, router.folder, on_data_loss="continue"))
+    router.start()
+    sent |= send(kafka, other, 110, 1)
+    wait_until(partial(has, router, sent), LIMIT, said(router))
+    up = 'xrouter_source_up{endpoint="/endpoints/plant%s-%s"}'
+    assert router.metrics()[up % (0, topic)] == 0
+    assert router.metrics()[up % (1, other)] == 1
+    assert router.total("xrouter_conservation_gap") == 0
+    create_topics(kafka.bootstrap, [topic])
+    sent |= send(kafka, topic, 200, 2)
+    wait_until(partial(has, router, sent), LIMIT, said(router))
+    assert router.stop() == 0, router.log[-3000:]
+    assert numbers(router.folder / "wide") == Counter(sent)

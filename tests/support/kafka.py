@@ -62,6 +62,30 @@ def produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, by
     return count
 
 
+class Transactions:
+    """A transactional producer, as Kafka Streams or Flink have one: each call is a transaction, or leaves one open."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        told = {"bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 2, "log_level": 0}
+        self._producer = Producer(told)
+        self._producer.init_transactions(READ_SECONDS)
+
+    def begin(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None, Headers]]) -> None:
+        """Send records in a transaction that stays open; the topic has them when this returns."""
+        self._producer.begin_transaction()
+        for key, value, headers in records:
+            self._producer.produce(topic, value, key, headers=list(headers))
+        assert self._producer.flush(READ_SECONDS) == 0
+
+    def commit(self) -> None:
+        """Commit what is open."""
+        self._producer.commit_transaction(READ_SECONDS)
+
+    def abort(self) -> None:
+        """Abort what is open."""
+        self._producer.abort_transaction(READ_SECONDS)
+
+
 def create_topics(
     bootstrap: str, topics: Iterable[str], partitions: int = 1, options: Mapping[str, str] | None = None
 ) -> None:

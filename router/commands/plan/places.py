@@ -16,7 +16,7 @@ from bindings.inbox.errors import InboxDamaged, InboxFormatError
 from bindings.inbox.view import InboxView
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.inbox_rows import inbox_rows_of
-from bindings.kafka.ranges import RangeUnreadable, reading, records_of
+from bindings.kafka.ranges import RangeUnreadable
 from bindings.kafka.tails import shared, tail_of
 from router.commands.plan.chunks import Place, inbox_chunk, kafka_chunk
 from router.errors import BrokerUnreachable, ConfigError
@@ -84,10 +84,11 @@ class LastRecords:
         if tail is None:
             place.notes.append("the brokers have no such topic")
             return
-        self._note(place, tail.offsets)
-        config = reading(client)
-        for each in tail.ranges:
-            yield from records_of(config, each)
+        yield from tail.read()
+        if self.since is None and tail.whole:
+            self._note(place, tail.records)
+        elif self.since is not None and not tail.whole:
+            self._note(place, self.most + 1)
 
     def _inbox(self, settings: Settings, folder: Path, place: Place) -> Iterator[Chunk]:
         topic = settings.inbox.kafka

@@ -37,7 +37,7 @@ class Follower(Protocol):
     """Reads what arrives at one place."""
 
     passed_over: int
-    """Records that were there and are not shown, since more came than is read."""
+    """Records that were there and are not shown, since more came than is read; of topics at most so many."""
 
     def more(self) -> Iterator[Chunk]:
         """Yield what came since the last call: at most :data:`ROWS` records, within a moment."""
@@ -79,7 +79,8 @@ class TopicFollower:
         """Go on near the ends of partitions that are far behind them."""
         for (topic, number), position in self._places.items():
             try:
-                known = self._consumer.get_watermark_offsets(TopicPartition(topic, number), cached=True)
+                # What is cached is the end of all records, also of those that a transaction holds back.
+                known = self._consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_WAIT_SECONDS)
                 end = known[1] if known is not None else position
                 if end - position > 2 * ROWS:
                     self._consumer.seek(TopicPartition(topic, number, end - ROWS))

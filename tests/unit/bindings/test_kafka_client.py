@@ -10,7 +10,8 @@ CONNECTING = {"kafka.bootstrap.servers": "h:9092", "kafka.security.protocol": "P
 def test_a_source_takes_more_at_a_time_than_spark_does_by_itself() -> None:
     client = KafkaClient("h:9092")
     assert client.jvm() == CONNECTING
-    assert client.reading(waits=True) == CONNECTING | {"kafka.max.poll.records": "3000"}
+    ours = {"kafka.max.poll.records": "3000", "kafka.isolation.level": "read_committed"}
+    assert client.reading(waits=True) == CONNECTING | ours
 
 
 def test_batches_do_not_wait_at_the_end_of_a_partition() -> None:
@@ -20,6 +21,7 @@ def test_batches_do_not_wait_at_the_end_of_a_partition() -> None:
 
 def test_what_settings_say_of_a_source_comes_first() -> None:
     said = {"max.poll.records": "7", "fetch.min.bytes": "9", "fetch.max.wait.ms": "300"}
+    said["isolation.level"] = "read_uncommitted"
     assert KafkaClient("h:9092", options=said).reading() == CONNECTING | {f"kafka.{key}": said[key] for key in said}
 
 

@@ -24,7 +24,7 @@ from router.batches.pipeline import Pipeline
 from router.judging.tally import Tally
 from router.reading import generations
 from router.reading.generations import Generation
-from router.reading.planned import Spans, records_in
+from router.reading.planned import Spans
 from router.sinks import Commit, WriteResult
 from router.sources.sources import INBOX
 from router.state.accounts import Accounts
@@ -49,6 +49,11 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (Metrics, "batch_done", 1),
     (Pipeline, "batch", 1),
 )
+
+
+def everything(spans: Spans) -> Spans:
+    """All of these offsets are lost."""
+    return spans
 
 
 def planned(generation: Generation, batch: int, end: dict[str, Any]) -> None:
@@ -172,9 +177,9 @@ def test_offsets_without_a_record_are_missed_as_far_as_records_were_lost(
 ) -> None:
     asked: list[Spans] = []
 
-    def losses(spans: Spans) -> int:
+    def losses(spans: Spans) -> Spans:
         asked.append(spans)
-        return lost or 0
+        return {"t": {0: (8, 8 + lost)}} if lost else {}
 
     metrics = Metrics()
     generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 5}}))
@@ -189,9 +194,9 @@ def test_offsets_without_a_record_are_missed_as_far_as_records_were_lost(
 
 
 def test_brokers_that_do_not_answer_are_asked_again(state: State) -> None:
-    answers: list[int | KafkaUnreachable] = [KafkaUnreachable("away"), 0, 1]
+    answers: list[Spans | KafkaUnreachable] = [KafkaUnreachable("away"), {}, {"t": {0: (4, 5)}}]
 
-    def losses(spans: Spans) -> int:
+    def losses(spans: Spans) -> Spans:
         answer = answers.pop(0)
         if isinstance(answer, KafkaUnreachable):
             raise answer
@@ -210,7 +215,7 @@ def test_brokers_that_do_not_answer_are_asked_again(state: State) -> None:
 def test_a_topic_may_be_called_as_the_inbox_is(query: str, state: State) -> None:
     metrics, generation = Metrics(), generations.begin(state, query, ("inbox",), json.dumps({"inbox": {"0": 4}}))
     planned(generation, 0, {"inbox": {"0": 14}})
-    accounting = Accounting(query, generation, state, Accounts(state), records_in)
+    accounting = Accounting(query, generation, state, Accounts(state), everything)
     assert added(accounting, metrics, 0, 7) == 3
     planned(generation, 1, {"inbox": {"0": 20}})
     accounting = Accounting(query, generation, state, Accounts(state))
@@ -228,7 +233,7 @@ def test_topics_may_come_go_and_be_made_anew(state: State) -> None:
     ):
         generation = generations.begin(state, "kafka-1", sorted(topics), json.dumps(first))
         planned(generation, 0, end)
-        accounting = Accounting("kafka-1", generation, state, Accounts(state), records_in)
+        accounting = Accounting("kafka-1", generation, state, Accounts(state), everything)
         assert added(accounting, metrics, 0, rows) == 0
 
 
@@ -247,7 +252,7 @@ def test_a_topic_may_move_to_another_lane_and_back(state: State) -> None:
     ):
         generation = generations.begin(state, query, topics, json.dumps(first))
         planned(generation, 0, end)
-        accounting = Accounting(query, generation, state, accounts, records_in)
+        accounting = Accounting(query, generation, state, accounts, everything)
         assert added(accounting, metrics, 0, rows) == 0
     # What nobody took is missed all the same.
     planned(generation, 1, {"t": {"0": 65}})
@@ -258,7 +263,7 @@ def test_a_topic_may_move_to_another_lane_and_back(state: State) -> None:
 def test_a_partition_that_appears_takes_no_others_from_the_check(state: State) -> None:
     metrics = Metrics()
     generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
-    accounting = Accounting("kafka-1", generation, state, Accounts(state), records_in)
+    accounting = Accounting("kafka-1", generation, state, Accounts(state), everything)
     planned(generation, 0, {"t": {"0": 10}})
     assert added(accounting, metrics, 0, 10) == 0
     planned(generation, 1, {"t": {"0": 20, "1": 5}})
@@ -307,13 +312,13 @@ def test_what_a_full_disk_did_not_take_is_known_to_the_query_that_starts_anew(st
     folder, aside = state.root / "ledger" / "accounts", state.root / "ledger" / "aside"
     for batch in range(3):
         planned(generation, batch, {"t": {"0": 10 * batch + 10}})
-    first = Accounting("kafka-1", generation, state, accounts, records_in)
+    first = Accounting("kafka-1", generation, state, accounts, everything)
     assert first.add(0, tally, metrics)
     folder.rename(aside)
     folder.write_text("what stands for a disk that takes nothing")
     assert first.add(1, tally, metrics)
     # Spark could not note it either, and the batch comes again.
-    again = Accounting("kafka-1", generation, state, accounts, records_in)
+    again = Accounting("kafka-1", generation, state, accounts, everything)
     assert not again.add(1, tally, metrics)
     assert again.add(2, tally, metrics)
     assert (again.account.taken, again.account.gap) == (30, 0)

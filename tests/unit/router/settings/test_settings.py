@@ -144,6 +144,7 @@ def test_references(tmp_path: Path) -> None:
         ("sources: [{endpoint: /endpoints/a, password: hush}]", "sources.0.password: a secret must not be written out"),
         ("sources: [{endpoint: /endpoints/a, kafka: {sasl.jaas.config: x}}]", "a secret must not be written out"),
         ("sources: [{endpoint: /endpoints/a, kafka: {group.id: x}}]", "is set by the router; leave it out"),
+        ("sources: [{endpoint: /endpoints/a, kafka: {isolation.level: all}}]", "is read_committed (the default) or"),
         ("sources: [{endpoint: /endpoints/a, username: x}]", "sources.0.password: is missing beside username"),
         ("state: ${NOWHERE}", "environment variable NOWHERE is not set"),
         ("state: ${}", "is no reference"),

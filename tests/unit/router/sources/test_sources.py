@@ -9,6 +9,7 @@ import pytest
 from bindings.protocols import BINDINGS
 from bindings.receiving import Receiving
 from catalog.model import Catalog, Definition, Endpoint, Property
+from router.errors import ConfigError
 from router.settings import SourceSettings, settings_from_dict
 from router.sources.sources import Source, by_query, sources_of
 from tests.support.scaling import LINEAR, growth
@@ -108,3 +109,26 @@ def test_sources_of_a_query_come_together_in_their_order_however_many() -> None:
     assert found == {"kafka-1": ["0", "2", "3"], "inbox": ["1"]}
     prepared = {size: sources(size) for size in (4_000, 32_000)}
     assert growth(lambda size: lambda: by_query(prepared[size]), 4_000) < LINEAR
+
+
+SETTINGS = {"sinks": {"o": {"type": "jsonl"}}, "routes": [{"to": ["o"]}], "dead_letters": {"sinks": ["o"]}}
+
+
+def test_one_query_reads_all_of_its_topics_committed_or_none() -> None:
+    endpoints = {
+        f"/endpoints/{name}": Endpoint(
+            f"/endpoints/{name}", ("consumer",), protocol="KAFKA", uris=("kafka://h:9092",), options={"topic": name}
+        )
+        for name in "ab"
+    }
+    catalog = Catalog(endpoints=endpoints)
+    uncommitted = {"isolation.level": "read_uncommitted"}
+
+    def read(**more: str) -> set[str]:
+        told = [{"endpoint": "/endpoints/a", "kafka": uncommitted}, {"endpoint": "/endpoints/b", **more}]
+        settings = settings_from_dict({**SETTINGS, "sources": told}, {}, Path())
+        return {source.query for source in sources_of(catalog, settings)}
+
+    with pytest.raises(ConfigError, match=r"/endpoints/a and /endpoints/b are read together, with unlike isolation"):
+        read()
+    assert len(read(lane="other")) == 2
