@@ -96,16 +96,22 @@ class DefinitionTablesSink(ArrowSink):
             parts.setdefault(file.table, []).append(file)
         # The files of each table are settled here, whether it is offered them or not.
         staged.offered = True
-        return self._all({place: partial(self._take, place, files, commit) for place, files in parts.items()})
+        parted = {place: Staged(tuple(files), may_reject=staged.may_reject) for place, files in parts.items()}
+        return self._all({place: partial(self._take, place, part, commit) for place, part in parted.items()})
 
-    def _take(self, place: str, files: Iterable[StagedFile], commit: Commit) -> WriteResult:
-        staged, table = Staged(tuple(files)), self._table(place)
+    def _take(self, place: str, staged: Staged, commit: Commit) -> WriteResult:
+        table = self._table(place)
         try:
             return table.take(staged, commit)
         finally:
             staging = table.staging(commit)
             if staging is not None and not staged.offered:
                 staging.discard(staged.files)
+
+    @property
+    def may_reject(self) -> bool:  # type: ignore[override]
+        """Whether one of the tables has rules that rows broke."""
+        return any(table.may_reject for table in tuple(self._tables.values()))
 
     def already(self, commit: Commit) -> bool:
         """Return False always: only the rows of a batch show which tables it concerns."""
@@ -134,7 +140,8 @@ class DefinitionTablesSink(ArrowSink):
         return WriteResult(
             sum(result.rows for result in results),
             all(result.repeated for result in results),
-            before=sum(result.before for result in results),
+            tuple(rejected for result in results for rejected in result.refused),
+            sum(result.before for result in results),
         )
 
     def _table(self, place: str) -> TableAt:
