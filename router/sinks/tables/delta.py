@@ -16,6 +16,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from catalog.model import Catalog
 from router.errors import SinkError
 from router.sinks.contract import ArrowSink, Commit, Rejected, Staged, StagedFile, Staging, WriteResult
 from router.sinks.tables.evolving import conformed, contains, evolved
@@ -183,6 +184,7 @@ class DeltaSink(ArrowSink):
             raise SinkError(self._name, f"{self._uri} has columns of other types than its files", hint=hint)
         self._hold_to_rules(batch, head, target)
         if not batch.files:
+            batch.discard_rest()
             return head
         grows = not target.equals(head.schema)
         if not head.appends:
@@ -277,8 +279,20 @@ class DeltaSink(ArrowSink):
         self._hold_to_rules(batch, head, target)
         if not batch.rows.num_rows:
             return head
-        mode: Literal["merge"] | None = None if target.equals(head.schema) else "merge"
-        return self._by_delta(head.table, conformed(batch.rows, target), commit, mode)
+        rows, grows = conformed(batch.rows, target), not target.equals(head.schema)
+        if (head.form.by_delta and not head.form.rules) or not head.appends:
+            return self._by_delta(head.table, rows, commit, "merge" if grows else None)
+        staging = self._staging(commit)
+        assert staging is not None
+        files = Staged(tuple(staging.write(rows, f"driver-{os.getpid()}", Catalog())))
+        if files.fault is not None:
+            raise files.fault
+        try:
+            head.append(files.files, commit, grown(head.metadata, target) if grows else None)
+        except CommitFailedError:
+            staging.discard(files.files)
+            raise
+        return Head(self._uri, DeltaTable(self._uri)) if grows else head
 
     def _by_delta(
         self, table: DeltaTable, rows: pa.Table, commit: Commit | None, schema_mode: Literal["merge"] | None

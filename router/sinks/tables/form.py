@@ -98,7 +98,7 @@ class Form:
         return cls(
             refused,
             features,
-            tuple(_checks(configuration, fields)),
+            tuple(checks_of(configuration, fields)),
             dict(_computed(fields)),
             configuration.get("delta.columnMapping.mode", "none") != "none",
             configuration.get("delta.enableInCommitTimestamps") == "true",
@@ -109,6 +109,11 @@ class Form:
     def merges(self) -> bool:
         """Whether small files can be merged here."""
         return not self.refused and not self.features & _ROWS_KEPT
+
+    @property
+    def rules(self) -> bool:
+        """Whether rows are to be looked at before they are written."""
+        return bool(self.checks or self.computed)
 
     @property
     def by_delta(self) -> bool:
@@ -125,6 +130,26 @@ def grown(metadata: Mapping[str, Any], columns: pa.Schema) -> dict[str, Any]:
     """Return the action ``metaData`` of a table with these columns, which has all that it said of its own."""
     known, wanted = json.loads(metadata["schemaString"]), json.loads(Schema.from_arrow(columns).to_json())
     return {**metadata, "schemaString": json.dumps(_grown(known, wanted), ensure_ascii=False)}
+
+
+def checks_of(configuration: Mapping[str, str], fields: list[Any]) -> Iterator[Check]:
+    """Yield the conditions on the rows of a table with this configuration and these fields, as its log has them."""
+    for name, sql in sorted(configuration.items()):
+        if name.startswith(_CONSTRAINT):
+            yield Check(f"CHECK constraint {name.removeprefix(_CONSTRAINT)} ({sql})", sql)
+    for field in _all(fields):
+        if "delta.invariants" in field["metadata"]:
+            sql = json.loads(field["metadata"]["delta.invariants"])["expression"]["expression"]
+            yield Check(f"invariant of column {field['name']} ({sql})", sql)
+    for field in fields:
+        column = _quoted(field["name"])
+        if not field["nullable"]:
+            yield Check(f"NOT NULL of column {field['name']}", f"{column} IS NOT NULL")
+        for inner in _not_null(column, field["type"], 0):
+            yield Check(f"NOT NULL inside of column {field['name']}", inner)
+        if "delta.generationExpression" in field["metadata"]:
+            sql = field["metadata"]["delta.generationExpression"]
+            yield Check(f"generated column {field['name']} ({sql})", f"{column} <=> ({sql})")
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -168,25 +193,6 @@ def _all(fields: list[Any]) -> Iterator[Any]:
             if isinstance(kind, dict):
                 yield from _all(kind.get("fields", []))
                 kinds += [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
-
-
-def _checks(configuration: Mapping[str, str], fields: list[Any]) -> Iterator[Check]:
-    for name, sql in sorted(configuration.items()):
-        if name.startswith(_CONSTRAINT):
-            yield Check(f"CHECK constraint {name.removeprefix(_CONSTRAINT)} ({sql})", sql)
-    for field in _all(fields):
-        if "delta.invariants" in field["metadata"]:
-            sql = json.loads(field["metadata"]["delta.invariants"])["expression"]["expression"]
-            yield Check(f"invariant of column {field['name']} ({sql})", sql)
-    for field in fields:
-        column = _quoted(field["name"])
-        if not field["nullable"]:
-            yield Check(f"NOT NULL of column {field['name']}", f"{column} IS NOT NULL")
-        for inner in _not_null(column, field["type"], 0):
-            yield Check(f"NOT NULL inside of column {field['name']}", inner)
-        if "delta.generationExpression" in field["metadata"]:
-            sql = field["metadata"]["delta.generationExpression"]
-            yield Check(f"generated column {field['name']} ({sql})", f"{column} <=> ({sql})")
 
 
 def _not_null(value: str, kind: Any, depth: int) -> Iterator[str]:

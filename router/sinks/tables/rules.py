@@ -42,7 +42,7 @@ class RowsOfCommit:
 
     def hold_to(self, form: Form, columns: pa.Schema) -> None:
         """Leave out the rows that break a rule of the table."""
-        if form.checks or form.computed:
+        if form.rules:
             self.rows, more = by_rules(self.sink, self.rows, form, columns)
             self.refused += more
 
@@ -62,7 +62,7 @@ class FilesOfCommit:
 
     def hold_to(self, form: Form, columns: pa.Schema) -> None:
         """Write files anew that have rows which break a rule of the table, or lack what it computes."""
-        if self._held_to == (form, columns) or not (form.checks or form.computed):
+        if self._held_to == (form, columns) or not form.rules:
             return
         self.discard_own()
         self._held_to, self.refused = (form, columns), ()
@@ -175,5 +175,6 @@ def _session(sink: str) -> SparkSession:
         raise SinkError(sink, "the table has rules, which only Spark can evaluate", hint="drop the rules of the table")
     session = running.newSession()
     session.conf.set("spark.sql.ansi.enabled", "false")
+    session.conf.set("spark.sql.caseSensitive", "false")
     session.conf.set("spark.sql.session.timeZone", "UTC")
     return session
