@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from router.batches.parts import Part
 from router.errors import BatchPinError
@@ -101,7 +101,9 @@ class LoadedPlan:
             decided, tally = condemned(source, kind, self.plan, part.condemned, bare=part.bare)
             rows_of = partial(unified, decided, kind, batch.first_query, arrived=arrived)
             bare = source if part.bare else None
-            return SparkOutcomes(rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare, judge=self.judge)
+            return SparkOutcomes(
+                rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare, judge=self.judge, arrived=arrived
+            )
         texts = self._nothing_counted(rows, batch.query)
         counted = partial(_counts, texts, self.plan)
         taker = _Taker(batch.query, kind, batch.first_query, converts(rows, kind))
@@ -112,8 +114,8 @@ class LoadedPlan:
             return unified(outcomes, kind, batch.first_query, arrived=arrived)
 
         staging = None if at_once or arrived or self.plan.pairs else self._staging(prepared(rows, kind), batch)
-        judge = self.judge
-        return SparkOutcomes(one_form, batch, self.plan, counted, outgoing=outgoing, staging=staging, judge=judge)
+        how: dict[str, Any] = {"outgoing": outgoing, "staging": staging, "judge": self.judge, "arrived": arrived}
+        return SparkOutcomes(one_form, batch, self.plan, counted, **how)
 
     def _staging(self, source: DataFrame, batch: Batch) -> tuple[Sequence[Share], DataFrame] | None:
         """Return the one pass that stages all that sinks get of a batch; None where one takes it otherwise.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from bindings.gateways import GatewayError
 from bindings.http.listening import listen, server_tls
@@ -15,6 +17,9 @@ from router.errors import ConfigError, StateError
 from router.examining.diagnosis import Diagnosis
 from router.settings import HttpSettings, Settings
 from router.sinks.tables.files import local_folder
+
+_TABLES: Final = 1_000
+"""Tables of a sink that are looked at."""
 
 
 def state_folder(settings: Settings) -> Iterator[Diagnosis]:
@@ -45,11 +50,32 @@ def sink_folders(settings: Settings) -> Iterator[Diagnosis]:
         if folder is not None:
             # The files of a table lie in folders below it, and its log lists them.
             fault = unwritable(folder) or unwritable(folder / "_delta_log")
-            if fault:
+            refused = "" if fault or not sink.tabular else next(_refused_tables(folder), "")
+            if refused:
+                remedy = "ALTER TABLE ... DROP FEATURE, or give the sink another path; batches wait until then"
+                yield Diagnosis(f"sink {name}", "warn", refused, remedy)
+            elif fault:
                 remedy = "give this user the right to write there, or choose another path; batches wait until then"
                 yield Diagnosis(f"sink {name}", "warn", fault, remedy)
             else:
                 yield Diagnosis(f"sink {name}", "ok", str(folder))
+
+
+def _refused_tables(folder: Path) -> Iterator[str]:
+    """Yield what keeps tables in and below a folder from being written, as far as they can be read."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    from router.sinks.tables.form import Form
+
+    for log in itertools.islice(folder.rglob("_delta_log"), _TABLES):
+        try:
+            refused = Form.of(DeltaTable(log.parent)).refused
+        except (DeltaError, OSError) as error:
+            reason = str(error).partition("\n")[0]
+            refused = f"cannot be read: {reason}" if DeltaTable.is_deltatable(str(log.parent)) else ""
+        if refused:
+            yield f"{log.parent}: {refused}"
 
 
 def metrics_port(settings: Settings) -> Iterator[Diagnosis]:

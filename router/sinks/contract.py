@@ -108,11 +108,12 @@ class Staged:
     """What the workers wrote for one commit of a sink.
 
     ``offered`` is set before the files are offered to a log: from then on only the log can say whether they are part of
-    the table.
+    the table. With ``may_reject`` rows may still become dead letters: their outcomes know how records arrived.
     """
 
     files: tuple[StagedFile, ...] = ()
     offered: bool = False
+    may_reject: bool = False
 
     @property
     def fault(self) -> OSError | None:
@@ -140,7 +141,13 @@ class Staging(Protocol):
 
 
 class ArrowSink(Protocol):
-    """A destination for whole batches."""
+    """A destination for whole batches.
+
+    With ``may_reject`` it found rows that it will never take, and could not name them: outcomes of the next attempt are
+    to be such that rows may become dead letters.
+    """
+
+    may_reject: bool = False
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Write a batch once.

@@ -38,7 +38,12 @@ class Decision:
 
 
 class Outcomes(Protocol):
-    """The outcomes of one attempt, or those of them that one sink gets. Asking again gives the same."""
+    """The outcomes of one attempt, or those of them that one sink gets. Asking again gives the same.
+
+    With ``arrived`` they know how records arrived, so that each may still become a dead letter.
+    """
+
+    arrived: bool
 
     def evaluate(self) -> Tally:
         """Judge every record and keep the outcomes until :meth:`release`; return their counts."""

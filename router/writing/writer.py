@@ -89,7 +89,8 @@ class BatchWriter:
         if self._plan.settings.dead_letters.order == "park":
             return True
         sinks = (self._plan.settings.sinks[name] for route in self._plan.settings.routes for name in route.to)
-        return bool(self._capped) or any(sink.sends_messages for sink in sinks)
+        rules = any(sink.may_reject for sink in tuple(self._arrow.values()))
+        return bool(self._capped) or rules or any(sink.sends_messages for sink in sinks)
 
     @property
     def may_spill(self) -> bool:
@@ -295,6 +296,7 @@ class BatchWriter:
 
     def _take(self, share: Share, outcomes: Outcomes, commit: Commit) -> WriteResult:
         staged = outcomes.staged(share)
+        staged.may_reject = outcomes.arrived and not share.letters
         sink = self._sink(share.name, letters=share.letters)
         return self._write(share.name, lambda: sink.take(staged, commit))
 

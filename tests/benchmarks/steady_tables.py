@@ -67,6 +67,12 @@ def catalog(definitions: int, bootstrap: str) -> dict[str, Any]:
     }
 
 
+def write(path: Path, content: dict[str, Any]) -> Path:
+    """Write a catalog, and return where it is."""
+    path.write_text(json.dumps(content))
+    return path
+
+
 def record(number: int, definitions: int) -> tuple[None, bytes, list[tuple[str, bytes | None]]]:
     """Return key, value and headers of a record."""
     body = {"n": number, "level": number / 8, "unit": "mm", "ok": number % 2 == 0, "at": "2026-01-02T03:04:05.678Z"}
@@ -129,7 +135,7 @@ def main() -> None:
 
 
 def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
-    (folder / "catalog.json").write_text(json.dumps(catalog(chosen.tables, bootstrap)))
+    write(folder / "catalog.json", catalog(chosen.tables, bootstrap))
     settings = {
         "catalog": {"source": str(folder / "catalog.json")},
         "sources": [{"endpoint": "/endpoints/hall"}],

@@ -27,7 +27,7 @@ from router.judging.tally import DEAD_LETTER, ROUTED, Tally
 from router.reading.extents import BYTES, CHANNEL, NUMBERS, Ranges
 from router.settings import settings_from_dict
 from router.sinks import Commit, Rejected, WriteResult
-from router.sinks.contract import Staged, StagedFile
+from router.sinks.contract import ArrowSink, Staged, StagedFile
 from router.writing.commits import Batch
 from router.writing.outcomes import Decision
 from router.writing.rejections import REASON, Rejections
@@ -95,7 +95,7 @@ class World:
 
 
 @dataclass
-class ListSink:
+class ListSink(ArrowSink):
     """A sink of whole batches: one that keeps commits takes none twice, a forgetful one takes all again."""
 
     world: World
@@ -177,6 +177,7 @@ class ListOutcomes:
     kept: bool = False
     shares: Sequence[Share] | None = None
     results: StagedShares = field(default_factory=lambda: StagedShares(()))
+    arrived: bool = True
 
     def evaluate(self) -> Tally:
         """Judge, and fail as some records do."""

@@ -97,16 +97,22 @@ class DefinitionTablesSink(ArrowSink):
         staged.offered = True
         unfit = [each for file in staged.files for each in file.unfit]
         self._log_unfit(unfit)
-        return self._all({place: partial(self._take, place, files, commit) for place, files in parts.items()}, unfit)
+        parted = {place: Staged(tuple(files), may_reject=staged.may_reject) for place, files in parts.items()}
+        return self._all({place: partial(self._take, place, part, commit) for place, part in parted.items()}, unfit)
 
-    def _take(self, place: str, files: Iterable[StagedFile], commit: Commit) -> WriteResult:
-        staged, table = Staged(tuple(files)), self._table(place)
+    def _take(self, place: str, staged: Staged, commit: Commit) -> WriteResult:
+        table = self._table(place)
         try:
             return table.take(staged, commit)
         finally:
             staging = table.staging(commit)
             if staging is not None and not staged.offered:
                 staging.discard(staged.files)
+
+    @property
+    def may_reject(self) -> bool:  # type: ignore[override]
+        """Whether one of the tables has rules that rows broke."""
+        return any(table.may_reject for table in tuple(self._tables.values()))
 
     def already(self, commit: Commit) -> bool:
         """Return False always: only the rows of a batch show which tables it concerns."""
@@ -135,8 +141,9 @@ class DefinitionTablesSink(ArrowSink):
         return WriteResult(
             sum(result.rows for result in results.values()),
             all(result.repeated for result in results.values()),
-            before=sum(result.before for result in results.values()),
-            unfit=tuple(each for each in unfit if not results[self._parting.place_of(each.message)].repeated),
+            tuple(rejected for result in results.values() for rejected in result.refused),
+            sum(result.before for result in results.values()),
+            tuple(each for each in unfit if not results[self._parting.place_of(each.message)].repeated),
         )
 
     def _table(self, place: str) -> TableAt:

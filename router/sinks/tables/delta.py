@@ -6,28 +6,33 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction
 
+from catalog.model import Catalog
 from router.errors import SinkError
-from router.sinks.contract import ArrowSink, Commit, Staged, StagedFile, Staging, WriteResult
+from router.sinks.contract import ArrowSink, Commit, Rejected, Staged, StagedFile, Staging, WriteResult
 from router.sinks.tables.evolving import conformed, contains, evolved
 from router.sinks.tables.files import local_folder, make_changes_durable, make_durable, refused
+from router.sinks.tables.form import grown
 from router.sinks.tables.head import LEFT_TO_UPKEEP, Head
 from router.sinks.tables.partitions import partitioned, with_partitions
-from router.sinks.tables.staging import Sweeping, TableStaging
+from router.sinks.tables.rules import FilesOfCommit, RowsOfCommit, missing_files, rows_of
+from router.sinks.tables.staging import Sweeping, TableStaging, prefix_of
 from router.sinks.trial import fails_anywhere
 
 if TYPE_CHECKING:
     from router.sinks.tables.upkeep import Upkeep
 
-_ATTEMPTS: Final = 5
-_Write: TypeAlias = Callable[[Head, CommitProperties], Head]
+_ATTEMPTS: Final = 20
+_Write: TypeAlias = Callable[[Head], Head]
 """Commits rows to a table once, in one entry of its log that is on the disk then; returns the head that has it."""
 
 
@@ -42,7 +47,8 @@ class DeltaSink(ArrowSink):
     was reported survives power loss, while power loss inside ``write`` may leave a torn last log entry.
     A :class:`DeltaError` that the rows cause is raised unchanged (:mod:`router.sinks.trial`): no wait would mend it.
     Where the table lies on the local disk, workers stage a batch and the driver commits their files, in an entry of the
-    same form; a table in an object store takes it as rows of the driver.
+    same form; a table in an object store takes it as rows of the driver. Others may write to the table as well
+    (OPERATIONS.md#tables-that-others-write-to). Rows that break a rule of the table are rejected.
     The table is created at the first batch. It has exactly the columns of *schema*, or with *grows* at least those:
     further columns of a batch are added to it (:mod:`router.sinks.tables.evolving`).
     """
@@ -67,6 +73,8 @@ class DeltaSink(ArrowSink):
         self._sweeping = Sweeping(uri.removeprefix("file://"))
         self.known = b""
         """Columns for workers to stage, serialized by Arrow, once their files had other types under these names."""
+        self.may_reject = False
+        """Whether rows broke a rule of the table: from then on records are kept as they arrived, to become letters."""
         # Queries share the sink: the version made durable must be that of the very write.
         self._lock = threading.Lock()
 
@@ -86,7 +94,11 @@ class DeltaSink(ArrowSink):
             with self._lock:
                 # delta-rs writes behind the version that it has read.
                 self._head = None
-                return self._append(rows.schema, rows.num_rows, commit, partial(self._write, rows))
+                batch = RowsOfCommit(self._name, rows)
+                result = self._append(rows.schema, rows.num_rows, commit, partial(self._write, batch, commit))
+                if result.repeated and (head := self._opened()) is not None:
+                    self._hold_to_rules(batch, head, evolved(head.schema, rows.schema))
+                return _with_refused(result, batch.refused)
         except DeltaError as error:
             if fails_anywhere(rows, self._partition_by):
                 raise
@@ -96,8 +108,7 @@ class DeltaSink(ArrowSink):
 
     def staging(self, commit: Commit) -> Staging | None:
         """Return what writes files into the table's folder; None where the table is in an object store."""
-        folder = local_folder(self._uri)
-        return None if folder is None else TableStaging(str(folder), commit, tuple(self._partition_by), self.known)
+        return self._staging(commit)
 
     def take(self, staged: Staged, commit: Commit) -> WriteResult:
         """Commit what workers staged, once; see :class:`~router.sinks.contract.ArrowSink`.
@@ -109,19 +120,28 @@ class DeltaSink(ArrowSink):
             raise refused(self._name, self._uri, staged.fault) from staged.fault
         if not staged.files:
             return WriteResult(0)
+        staging = self._staging(commit)
+        assert staging is not None
+        batch = FilesOfCommit(self._name, staging, staged)
         try:
             schemas = _schemas_of(staged.files)
             schema = functools.reduce(evolved, schemas)
             count = sum(file.rows for file in staged.files)
             with self._lock:
-                return self._append(schema, count, commit, partial(self._add, staged, schemas, commit))
+                result = self._append(schema, count, commit, partial(self._add, batch, schemas, commit))
+                if result.repeated:
+                    self._settle(batch, commit)
+                return _with_refused(result, batch.refused)
         except DeltaError as error:
             raise self._refused(error) from error
         except OSError as error:
             raise refused(self._name, self._uri, error) from error
+        finally:
+            if not staged.offered:
+                batch.discard_own()
 
     def already(self, commit: Commit) -> bool:
-        """Tell whether the table's log has this version of the app, or a later one."""
+        """Return whether the table's log has this version of the app, or a later one."""
         try:
             with self._lock:
                 head = self._opened()
@@ -132,7 +152,6 @@ class DeltaSink(ArrowSink):
             raise refused(self._name, self._uri, error) from error
 
     def _append(self, schema: pa.Schema, count: int, commit: Commit, write: _Write) -> WriteResult:
-        properties = CommitProperties(app_transactions=[Transaction(commit.app, commit.version)])
         conflict: CommitFailedError | None = None
         for _ in range(_ATTEMPTS):
             # An entry that an appending head does not know shows up when it writes its own.
@@ -145,65 +164,156 @@ class DeltaSink(ArrowSink):
                 os.sync()
                 return WriteResult(0, repeated=True, before=count)
             try:
-                self._head = write(head, properties)
+                self._head = write(head)
             except CommitFailedError as error:
-                # Another writer was first (upkeep, or ourselves before a crash): look again and decide anew.
+                # Another writer was first (upkeep, another engine, or ourselves before a crash): look again.
                 conflict = error
+                self._head = head if head.follow() is not None else None
                 continue
             if self._upkeep is not None:
                 self._upkeep.committed(self._uri, self._head.version)
             return WriteResult(count)
-        hint = "stop other writers of the table; the batch is written again after a restart"
+        hint = "let other writers of the table pause between their commits; the batch is tried again"
         raise SinkError(self._name, f"{self._uri}: {_ATTEMPTS} commits in a row were refused", hint=hint) from conflict
 
-    def _add(
-        self, staged: Staged, schemas: Sequence[pa.Schema], commit: Commit, head: Head, properties: CommitProperties
-    ) -> Head:
+    def _add(self, batch: FilesOfCommit, schemas: Sequence[pa.Schema], commit: Commit, head: Head) -> Head:
         target = functools.reduce(evolved, schemas, head.schema)
         if not all(contains(target, schema) for schema in schemas):
             self.known = target.serialize().to_pybytes()
             hint = "none is needed: the batch is staged again with these columns"
             raise SinkError(self._name, f"{self._uri} has columns of other types than its files", hint=hint)
-        if not target.equals(head.schema):
-            # Columns come in an entry of their own, without rows: after a crash they are there and empty.
-            head = self._by_delta(DeltaTable(self._uri), target.empty_table(), schema_mode="merge")
-            if head.has(commit):
-                raise CommitFailedError("another writer has the batch")
-        staged.offered = True
-        if head.appends:
-            head.append(staged.files, commit)
-        else:
-            before = head.version
-            actions = [_action(file) for file in staged.files]
-            head.table.create_write_transaction(
-                [*actions],
-                "append",
-                head.table.schema(),
-                self._partition_by,
-                commit_properties=properties,
-                post_commithook_properties=LEFT_TO_UPKEEP,
-            )
-            head = self._moved(head.table, before)
-        self._sweeping.committed(commit, staged.files)
-        return head
+        self._hold_to_rules(batch, head, target)
+        if not batch.files:
+            batch.discard_rest()
+            return head
+        grows = not target.equals(head.schema)
+        if not head.appends:
+            rows = pa.concat_tables([conformed(rows_of(batch.folder, file), target) for file in batch.files])
+            batch.staged.offered = True
+            head = self._by_delta(head.table, rows, commit, "merge" if grows else None)
+            batch.files = ()
+            batch.discard_rest()
+            return head
+        metadata = grown(head.metadata, target) if grows else None
+        if (
+            metadata is not None
+            and "timestamp_ntz" in metadata["schemaString"]
+            and "timestampNtz" not in head.form.features
+        ):
+            # The table needs a feature for them, which delta-rs adds. The columns are there and empty after a crash.
+            self._by_delta(DeltaTable(self._uri), target.empty_table(), None, "merge")
+            raise CommitFailedError("the table has other columns now")
+        self._require_files(batch, head)
+        batch.staged.offered = True
+        head.append(batch.files, commit, metadata)
+        batch.discard_rest()
+        self._sweeping.committed(commit, batch.files)
+        if batch.missing():
+            # Another engine removed them at the very moment: no log may name what is not there.
+            self._take_back(head, batch.files, commit)
+        return head if metadata is None else Head(self._uri, DeltaTable(self._uri))
 
-    def _write(self, rows: pa.Table, head: Head, properties: CommitProperties) -> Head:
-        if not self._grows:
-            return self._by_delta(head.table, rows, commit_properties=properties)
-        target = evolved(head.schema, rows.schema)
-        mode: Literal["merge"] | None = None if target.equals(head.schema) else "merge"
-        return self._by_delta(head.table, conformed(rows, target), schema_mode=mode, commit_properties=properties)
+    def _hold_to_rules(self, batch: RowsOfCommit | FilesOfCommit, head: Head, target: pa.Schema) -> None:
+        """Leave out of a batch what breaks a rule of the table.
 
-    def _by_delta(self, table: DeltaTable, rows: pa.Table, **how: Any) -> Head:
+        Raises:
+            SinkError: rows do, and none can become a dead letter in this attempt: the next one can.
+        """
+        batch.hold_to(head.form, target)
+        if batch.refused and not batch.may_reject:
+            self.may_reject = True
+            reason = f"{self._uri}: {len(batch.refused)} rows cannot be written; {batch.refused[0].reason}"
+            hint = "none is needed for events, which become dead letters; drop the rule from a table of dead letters"
+            raise SinkError(self._name, reason, hint=hint)
+
+    def _require_files(self, batch: FilesOfCommit, head: Head) -> None:
+        """Look whether the files of a batch are as they were written.
+
+        Raises:
+            CommitFailedError: they are not, and others committed: maybe this batch, whose other tries were swept then.
+            SinkError: they are not; they are staged again.
+        """
+        missing = batch.missing()
+        if missing:
+            if head.follow() is not None:
+                raise CommitFailedError("another writer committed")
+            files = f"{len(missing)} of {len(batch.files)} files"
+            reason = f"{files} for {self._uri} are gone or cut, such as {missing[0].path}"
+            hint = "let VACUUM keep what is younger than an hour; the batch is staged again"
+            raise SinkError(self._name, reason, hint=hint)
+
+    def _settle(self, batch: FilesOfCommit, commit: Commit) -> None:
+        """See to a batch that is in the table's log already: its files are there, and what it rejected is known."""
+        head = self._opened()
+        if head is None or not head.appends:
+            return
+        self._hold_to_rules(batch, head, functools.reduce(evolved, _schemas_of(batch.staged.files), head.schema))
+        prefix = prefix_of(commit.app, commit.version)
+        named = [file for file in files_of(head.table) if Path(file.path).name.startswith(prefix)]
+        # A later version of the app says that this one was whole.
+        if head.version_of(commit.app) == commit.version and missing_files(batch.folder, named):
+            self._take_back(head, named, commit)
+
+    def _take_back(self, head: Head, files: Sequence[StagedFile], commit: Commit) -> None:
+        """Remove a commit from the table, which is to be written again.
+
+        Raises:
+            SinkError: always; the table has no row of the commit any more, and knows nothing of it.
+        """
+        self._head = None
+        while True:
+            try:
+                head.take_back(files, commit)
+                break
+            except CommitFailedError:
+                if head.follow() is None:
+                    opened = self._opened()
+                    if opened is None:
+                        break
+                    head = opened
+        hint = "let VACUUM keep what is younger than an hour; the batch is staged again"
+        raise SinkError(self._name, f"files of a commit to {self._uri} were removed by another writer", hint=hint)
+
+    def _write(self, batch: RowsOfCommit, commit: Commit, head: Head) -> Head:
+        target = evolved(head.schema, batch.rows.schema) if self._grows else head.schema
+        self._hold_to_rules(batch, head, target)
+        if not batch.rows.num_rows:
+            return head
+        rows, grows = conformed(batch.rows, target), not target.equals(head.schema)
+        if (head.form.by_delta and not head.form.rules) or not head.appends:
+            return self._by_delta(head.table, rows, commit, "merge" if grows else None)
+        staging = self._staging(commit)
+        assert staging is not None
+        files = Staged(tuple(staging.write(rows, f"driver-{os.getpid()}", Catalog())))
+        if files.fault is not None:
+            raise files.fault
+        try:
+            head.append(files.files, commit, grown(head.metadata, target) if grows else None)
+        except CommitFailedError:
+            staging.discard(files.files)
+            raise
+        return Head(self._uri, DeltaTable(self._uri)) if grows else head
+
+    def _by_delta(
+        self, table: DeltaTable, rows: pa.Table, commit: Commit | None, schema_mode: Literal["merge"] | None
+    ) -> Head:
         """Let delta-rs append rows, and return the head that has them."""
         before = table.version()
-        write_deltalake(table, rows, mode="append", post_commithook_properties=LEFT_TO_UPKEEP, **how)
-        return self._moved(table, before)
-
-    def _moved(self, table: DeltaTable, before: int) -> Head:
-        """Return the head of a table that delta-rs wrote to, once what came behind *before* is on the disk."""
+        transactions = None if commit is None else [Transaction(commit.app, commit.version)]
+        write_deltalake(
+            table,
+            rows,
+            mode="append",
+            schema_mode=schema_mode,
+            commit_properties=CommitProperties(app_transactions=transactions),
+            post_commithook_properties=LEFT_TO_UPKEEP,
+        )
         make_changes_durable(self._uri, table, before)
         return Head(self._uri, table)
+
+    def _staging(self, commit: Commit) -> TableStaging | None:
+        folder = local_folder(self._uri)
+        return None if folder is None else TableStaging(str(folder), commit, tuple(self._partition_by), self.known)
 
     def _opened(self) -> Head | None:
         """Read the table's log anew, and return its head; None where there is no table."""
@@ -218,7 +328,12 @@ class DeltaSink(ArrowSink):
         if parts != self._partition_by:
             hint = "set partition_by to what the table has, or give the sink a path of its own"
             raise SinkError(self._name, f"{self._uri} is partitioned by {', '.join(parts) or 'nothing'}", hint=hint)
-        return Head(self._uri, table)
+        head = Head(self._uri, table)
+        if head.form.refused or not (head.appends or head.form.by_delta):
+            reason = head.form.refused or f"the table has features that need a disk: {', '.join(head.form.features)}"
+            hint = "remove them (ALTER TABLE ... DROP FEATURE), or give the sink a path of its own"
+            raise SinkError(self._name, f"{self._uri}: {reason}", hint=hint)
+        return head
 
     def _created(self, schema: pa.Schema) -> Head:
         table = DeltaTable.create(self._uri, schema, mode="ignore", partition_by=self._partition_by or None)
@@ -235,5 +350,14 @@ def _schemas_of(files: Iterable[StagedFile]) -> list[pa.Schema]:
     return [pa.ipc.read_schema(pa.py_buffer(each)) for each in dict.fromkeys(file.schema for file in files)]
 
 
-def _action(file: StagedFile) -> AddAction:
-    return AddAction(file.path, file.size, file.partition, file.modified, True, file.statistics)
+def files_of(table: DeltaTable) -> list[StagedFile]:
+    """Return the files of a table, each as one that was staged: without what only its writer knew."""
+    adds = pa.table(table.get_add_actions())
+    paths, sizes = adds["path"].to_pylist(), adds["size_bytes"].to_pylist()
+    return [StagedFile(unquote(path), size=size) for path, size in zip(paths, sizes, strict=True)]
+
+
+def _with_refused(result: WriteResult, rejected: tuple[Rejected, ...]) -> WriteResult:
+    if result.repeated:
+        return replace(result, before=result.before - len(rejected), refused=rejected)
+    return replace(result, rows=result.rows - len(rejected), refused=rejected)

@@ -3,43 +3,48 @@
 | step | what a reader or a router finds that comes after a kill right here |
 |---|---|
 | set how long the table is to keep things | the table as it was |
-| merge small files, in a commit of its own | small files, or those that they became; no log names the others |
+| merge small files, in one commit (`merging.py`) | small files, or what they became; no log names the others |
 | remove files that were replaced long ago | fewer of them; the next removal takes the rest |
 | write a checkpoint, and bring it to the disk | all entries still; a checkpoint is there wholly or not at all |
 | remove entries that an old enough checkpoint has | more of them than needed |
 
-Batches go on meanwhile: a commit that finds upkeep before it looks again. Files that a batch has staged are never
-removed, however old: only what the log replaced, and what delta-rs wrote. Files go before the checkpoint is written,
-since it forgets what was replaced long ago.
+Batches go on meanwhile: a commit that finds upkeep before it looks again, as upkeep does that finds another engine.
+Files that no log names are removed by their names and age: those of a merge that was cut off after an hour, or as late
+as replaced files, and those that a batch has staged after a day. Files go before the checkpoint is written, since it
+forgets what was replaced long ago.
 """
 
 from __future__ import annotations
 
 import queue
+import re
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from bindings.background import Background
 from router.logs import get_logger
-from router.sinks.tables.files import (
-    local_folder,
-    make_changes_durable,
-    make_checkpoint_durable,
-    make_durable,
-    sole_rewriter,
-)
-from router.sinks.tables.head import LEFT_TO_UPKEEP
+from router.sinks.tables.files import local_folder, make_checkpoint_durable, sole_rewriter
+from router.sinks.tables.head import LEFT_TO_UPKEEP, Head
+from router.sinks.tables.log import DRAFT
+from router.sinks.tables.merging import MERGED, Merge, merge
 
 _EVERY: Final = 100
 """Versions of a table after which it is tended where files are not merged."""
-_OF_DELTA: Final = "part-"
-"""Begins the name of each file that delta-rs writes."""
+_ATTEMPTS: Final = 20
+_STAGED: Final = re.compile(r"-\d{12}-[^/]*-[0-9a-f]{8}\.snappy\.parquet")
+"""How names of files end that workers stage."""
+_STAGED_FOR: Final = 86_400.0
+"""Seconds after which a file that was staged is part of no batch any more; one that is gone is staged again."""
+_UNNAMED_FOR: Final = 3_600.0
+"""Seconds after which an entry that was never linked has no writer any more, nor has a file that no log names."""
 _log = get_logger()
 
 
@@ -97,8 +102,8 @@ class Upkeep:
                 with self._lock:
                     self._waiting.discard(uri)
 
-    def tend(self, uri: str) -> dict[str, Any]:
-        """Do all that is due for a table now; return what merging did, as delta-rs reports it.
+    def tend(self, uri: str) -> Merge:
+        """Do all that is due for a table now; return what merging did.
 
         Raises:
             DeltaError, OSError: the table cannot be read or written now; it has what it had.
@@ -106,54 +111,73 @@ class Upkeep:
         with sole_rewriter(uri):
             return self._tend(uri)
 
-    def _tend(self, uri: str) -> dict[str, Any]:
+    def _tend(self, uri: str) -> Merge:
+        folder = local_folder(uri)
+        self._set_retention(uri, folder)
+        merged = self._merge(uri, folder) if self._rules.after else Merge()
         table = DeltaTable(uri)
-        self._set_retention(table, uri)
-        merged: dict[str, Any] = self._merge(table, uri) if self._rules.after else {}
-        self._remove_replaced(table, uri)
-        table = DeltaTable(uri)
+        hours = int(self._rules.keep.total_seconds() // 3600)
+        if folder is None:
+            table.vacuum(
+                hours,
+                dry_run=False,
+                enforce_retention_duration=False,
+                full=False,
+                post_commithook_properties=LEFT_TO_UPKEEP,
+            )
+            table = DeltaTable(uri)
+        else:
+            _remove_replaced(table, folder, hours)
         table.create_checkpoint()
         make_checkpoint_durable(uri, table.version())
         table.cleanup_metadata()
         return merged
 
-    def _remove_replaced(self, table: DeltaTable, uri: str) -> None:
-        """Remove files that the log replaced long ago, and those that no log ever named since a merge was cut off."""
-        hours = int(self._rules.keep.total_seconds() // 3600)
-        table.vacuum(
-            hours,
-            dry_run=False,
-            enforce_retention_duration=False,
-            full=False,
-            post_commithook_properties=LEFT_TO_UPKEEP,
-        )
-        folder = local_folder(uri)
-        if folder is None:
-            return
-        # Files that workers stage have other names, so they stay, however long a batch takes.
-        for path in table.vacuum(hours, enforce_retention_duration=False, full=True):
-            if path.rpartition("/")[2].startswith(_OF_DELTA):
-                with suppress(OSError):
-                    (folder / path).unlink()
-
-    def _set_retention(self, table: DeltaTable, uri: str) -> None:
+    def _set_retention(self, uri: str, folder: Path | None) -> None:
         """Set in the table how long it keeps things: upkeep, ours and that of others, obeys these properties."""
         kept = f"interval {int(self._rules.keep.total_seconds())} seconds"
         wanted = dict.fromkeys(("delta.logRetentionDuration", "delta.deletedFileRetentionDuration"), kept)
-        if wanted.items() <= table.metadata().configuration.items():
-            return
-        before = table.version()
-        table.alter.set_table_properties(wanted, post_commithook_properties=LEFT_TO_UPKEEP)
-        make_changes_durable(uri, table, before)
+        for _ in range(_ATTEMPTS):
+            table = DeltaTable(uri)
+            if wanted.items() <= table.metadata().configuration.items():
+                return
+            head = Head(uri, table)
+            if folder is None or not head.appends:
+                table.alter.set_table_properties(wanted, post_commithook_properties=LEFT_TO_UPKEEP)
+                return
+            with suppress(CommitFailedError):
+                head.configure(wanted)
 
-    def _merge(self, table: DeltaTable, uri: str) -> dict[str, Any]:
-        metrics = table.optimize.compact(
-            target_size=self._rules.file_bytes,
-            max_concurrent_tasks=1,
-            post_commithook_properties=LEFT_TO_UPKEEP,
-        )
-        if metrics["numFilesRemoved"]:
-            make_durable(uri, table.version())
-            counts = {"before": metrics["numFilesRemoved"], "after": metrics["numFilesAdded"]}
-            _log.info("small files merged", sink=self._sink, table=uri, **counts)
-        return metrics
+    def _merge(self, uri: str, folder: Path | None) -> Merge:
+        if folder is None:
+            metrics = DeltaTable(uri).optimize.compact(
+                target_size=self._rules.file_bytes,
+                max_concurrent_tasks=1,
+                post_commithook_properties=LEFT_TO_UPKEEP,
+            )
+            merged = Merge(metrics["numFilesRemoved"], metrics["numFilesAdded"])
+        else:
+            merged = merge(uri, folder, self._rules.file_bytes)
+        if merged.before:
+            _log.info("small files merged", sink=self._sink, table=uri, before=merged.before, after=merged.after)
+        return merged
+
+
+def _remove_replaced(table: DeltaTable, folder: Path, hours: int) -> None:
+    """Remove files that the log replaced long ago, and those that no log named and nobody is at any more."""
+    for path in table.vacuum(hours, enforce_retention_duration=False, full=False):
+        _remove(folder / path, folder, 0.0)
+    for path in table.vacuum(hours, enforce_retention_duration=False, full=True):
+        name = path.rpartition("/")[2]
+        if name.startswith(MERGED):
+            _remove(folder / path, folder, _UNNAMED_FOR)
+        elif _STAGED.search(name):
+            _remove(folder / path, folder, _STAGED_FOR)
+    for draft in (folder / "_delta_log").glob(DRAFT):
+        _remove(draft, folder, _UNNAMED_FOR)
+
+
+def _remove(file: Path, folder: Path, age: float) -> None:
+    with suppress(OSError):
+        if file.is_relative_to(folder) and time.time() - file.stat().st_mtime >= age:
+            file.unlink()

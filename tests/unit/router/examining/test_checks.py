@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 import yaml
+from deltalake import write_deltalake
 
 from bindings.locks import take_lock
 from catalog.load import load
@@ -27,6 +29,7 @@ from router.settings import load_settings
 from router.sources.sources import sources_of
 from tests.support.authority import Authority
 from tests.support.ports import LOOPBACK, free_ports
+from tests.unit.router.sinks.tables.test_rules import declare
 
 BROKERS: Final = {
     "mqtt": ("MQTT/5.0", "mqtt", {"topic": "in"}),
@@ -222,6 +225,16 @@ def test_a_table_that_cannot_be_written_is_waited_for(
     fault(place, monkeypatch, 0)
     found = states(place.write())["sink lake"]
     assert found.state == "warn" and told in found.observation and "batches wait until then" in found.remedy
+
+
+def test_a_table_whose_features_cannot_be_written_is_named(place: Place) -> None:
+    folder = Path(place.settings["sinks"]["lake"]["path"])
+    write_deltalake(folder, pa.table({"id": ["a"]}))
+    assert states(place.write())["sink lake"].state == "ok"
+    declare(folder, "identityColumns")
+    found = states(place.write())["sink lake"]
+    assert found.state == "warn" and "DROP FEATURE" in found.remedy
+    assert found.observation == f"{folder}: the table has features that cannot be written here: identityColumns"
 
 
 def test_who_is_waited_for_stops_no_start(place: Place, capsys: pytest.CaptureFixture[str]) -> None:

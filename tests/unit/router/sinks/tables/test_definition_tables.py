@@ -302,7 +302,7 @@ def test_small_files_are_merged_and_no_row_is_lost_or_doubled(tmp_path: Path) ->
         sink.write(rows(row("bare", b"x", number)), Commit("a", number))
     upkeep = Upkeep("lake", UpkeepRules(1, 2**20, timedelta(days=7)))
     told = upkeep.tend(str(tmp_path / "lake"))
-    assert (told["numFilesRemoved"], told["numFilesAdded"]) == (10, 1)
+    assert (told.before, told.after) == (10, 1)
     assert sink.write(rows(row("bare", b"x", 9)), Commit("a", 9)).repeated
     assert sink.write(rows(row("bare", b"x", 10)), Commit("a", 10)).rows == 1
     assert len(read(tmp_path / "lake", "id")) == 11

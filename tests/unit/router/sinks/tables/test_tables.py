@@ -101,7 +101,7 @@ def test_text_of_any_sender_is_no_line_break_of_ours(kind: str, tmp_path: Path) 
         table = DeltaTable(tmp_path / "t")
         assert table.to_pyarrow_table().column("subject").to_pylist() == [SEPARATORS] * 3
         compacted = Upkeep("lake", UpkeepRules(1, 1 << 20, timedelta(days=7))).tend(str(tmp_path / "t"))
-        assert compacted["numFilesRemoved"] == 3
+        assert compacted.before == 3
 
 
 def test_delta_goes_on_beside_another_writer(tmp_path: Path) -> None:

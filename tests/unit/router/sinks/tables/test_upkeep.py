@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable
 from datetime import timedelta
@@ -32,8 +33,11 @@ HOUR: Final = timedelta(hours=1)
 POINTS: Final = (
     ("router.sinks.tables.upkeep:Upkeep._set_retention", "before"),
     ("router.sinks.tables.upkeep:Upkeep._set_retention", "after"),
-    ("deltalake.table:TableOptimizer.compact", "after"),
-    ("router.sinks.tables.upkeep:make_durable", "after"),
+    ("router.sinks.tables.merging:Head.rewrite", "before"),
+    ("router.sinks.tables.log:Log.link", "before"),
+    ("router.sinks.tables.log:Log.link", "after"),
+    ("router.sinks.tables.log:os.link", "before"),
+    ("router.sinks.tables.upkeep:merge", "after"),
     ("deltalake.table:DeltaTable.vacuum", "before"),
     ("deltalake.table:DeltaTable.vacuum", "after"),
     ("deltalake.table:DeltaTable.create_checkpoint", "after"),
@@ -41,7 +45,7 @@ POINTS: Final = (
     ("deltalake.table:DeltaTable.cleanup_metadata", "before"),
     ("deltalake.table:DeltaTable.cleanup_metadata", "after"),
 )
-FEW: Final = (POINTS[2], POINTS[8])
+FEW: Final = (POINTS[2], POINTS[6])
 
 
 def entries(folder: Path) -> list[Path]:
@@ -132,16 +136,33 @@ def test_what_a_batch_has_staged_is_left_alone(tmp_path: Path) -> None:
     assert given is not None
     staged = Staged(tuple(given.write(rows("4-0", "4-1"), "0-x", Catalog())))
     for file in staged.files:
-        os.utime(tmp_path / file.path, (0, 0))
-    # What a merge wrote that was killed is no part of anything.
-    lost = tmp_path / "part-00000-lost-c000.snappy.parquet"
-    lost.write_bytes(b"PAR1")
-    os.utime(lost, (0, 0))
+        os.utime(tmp_path / file.path, (time.time() - 80_000,) * 2)
     for _ in range(2):
         upkeep.tend(str(tmp_path))
-    assert not lost.exists()
     assert sink.take(staged, commit).rows == 2
     assert ids(DeltaTable(tmp_path).file_uris()) == wanted(5)
+
+
+def test_orphans_of_any_kill_go_with_time(tmp_path: Path) -> None:
+    sink, upkeep = DeltaSink("lake", str(tmp_path), WIDE), Upkeep("lake", AT_ONCE)
+    # Staged twice before two deaths: the second was committed, and nobody came to look for the first.
+    twice = sink.staging(Commit(APP, 0))
+    assert twice is not None
+    staged = tmp_path / twice.write(rows("0-0"), "0-first", Catalog())[0].path
+    write(sink, 0)
+    again = tmp_path / twice.write(rows("0-0"), "0-late", Catalog())[0].path
+    merged = tmp_path / "part-00000-lost-c000.snappy.parquet"
+    draft = tmp_path / "_delta_log" / "_commit_4d5c.json.tmp"
+    foreign = tmp_path / "notes.txt"
+    for file in (merged, draft, foreign):
+        file.write_bytes(b"cut off")
+    upkeep.tend(str(tmp_path))
+    assert not staged.exists() and merged.exists() and again.exists() and draft.exists()
+    for file in (again, merged, draft, foreign):
+        os.utime(file, (time.time() - 90_000,) * 2)
+    upkeep.tend(str(tmp_path))
+    assert not again.exists() and not merged.exists() and not draft.exists() and foreign.exists()
+    assert ids(DeltaTable(tmp_path).file_uris()) == wanted(1)
 
 
 def test_readers_of_an_older_version_go_on_within_the_retention(tmp_path: Path) -> None:

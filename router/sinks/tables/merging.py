@@ -1,0 +1,175 @@
+"""Merging the small files of a table on a disk, so that no row is ever there twice or not at all.
+
+The rows are written to new files first. One entry of the log then replaces the old files by them, and only where each
+old file is still in the log at the version before: what others committed meanwhile is read, and if it concerns these
+files, the merge is given up. Those who began before the entry cannot commit behind it (:meth:`Head.rewrite`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from bindings.private import sync_path
+from router.sinks.tables.evolving import conformed, evolved
+from router.sinks.tables.head import Head
+from router.sinks.tables.log import Log
+from router.sinks.tables.statistics import statistics_of
+
+MERGED: Final = "part-"
+"""Begins the name of each file that replaces others, as it does with other engines."""
+_ATTEMPTS: Final = 100
+_GROUP: Final = 32 * 2**20
+"""Bytes of rows that are gathered before they are written."""
+File = Mapping[str, Any]
+"""An action ``add`` of the log."""
+
+
+class Merge(NamedTuple):
+    """How many files became how many; 0 where nothing was merged."""
+
+    before: int = 0
+    after: int = 0
+
+
+def merge(uri: str, folder: Path, size: int) -> Merge:
+    """Merge the files of a table that are smaller than *size*, each partition for itself.
+
+    Raises:
+        DeltaError, OSError: the table cannot be read or written now; it has what it had.
+    """
+    table = DeltaTable(uri)
+    head = Head(uri, table)
+    if not head.appends or not head.form.merges:
+        return Merge()
+    parts = table.metadata().partition_columns
+    columns = pa.schema([field for field in head.schema if field.name not in parts])
+    removed: list[File] = []
+    added: list[File] = []
+    try:
+        for files in _bins(Log(folder).files(head.version).values(), size):
+            fitting = [file for file in files if _fits(folder / unquote(file["path"]), columns)]
+            if len(fitting) > 1:
+                added.append(_written(folder, fitting, columns))
+                removed += fitting
+        if not added or not _replace(head, folder, removed, added):
+            _discard(folder, added)
+            return Merge()
+    except FileNotFoundError:
+        # Another engine replaced a file and removed it: what it wrote is looked at next time.
+        _discard(folder, added)
+        return Merge()
+    except BaseException:
+        _discard(folder, added)
+        raise
+    if not all(_is_there(folder, file) for file in added):
+        # Another engine removed what no log named yet: the old files are there still, and stand for it again.
+        _replace(head, folder, added, removed)
+        return Merge()
+    return Merge(len(removed), len(added))
+
+
+def _bins(files: Iterable[File], size: int) -> Iterator[list[File]]:
+    """Yield groups of small files of one partition, to become a file each."""
+    partitions: dict[str, list[list[File]]] = {}
+    for file in sorted(files, key=lambda file: (file["modificationTime"], file["path"])):
+        # Rows of a file with a deletion vector are left to an engine that writes such; a path elsewhere is a clone's.
+        if file["size"] >= size or file.get("deletionVector") or ":" in unquote(file["path"]).partition("/")[0]:
+            continue
+        bins = partitions.setdefault(json.dumps(file["partitionValues"], sort_keys=True), [[]])
+        if sum(each["size"] for each in bins[-1]) + file["size"] > size:
+            bins.append([])
+        bins[-1].append(file)
+    yield from (files for bins in partitions.values() for files in bins if len(files) > 1)
+
+
+def _fits(path: Path, columns: pa.Schema) -> bool:
+    """Whether the rows of a file can be written with these columns, without any loss."""
+    given = _instants(pq.read_schema(path).empty_table(), columns).schema
+    whole = evolved(columns, pa.schema([pa.field(field.name, field.type) for field in given]))
+    return bool(whole.equals(columns))
+
+
+def _written(folder: Path, files: Sequence[File], columns: pa.Schema) -> File:
+    """Write the rows of files to a new one beside the first, which is on the disk then; return it as an action."""
+    beside = files[0]["path"].rpartition("/")[0]
+    name = f"{MERGED}{uuid4()}-merged.snappy.parquet"
+    path = folder / unquote(beside) / name
+    footers: list[pq.FileMetaData] = []
+    try:
+        with pq.ParquetWriter(path, columns, compression="snappy", metadata_collector=footers) as writer:
+            gathered: list[pa.Table] = []
+            for file in files:
+                with pq.ParquetFile(folder / unquote(file["path"]), coerce_int96_timestamp_unit="us") as source:
+                    for number in range(source.num_row_groups):
+                        gathered.append(conformed(_instants(source.read_row_group(number), columns), columns))
+                        if sum(rows.nbytes for rows in gathered) >= _GROUP:
+                            writer.write_table(pa.concat_tables(gathered))
+                            gathered = []
+            if gathered:
+                writer.write_table(pa.concat_tables(gathered))
+        sync_path(path)
+        sync_path(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            path.unlink()
+        raise
+    return {
+        "path": f"{beside}/{name}" if beside else name,
+        "partitionValues": files[0]["partitionValues"],
+        "size": path.stat().st_size,
+        "modificationTime": time.time_ns() // 1_000_000,
+        "dataChange": False,
+        "stats": statistics_of(columns, footers[0]),
+    }
+
+
+def _instants(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Return rows whose instants have their zone, which Parquet's old type for them does not say."""
+    for at, field in enumerate(rows.schema):
+        wanted = columns.field(field.name).type if field.name in columns.names else field.type
+        if pa.types.is_timestamp(field.type) and pa.types.is_timestamp(wanted) and not field.type.tz and wanted.tz:
+            rows = rows.set_column(at, field.name, rows.column(at).cast(pa.timestamp("us")).cast(wanted))
+    return rows
+
+
+def _replace(head: Head, folder: Path, removed: Sequence[File], added: Sequence[File]) -> bool:
+    """Commit that files are replaced by others; False where the log no longer has one of them."""
+    gone = {file["path"] for file in removed}
+    for _ in range(_ATTEMPTS):
+        if not all(_is_there(folder, file) for file in added):
+            return False
+        try:
+            head.rewrite(removed, added)
+        except CommitFailedError:
+            actions = head.follow()
+            if actions is None or any(each["remove"]["path"] in gone for each in actions if "remove" in each):
+                return False
+        else:
+            return True
+    return False
+
+
+def _is_there(folder: Path, file: File) -> bool:
+    try:
+        return bool((folder / unquote(file["path"])).stat().st_size == file["size"])
+    except OSError:
+        return False
+
+
+def _discard(folder: Path, files: Iterable[File]) -> None:
+    for file in files:
+        with suppress(OSError):
+            os.unlink(folder / unquote(file["path"]))
