@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from catalog.errors import CatalogError
+from catalog.schemas.ids.contract import WrittenSchema
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 """Bodies past this size are not looked into; they get no verdict."""
@@ -15,6 +16,31 @@ MAX_FAULTS: Final = 50
 """Faults of one body that are reported."""
 BEYOND_LIMITS: Final = "could not be checked within limits"
 """What the fault of a body says that would take more time or memory than one body may."""
+MessagePlace = tuple[int, ...] | int | str
+"""Which message of a .proto file is meant: by indexes from level to level, by its place among all, or by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What bodies were written with: a schema of a registry, and for Protobuf the message of its file."""
+
+    schema: WrittenSchema
+    message: MessagePlace = (0,)
+
+    def __str__(self) -> str:
+        return written_as(self.schema.id, self.schema)
+
+
+def written_as(schema_id: str, schema: WrittenSchema | None) -> str:
+    """Return what a report calls an id: with subjects and versions, as far as the registry named any."""
+    known = schema.subjects if schema is not None else ()
+    shown = ", ".join(f"{subject} version {version}" for subject, version in known[:MAX_SUBJECTS])
+    more = ", …" if len(known) > MAX_SUBJECTS else ""
+    return f"schema id {schema_id}" + (f" ({shown}{more})" if shown else "")
+
+
+MAX_SUBJECTS: Final = 3
+"""Subjects of one id that a report names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +51,7 @@ class SchemaSource:
     format (``draft-07``, ``1.11``, ``3``), lower case, empty when nothing does. ``document`` is a JSON tree, or the
     text of a schema. ``name`` is the ``:Name`` deep link into a document of several types, ``pointer`` a JSON pointer
     into the document; both empty for the whole. ``uri`` is where the document stands: its own references are relative
-    to it.
+    to it. Where ``written`` is given, bodies were written with that, and are read as values of this schema.
     """
 
     family: str
@@ -34,6 +60,7 @@ class SchemaSource:
     name: str = ""
     pointer: str = ""
     uri: str = ""
+    written: Written | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def explainer_of(catalog: Catalog, settings: Settings, endpoint: str | None) -> 
         hop_by_hop=settings.match.hop_by_hop,
         validation=settings.match.validation,
         ambiguous=settings.match.ambiguous,
-        framing=settings.framings.get(endpoint or "", "auto"),
+        frames=settings.frames(endpoint),
     )
     return Explainer(matcher)
 

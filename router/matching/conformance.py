@@ -12,21 +12,21 @@ the body of the winner is looked at once the route is known (:meth:`PayloadCheck
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
 
-from bindings.kafka.codec import PROTOCOL as KAFKA
 from catalog.definitions.targets import Target
-from catalog.schemas.codings import Framing, decoded
 from catalog.schemas.contract import MAX_FAULTS, SchemaFault
+from catalog.schemas.ids.frames import PLAIN, Begin
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
-from router.matching.facts import Facts, Payload, protocol_number
+from router.matching.facts import Facts, Payload
 from router.matching.index.coincidence import Coincidence
 from router.matching.index.columns import Int
 from router.matching.index.index import MatchIndex
+from router.matching.schema_ids import SchemaIdStage
 
 Validation = Literal["never", "ambiguous", "always"]
 DATA: Final = "data"
@@ -37,7 +37,6 @@ NAMED: Final = 5
 """Violations that the detail of a dead letter names."""
 MAX_NAMED: Final = 20_000
 """Violations of one batch that are found beyond the first of each record and schema."""
-_KAFKA: Final = protocol_number(KAFKA)
 Rejections = Mapping[str, Sequence[SchemaFault]]
 """Why the schemas of definitions reject a body, by xid."""
 
@@ -67,14 +66,19 @@ class PayloadChecks:
     """Drops candidates by their schemas, for the match sets of one index."""
 
     def __init__(
-        self, index: MatchIndex, channels: Sequence[Channel], payloads: PayloadValidation | None, mode: Validation
+        self,
+        index: MatchIndex,
+        channels: Sequence[Channel],
+        payloads: PayloadValidation | None,
+        mode: Validation,
+        ids: SchemaIdStage,
     ) -> None:
         self._index = index
+        self._ids = ids
         self._payloads = payloads
         self._mode = mode
         self._looks: dict[int, _Look | None] = {}
         self._needs = [False] * len(channels)
-        self._framings = [channel.framing for channel in channels]
         if payloads is not None and any(self.has_schema(target) for target in index.targets):
             self._needs = [self._needed(channel.candidates) for channel in channels]
             if mode == "ambiguous" and not all(self._needs):
@@ -86,7 +90,7 @@ class PayloadChecks:
 
     def needs_bodies(self, channel: int) -> bool:
         """Tell whether bodies of records on that channel may have to be looked at."""
-        return channel >= 0 and self._needs[channel]
+        return channel >= 0 and (self._needs[channel] or self._ids.needs_bodies(channel))
 
     def check(self, facts: Facts, sets: Int) -> Checked:
         """Return the sets without the candidates whose schemas reject the body."""
@@ -180,24 +184,23 @@ class PayloadChecks:
         elaborated = dict(rejected)
         if payloads is None:
             return elaborated
-        for row, given in zip(rejected, facts.payloads(list(rejected)), strict=True):
-            payload = _opened(given) if left > 0 else None
+        for row in rejected:
+            (payload,) = facts.opened([row]) if left > 0 else (None,)
             if not isinstance(payload, Payload):
                 continue
-            framing = self._framing(facts, row, payload)
             elaborated[row] = {
-                xid: payloads.all_faults(xid, payload.body, payload.content_type, framing, known[0])
+                xid: payloads.all_faults(
+                    xid, payload.body, payload.content_type, self._begins(facts, [row], [payload], xid)[0], known[0]
+                )
                 for xid, known in rejected[row].items()
             }
             left -= sum(len(each) - 1 for each in elaborated[row].values())
         return elaborated
 
-    def _framing(self, facts: Facts, row: int, payload: Payload) -> Framing:
-        """Return how a body begins: only whole bodies of Kafka have frames."""
-        channel = int(facts.channels[row])
-        if not payload.whole or int(facts.protocols[row]) != _KAFKA or channel < 0:
-            return "none"
-        return self._framings[channel]
+    def _begins(self, facts: Facts, rows: Sequence[int], payloads: Sequence[Payload], xid: str) -> list[Begin]:
+        """Return how bodies begin: only whole bodies of Kafka have frames."""
+        begins = self._ids.begins(facts, rows, xid)
+        return [begin if each.whole else PLAIN for begin, each in zip(begins, payloads, strict=True)]
 
     def _several(self, bits: int) -> bool:
         targets = self._index.sets[self._index.set_number(bits, event=True)].targets
@@ -208,29 +211,21 @@ class PayloadChecks:
         payloads = self._payloads
         if payloads is None:
             return {}
-        known = [_opened(payload) for payload in facts.payloads(rows)]
+        known = facts.opened(rows)
         looked = [at for at, each in enumerate(known) if isinstance(each, Payload)]
         given = [each for each in known if isinstance(each, Payload)]
         bodies, types = [each.body for each in given], [each.content_type for each in given]
-        framings = [self._framing(facts, rows[at], each) for at, each in zip(looked, given, strict=True)]
+        places = [rows[at] for at in looked]
         by_xid: dict[str, list[SchemaFault | None]] = {}
         for target in targets:
             xid = self._index.targets[target].xid
             if xid not in by_xid:
                 # A body that is not coded as it says is refused by each schema; one without a verdict by none.
                 by_xid[xid] = [each if isinstance(each, SchemaFault) else None for each in known]
-                verdicts = payloads.faults(xid, bodies, types, framings)
+                verdicts = payloads.faults(xid, bodies, types, self._begins(facts, places, given, xid))
                 for at, fault in zip(looked, verdicts, strict=True):
                     by_xid[xid][at] = fault
         return {target: by_xid[self._index.targets[target].xid] for target in targets}
-
-
-def _opened(payload: Payload | None) -> Payload | SchemaFault | None:
-    """Return a payload without its content coding, a fault when it is not coded so, None for no verdict."""
-    if payload is None or not payload.coding or payload.body is None:
-        return payload
-    body = decoded(payload.body, payload.coding)
-    return replace(payload, body=body) if isinstance(body, bytes) else body
 
 
 def decides(target: Target) -> bool:

@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bindings.private import Readers
-from catalog.schemas.codings import Framing
+from catalog.schemas.ids.frames import Frames, Framing
 from router.matching.ties import Ambiguous
 from router.settings.catalogs import CatalogSettings as CatalogSettings
 from router.settings.dead_letters import DeadLetterSettings as DeadLetterSettings
@@ -191,10 +191,10 @@ class Settings(BaseSettings):
         """The least time between the starts of batches: in real-time mode, of those of the rest topic."""
         return self.trigger if isinstance(self.trigger, timedelta) else BETWEEN_BATCHES
 
-    @property
-    def framings(self) -> dict[str, Framing]:
-        """How bodies of Kafka begin, by the endpoint of their source."""
-        return {source.endpoint: source.framing for source in self.sources}
+    def frames(self, endpoint: str | None) -> Frames:
+        """Return how bodies of Kafka begin that came by an endpoint, and which registry knows their ids."""
+        framing: Framing = next((source.framing for source in self.sources if source.endpoint == endpoint), "auto")
+        return Frames(framing)
 
     @property
     def unresolved(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from router.judging.kinds import Kind
 from router.judging.plan import Plan
 from router.judging.stages import MATCHED, letter_ids
 from router.matching.correlation import RELATED
+from router.matching.facts import SCHEMA_ID
 from router.rendering.events import event_columns
 from router.rendering.native import native_texts
 from router.sinks.forms import AMBIGUOUS, DEAD_LETTER
@@ -39,7 +40,13 @@ class SinkRows:
         place = pc.struct_field(matched, "place")
         events = event_columns(self.kind, outcomes.column("raw"), pc.struct_field(matched, "attributes"), place)
         columns: dict[str, pa.Array] = dict(zip(events.type.names, events.flatten(), strict=True))
-        fields = ("message", "endpoint", "context", AMBIGUOUS, *(name for name in RELATED if name in schema.names))
+        fields = (
+            "message",
+            "endpoint",
+            "context",
+            AMBIGUOUS,
+            *(name for name in (*RELATED, SCHEMA_ID) if name in schema.names),
+        )
         columns |= {name: pc.struct_field(matched, name) for name in fields}
         columns |= {name: outcomes.column(name) for name in ("position", "received", "protocol")}
         columns["data"] = outcomes.column("body")

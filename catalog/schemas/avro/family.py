@@ -32,4 +32,6 @@ AVRO: Final = SchemaFamily(
     content_type="application/vnd.apache.avro",
     evident=_is_evident,
     compares=True,
+    named=True,
+    resolves=True,
 )

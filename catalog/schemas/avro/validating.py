@@ -7,14 +7,15 @@ all bytes. Without a content type a body is binary if it fits so, else JSON if i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from catalog.schemas.avro.binary import compile_binary
+from catalog.schemas.avro.binary import Read, ResolvedBinary, compile_binary
 from catalog.schemas.avro.container import MAGIC, ReadValue, read_container
 from catalog.schemas.avro.json import Walk, compile_json
+from catalog.schemas.avro.resolving import Makers, Resolver, Unresolvable, writer_of
 from catalog.schemas.avro.types import AvroSchema, missing_names, read_schema
 from catalog.schemas.avro.values import Misfit
 from catalog.schemas.bodies import fault, is_json, json_value, looks_like_json, short
@@ -26,8 +27,11 @@ from catalog.schemas.contract import (
     SchemaFault,
     SchemaSource,
     TooCostly,
+    Validator,
+    Written,
 )
 
+F = TypeVar("F")
 SINGLE_OBJECT: Final = b"\xc3\x01"
 MAX_STEPS: Final = 2_000_000
 """Records that may be read for one body before it is too costly for a process that has others to look at."""
@@ -35,16 +39,18 @@ _FINGERPRINT: Final = slice(2, 10)
 _TOO_DEEP: Final = "nests deeper than can be read"
 
 
-def compile_schema(source: SchemaSource, library: Library) -> AvroValidator:
+def compile_schema(source: SchemaSource, library: Library) -> Validator:
     """Compile an Avro schema; ``source.name`` chooses a named type of it, by full name or by a simple name it has once.
 
-    Types that it uses and does not define are asked of the library by full name.
+    Types that it uses and does not define are asked of the library by full name. Bodies that were written with another
+    schema are held against both, resolved.
 
     Raises:
         SchemaError: it is no valid Avro schema, a name in it is unknown, or it has not the type.
     """
     try:
-        return AvroValidator(read_schema(source, library))
+        schema = read_schema(source, library)
+        return _plain_validator(schema) if source.written is None else _written_validator(schema, source.written)
     except RecursionError as error:
         raise SchemaError(f"the Avro schema {_TOO_DEEP}", hint="name the inner types") from error
     except (KeyError, TypeError, AttributeError) as error:
@@ -56,6 +62,19 @@ def compile_schema(source: SchemaSource, library: Library) -> AvroValidator:
 def references_of(source: SchemaSource) -> Iterable[str]:
     """Give the full names of types that the schema uses and does not define."""
     return missing_names(source)
+
+
+def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
+    """Return the full name of the type that a schema is, or that was written; nothing for one without a name.
+
+    Raises:
+        SchemaError: it can never be used.
+    """
+    try:
+        root = read_schema(source, library).root if source.written is None else writer_of(source.written).root
+    except Unresolvable as error:
+        raise SchemaError(str(error)) from None
+    return {"name": str(root["name"])} if isinstance(root, dict) and "name" in root else {}
 
 
 class AvroBodies:
@@ -132,16 +151,104 @@ class AvroBodies:
         return first
 
 
-class AvroValidator:
-    """A compiled Avro schema."""
+class WrittenBodies:
+    """Reads bodies that were written with another schema: each is one datum, whatever its content type says."""
 
-    def __init__(self, schema: AvroSchema) -> None:
-        read = compile_binary(schema.root, schema.named)
-        check = compile_json(schema.root, schema.named)
-        datum: ReadValue = lambda body, at: (None, read(body, at, 0))  # noqa: E731
-        self._bodies = AvroBodies(schema, datum, lambda value: check(value, Walk()))
-        self._thorough = AvroBodies(schema, datum, lambda value: check(value, Walk(left=MAX_FAULTS)))
-        self._records = 1 + sum(each["type"] in ("record", "error") for each in schema.named.values())
+    def __init__(self, datum: ReadValue, written: Written, *, raw: bool = False) -> None:
+        self._datum = datum
+        self._written = written
+        self._raw = raw
+
+    @classmethod
+    def of(
+        cls,
+        schema: AvroSchema,
+        written: Written,
+        makers: Callable[[AvroSchema], Makers[F]],
+        datum: Callable[[F], ReadValue],
+    ) -> WrittenBodies:
+        """Resolve what was *written* to a schema; where that can never be, each body is a misfit that says so."""
+        try:
+            writer = writer_of(written)
+            function = Resolver(writer, schema, makers(writer)).function()
+        except (Unresolvable, RecursionError) as error:
+            return cls(_refusing(str(error) if isinstance(error, Unresolvable) else f"the schema {_TOO_DEEP}"), written)
+        return cls(datum(function), written, raw=writer.root in ("bytes", {"type": "bytes"}))
+
+    def value(self, body: bytes | None, content_type: str | None) -> Any:
+        """Return what the functions make of a body; no body is the empty datum.
+
+        Raises:
+            Misfit: the body does not conform; it says what was written.
+        """
+        body = body or b""
+        try:
+            # Serializers of Confluent's write bytes alone without their length.
+            value, end = self._datum(_sized(body) if self._raw else body, 0)
+            if end < len(body):
+                raise Misfit(f"{len(body) - end} bytes follow the value")
+        except RecursionError:
+            raise self._told(Misfit(f"the body {_TOO_DEEP}")) from None
+        except Misfit as misfit:
+            raise self._told(misfit) from None
+        return value
+
+    def _told(self, misfit: Misfit) -> Misfit:
+        told = misfit.copy()
+        told.message = f"{misfit.message}; written with {self._written}"
+        return told
+
+
+def _refusing(why: str) -> ReadValue:
+    def datum(body: bytes, at: int) -> tuple[Any, int]:
+        raise Misfit(why)
+
+    return datum
+
+
+def _sized(body: bytes) -> bytes:
+    """Return bytes behind their length, as Avro writes them."""
+    rest, size = len(body) << 1, bytearray()
+    while rest > 0x7F:
+        size.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes(size) + bytes((rest,)) + body
+
+
+def _written_validator(schema: AvroSchema, written: Written) -> AvroValidator:
+    try:
+        records = _records_of(writer_of(written))
+    except Unresolvable:
+        records = 1
+    bodies = WrittenBodies.of(schema, written, ResolvedBinary, _passing)
+    return AvroValidator(bodies, bodies, records)
+
+
+def _passing(read: Read) -> ReadValue:
+    return lambda body, at: (None, read(body, at, 0))
+
+
+def _records_of(schema: AvroSchema) -> int:
+    return 1 + sum(each["type"] in ("record", "error") for each in schema.named.values())
+
+
+def _plain_validator(schema: AvroSchema) -> AvroValidator:
+    datum = _passing(compile_binary(schema.root, schema.named))
+    check = compile_json(schema.root, schema.named)
+    return AvroValidator(
+        AvroBodies(schema, datum, lambda value: check(value, Walk())),
+        AvroBodies(schema, datum, lambda value: check(value, Walk(left=MAX_FAULTS))),
+        _records_of(schema),
+    )
+
+
+class AvroValidator:
+    """A compiled Avro schema: what finds the first fault of a body, what finds all, and how many records it has."""
+
+    def __init__(self, bodies: AvroBodies | WrittenBodies, thorough: AvroBodies | WrittenBodies, records: int) -> None:
+        self._bodies = bodies
+        self._thorough = thorough
+        self._records = records
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
         """Return why *body* does not conform, with a dotted field path; no body is the empty datum.
@@ -156,7 +263,7 @@ class AvroValidator:
         return self._faults(self._thorough, body, content_type, at_any_cost=False)[:MAX_FAULTS]
 
     def _faults(
-        self, bodies: AvroBodies, body: bytes | None, content_type: str | None, *, at_any_cost: bool
+        self, bodies: AvroBodies | WrittenBodies, body: bytes | None, content_type: str | None, *, at_any_cost: bool
     ) -> list[SchemaFault]:
         # Each byte may be that of a record which is the only field of a record, and so on.
         if not at_any_cost and body is not None and len(body) * self._records > MAX_STEPS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Final
 
@@ -74,6 +74,13 @@ def logical_type(schema: Any) -> str:
         return str(schema)
     logical = schema.get("logicalType")
     return f"{schema['type']}-{logical}" if isinstance(logical, str) else str(schema["type"])
+
+
+def branch_labels(branches: Sequence[Any]) -> list[str | None]:
+    """Return what each branch of a union is called in its values; None for those whose values stand bare."""
+    labels = [branch if isinstance(branch, str) else str(branch.get("name", branch["type"])) for branch in branches]
+    others = [label for label in labels if label != "null"]
+    return [label if len(others) > 1 and label != "null" else None for label in labels]
 
 
 def number_range(schema: Any, kind: str) -> tuple[int, int]:

@@ -12,12 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catalog.schemas.columns_of import PayloadColumn
+from router.matching.facts import SCHEMA_ID
 from router.settings.names import TABLE_VARIABLES, event_values, parse_name
 from router.sinks.tables.evolving import conformed, evolved
 from router.sinks.tables.unwrapping import Framings, typed
 
 PAYLOAD: Final = "payload"
 """The struct of typed columns; null where a body is absent or does not fit the schema. ``data`` has it anyway."""
+WRITTEN_BY: Final = "schema_id"
+"""The id of the schema that a body was written with; null where it has no frame."""
 ColumnOf = Callable[[str], PayloadColumn | None]
 """Gives the payload column of a definition; None where it has none."""
 
@@ -47,6 +50,8 @@ class Parting:
 
     def parted(self, rows: pa.Table, column_of: ColumnOf) -> tuple[dict[str, pa.Table], list[Unfit]]:
         """Return the rows by the place of their table, each in the order they came, and what does not fit."""
+        if SCHEMA_ID in rows.schema.names:
+            rows = rows.rename_columns({SCHEMA_ID: WRITTEN_BY})
         tables: dict[str, pa.Table] = {}
         unfit: list[Unfit] = []
         messages = pc.dictionary_encode(rows.column("message").combine_chunks())
