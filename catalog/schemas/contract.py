@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from catalog.errors import CatalogError
 from catalog.schemas.ids.contract import WrittenSchema
@@ -127,6 +127,18 @@ class Validator(Protocol):
 
         Raises:
             TooCostly: as :meth:`fault`.
+        """
+        ...
+
+
+@runtime_checkable
+class Accepting(Protocol):
+    """A validator that can look at many bodies at once."""
+
+    def accepted(self, data: Any, begins: Any, ends: Any, content_types: Any) -> Any:
+        """Return which bodies conform for sure, as an array of booleans; the others are to be looked at one by one.
+
+        Body *i* is ``data[begins[i]:ends[i]]``; *content_types* is an array of texts, or null. All are arrays.
         """
         ...
 

@@ -7,11 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 from catalog.model import Catalog, Definition
 from catalog.schemas.bodies import fault
 from catalog.schemas.compiling import compile_schema, fingerprint
 from catalog.schemas.contract import (
     MAX_BODY_BYTES,
+    Accepting,
     Library,
     MessagePlace,
     SchemaError,
@@ -24,7 +29,7 @@ from catalog.schemas.contract import (
 from catalog.schemas.families import family_of
 from catalog.schemas.ids.contract import WrittenSchema
 from catalog.schemas.ids.deciding import SchemaIdRule
-from catalog.schemas.ids.frames import PLAIN, Begin, frame_of, message_place
+from catalog.schemas.ids.frames import ID_ENDS, PLAIN, Begin, frame_of, message_place
 from catalog.schemas.library import CatalogLibrary, schema_source
 from catalog.schemas.trial import Trial
 
@@ -65,6 +70,38 @@ class BoundedValidation:
             found = self._behind(body, begin) if whole else None
             return whole if found is None or found in (_NO_FRAME, _NO_PLACE) else _asked(found, content_type)
         return _asked(self._behind(body, begin), content_type)
+
+    def accepted(self, bodies: pa.BinaryArray, content_types: pa.StringArray, begin: Begin) -> npt.NDArray[np.bool_]:
+        """Return which of many bodies conform for sure; the others are to be looked at one by one."""
+        none = np.zeros(len(bodies), bool)
+        reads = self
+        if begin.framing in ("confluent", "apicurio") and self._family.frames == "id":
+            written = begin.written
+            if written is not None and written.family == self._source.family and self._family.resolves:
+                reads = self._written(written, (0,))
+        elif begin.framing not in ("auto", "none"):
+            return none
+        if not isinstance(reads._validator, Accepting) or not len(bodies):
+            return none
+        _, offsets, data = bodies.buffers()
+        if offsets is None or data is None:
+            return none
+        held = np.frombuffer(data, np.uint8)
+        bounds = np.frombuffer(offsets, np.int32)[bodies.offset : bodies.offset + len(bodies) + 1].astype(np.int64)
+        begins, ends = bounds[:-1], bounds[1:]
+        fits = ends > begins
+        if bodies.null_count:
+            fits &= bodies.is_valid().to_numpy(zero_copy_only=False)
+        if begin.framing in ("confluent", "apicurio"):
+            size = ID_ENDS[begin.framing]
+            fits &= ends - begins >= size
+            fits[fits] = held[begins[fits]] == 0
+            begins = begins + size
+        chosen = np.flatnonzero(fits)
+        if len(chosen):
+            types = content_types if len(chosen) == len(bodies) else content_types.take(pa.array(chosen))
+            fits[chosen] = reads._validator.accepted(held, begins[chosen], ends[chosen], types)
+        return fits
 
     def _behind(self, body: bytes, begin: Begin) -> _Found:
         """Return what reads what follows the frame of a body, and that; a fault, or None for no verdict."""
@@ -173,6 +210,15 @@ class PayloadValidation:
             None if body is not None and len(body) > MAX_BODY_BYTES else validator.fault(body, content_type, begin)
             for body, content_type, begin in zip(bodies, content_types, begins, strict=True)
         ]
+
+    def accepted(
+        self, xid: str, bodies: pa.BinaryArray, content_types: pa.StringArray, begin: Begin
+    ) -> npt.NDArray[np.bool_]:
+        """Return for which of many bodies :meth:`faults` surely has no fault, where all begin alike."""
+        validator = self._validator(xid)
+        if validator is None:
+            return np.ones(len(bodies), bool)
+        return validator.accepted(bodies, content_types, begin)
 
     def all_faults(
         self, xid: str, body: bytes | None, content_type: str | None, begin: Begin, first: SchemaFault

@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
+import numpy as np
+import pyarrow.compute as pc
 
+from catalog.schemas.avro.accepting import AcceptingMakers, Step, accepted, compile_accepting
 from catalog.schemas.avro.binary import Read, ResolvedBinary, compile_binary
 from catalog.schemas.avro.container import MAGIC, ReadValue, read_container
 from catalog.schemas.avro.json import Walk, compile_json
@@ -154,10 +157,12 @@ class AvroBodies:
 class WrittenBodies:
     """Reads bodies that were written with another schema: each is one datum, whatever its content type says."""
 
-    def __init__(self, datum: ReadValue, written: Written, *, raw: bool = False) -> None:
+    def __init__(self, datum: ReadValue, written: Written, writer: AvroSchema | None = None) -> None:
+        """*writer* is the schema that bodies were written with; None where they can never be read."""
         self._datum = datum
         self._written = written
-        self._raw = raw
+        self.writer = writer
+        self.raw = writer is not None and writer.root in ("bytes", {"type": "bytes"})
 
     @classmethod
     def of(
@@ -171,9 +176,11 @@ class WrittenBodies:
         try:
             writer = writer_of(written)
             function = Resolver(writer, schema, makers(writer)).function()
-        except (Unresolvable, RecursionError) as error:
-            return cls(_refusing(str(error) if isinstance(error, Unresolvable) else f"the schema {_TOO_DEEP}"), written)
-        return cls(datum(function), written, raw=writer.root in ("bytes", {"type": "bytes"}))
+        except RecursionError:
+            return cls(_refusing(f"the schema {_TOO_DEEP}"), written)
+        except (Unresolvable, SchemaError) as error:
+            return cls(_refusing(str(error)), written)
+        return cls(datum(function), written, writer)
 
     def value(self, body: bytes | None, content_type: str | None) -> Any:
         """Return what the functions make of a body; no body is the empty datum.
@@ -184,7 +191,7 @@ class WrittenBodies:
         body = body or b""
         try:
             # Serializers of Confluent's write bytes alone without their length.
-            value, end = self._datum(_sized(body) if self._raw else body, 0)
+            value, end = self._datum(_sized(body) if self.raw else body, 0)
             if end < len(body):
                 raise Misfit(f"{len(body) - end} bytes follow the value")
         except RecursionError:
@@ -216,12 +223,11 @@ def _sized(body: bytes) -> bytes:
 
 
 def _written_validator(schema: AvroSchema, written: Written) -> AvroValidator:
-    try:
-        records = _records_of(writer_of(written))
-    except Unresolvable:
-        records = 1
     bodies = WrittenBodies.of(schema, written, ResolvedBinary, _passing)
-    return AvroValidator(bodies, bodies, records)
+    if bodies.writer is None:
+        return AvroValidator(bodies, bodies, 1, None, always_binary=True)
+    step = None if bodies.raw else Resolver(bodies.writer, schema, AcceptingMakers(bodies.writer)).function()
+    return AvroValidator(bodies, bodies, _records_of(bodies.writer), step, always_binary=True)
 
 
 def _passing(read: Read) -> ReadValue:
@@ -239,16 +245,44 @@ def _plain_validator(schema: AvroSchema) -> AvroValidator:
         AvroBodies(schema, datum, lambda value: check(value, Walk())),
         AvroBodies(schema, datum, lambda value: check(value, Walk(left=MAX_FAULTS))),
         _records_of(schema),
+        compile_accepting(schema),
     )
 
 
 class AvroValidator:
-    """A compiled Avro schema: what finds the first fault of a body, what finds all, and how many records it has."""
+    """A compiled Avro schema: what finds the first fault of a body, what finds all, and how many records it has.
 
-    def __init__(self, bodies: AvroBodies | WrittenBodies, thorough: AvroBodies | WrittenBodies, records: int) -> None:
+    ``step`` accepts many bodies at once; those of a writer's schema are *always_binary*, whatever their content type.
+    """
+
+    def __init__(
+        self,
+        bodies: AvroBodies | WrittenBodies,
+        thorough: AvroBodies | WrittenBodies,
+        records: int,
+        step: Step | None,
+        *,
+        always_binary: bool = False,
+    ) -> None:
         self._bodies = bodies
         self._thorough = thorough
         self._records = records
+        self._step = step
+        self._always_binary = always_binary
+
+    def accepted(self, data: Any, begins: Any, ends: Any, content_types: Any) -> Any:
+        """Return which of many bodies conform for sure; see :class:`~catalog.schemas.contract.Accepting`."""
+        binary = np.full(len(begins), self._step is not None)
+        if not self._always_binary and self._step is not None:
+            types = pc.dictionary_encode(content_types, null_encoding="encode")
+            json = np.array([is_json(each) for each in types.dictionary.to_pylist()], bool)
+            # An object that begins with the schema's own fingerprint is no datum from its first byte.
+            single = data[np.minimum(begins, len(data) - 1)] == SINGLE_OBJECT[0]
+            binary = ~json[types.indices.to_numpy()] & ~single
+        chosen = np.flatnonzero(binary)
+        if self._step is not None and len(chosen):
+            binary[chosen] = accepted(self._step, data, begins[chosen], ends[chosen])
+        return binary
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
         """Return why *body* does not conform, with a dotted field path; no body is the empty datum.

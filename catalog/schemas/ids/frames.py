@@ -30,6 +30,8 @@ _PLAIN: Final = 0
 _PACKED: Final = 5
 _GLUE: Final = 3
 _SIZES: Final = {"confluent": 4, "apicurio": 8, "glue": 16}
+ID_ENDS: Final = {"confluent": 5, "apicurio": 9, "glue": 18}
+"""Where ids end."""
 Int = npt.NDArray[np.int64]
 
 
