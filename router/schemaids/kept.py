@@ -3,8 +3,8 @@
 An id never changes, so its file is written once: ``<id>.json``, with a version of its format and the address of its
 registry; what another registry said under the same name does not count. "There is nothing" is a line of a file for
 each address, kept for :data:`FORGET_SECONDS`: a batch that is repeated within that time is judged alike. The first
-answer that is on the disk counts for all, whoever asks in the same moment. Only ``xrouter schemas pull`` forgets
-"nothing" earlier, where the registry has something by then.
+answer that is on the disk counts for all, whoever asks in the same moment. Only ``xrouter schemas pull`` puts a schema
+in the place of "nothing" earlier.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,7 @@ SCHEMAS: Final = "schemas"
 """The folder below that of the state, with one for each registry."""
 _NOTHING: Final = "nothing-"
 _LINE: Final = re.compile(rb"([0-9]{1,19}) ([0-9]{1,12})")
+_PULLED: Final = "pulled"
 _LOCK: Final = ".lock"
 _SUFFIX: Final = ".json"
 
@@ -49,6 +50,14 @@ class _File(msgspec.Struct):
     references: dict[str, str]
     subjects: list[tuple[str, int]]
     fault: str = ""
+
+
+class _Index(msgspec.Struct):
+    """What was mirrored: ids by subject and version."""
+
+    format: int
+    url: str
+    subjects: dict[str, dict[int, str]]
 
 
 class Damaged(Exception):
@@ -96,7 +105,7 @@ class KeptIds:
     def keep(self, schema_id: str, answer: WrittenSchema | None, *, anew: bool = False) -> WrittenSchema | None:
         """Keep an answer, and return the one that counts: what another process has kept meanwhile goes before it.
 
-        With *anew*, this answer counts, even where "nothing" is kept.
+        With *anew*, a schema counts even where "nothing" is kept: from then on it is what :meth:`schema` returns.
 
         Raises:
             OSError: the disk refuses.
@@ -145,11 +154,19 @@ class KeptIds:
         self._read_nothing()
         return list(self._nothing)
 
-    def forget_nothing(self) -> None:
-        """Forget all ids of which the registry said that it has nothing under them."""
-        if self._unknown.exists():
-            with self._locked(), self._replaced_unknown():
-                pass
+    def pulled(self) -> dict[str, dict[int, str]]:
+        """Return the ids of the versions of each subject that were mirrored; none where that is not known."""
+        try:
+            index = msgspec.json.decode((self.folder / _PULLED).read_bytes(), type=_Index)
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            return {}
+        return index.subjects if (index.format, index.url) == (FORMAT, self.url) else {}
+
+    def note_pulled(self, subjects: Mapping[str, Mapping[int, str]]) -> None:
+        """Keep which id each version of a subject has."""
+        index = _Index(FORMAT, self.url, {subject: dict(versions) for subject, versions in subjects.items()})
+        with self._locked(), replaced(self.folder / _PULLED, self.folder / f"{_PULLED}.new") as file:
+            file.write(msgspec.json.encode(index))
 
     @property
     def _unknown(self) -> Path:

@@ -30,9 +30,14 @@ def schema_ids_of(settings: Settings, source: SourceSettings) -> RegistryIds | N
 
 def opened(settings: Settings, name: str) -> RegistryIds:
     """Return what answers for the schema registry of that name, with its files where executors see the folder."""
-    folder = Path(settings.state) / SCHEMAS / name
+    folder = folder_of(settings, name)
     reached = settings.spark.reaches(str(folder))
     return RegistryIds(address_of(settings, name), folder if reached else None)
+
+
+def folder_of(settings: Settings, name: str) -> Path:
+    """Return the folder with the files of the schema registry of that name."""
+    return Path(settings.state) / SCHEMAS / name
 
 
 def address_of(settings: Settings, name: str) -> RegistryAddress:

@@ -83,7 +83,8 @@ class SchemaRegistry:
     def check(self) -> None:
         """Make sure that it answers, and lets us in."""
         self._known_api = False
-        self._answer("/schemas/types")
+        if self._answer("/schemas/types") is None:
+            raise self._unavailable("answers 404; is it the address of a schema registry's API?")
         self._known_api = True
 
     def schema(self, schema_id: str) -> WrittenSchema | None:
@@ -110,13 +111,13 @@ class SchemaRegistry:
         return WrittenSchema(schema_id, family, found.document, texts, subjects, fault)
 
     def subjects(self) -> list[str]:
-        """Return all subjects."""
-        answer = self._answer("/subjects")
+        """Return all subjects, deleted ones too: records written with their schemas may still come."""
+        answer = self._answer("/subjects?deleted=true")
         return [each for each in answer if isinstance(each, str)] if isinstance(answer, list) else []
 
     def versions(self, subject: str) -> list[int]:
-        """Return the versions of a subject; none where there is no such subject."""
-        answer = self._answer(f"/subjects/{_quoted(subject)}/versions")
+        """Return the versions of a subject, deleted ones too; none where there is no such subject."""
+        answer = self._answer(f"/subjects/{_quoted(subject)}/versions?deleted=true")
         return [each for each in answer if isinstance(each, int)] if isinstance(answer, list) else []
 
     def version(self, subject: str, version: int | str) -> Registered | None:

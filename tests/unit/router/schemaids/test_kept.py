@@ -74,19 +74,16 @@ def test_the_first_answer_counts_for_all(tmp_path: Path) -> None:
     one.keep("12", RIDE)
     assert other.keep("12", None) == RIDE
     assert other.keep("7", WrittenSchema("7", "Avro", '"int"'), anew=True)
-    assert one.schema("7") is not None
+    assert one.schema("7") is not None  # mirrored by hand
 
 
-def test_what_was_forgotten_is_seen_by_all_that_had_read_it(tmp_path: Path) -> None:
-    one, other = kept(tmp_path), kept(tmp_path)
-    for number in range(3):
-        one.keep(str(number), None)
-    assert other.is_nothing("2")
-    one.forget_nothing()
-    assert not other.is_nothing("2")
-    one.keep("5", None)
-    assert other.is_nothing("5")
-    assert other.nothings() == ["5"]
+def test_what_was_mirrored_is_known_by_subject_and_version(tmp_path: Path) -> None:
+    assert kept(tmp_path).pulled() == {}
+    kept(tmp_path).note_pulled({"rides-value": {1: "4", 2: "12"}})
+    assert kept(tmp_path).pulled() == {"rides-value": {1: "4", 2: "12"}}
+    assert kept(tmp_path, url="https://other.example").pulled() == {}
+    (tmp_path / "lake" / "pulled").write_text("{")
+    assert kept(tmp_path).pulled() == {}
 
 
 def test_a_line_that_a_crash_tore_harms_no_other(tmp_path: Path) -> None:
