@@ -17,10 +17,11 @@ from catalog.schemas.columns.columns import Columns, MisfitError
 from catalog.schemas.columns.reading import Reader, Undecoded, Unfit
 from catalog.schemas.columns.shapes import Shape, Struct
 from catalog.schemas.columns.survey import Survey
-from catalog.schemas.contract import Library, MessagePlace, SchemaError, SchemaSource, Written
+from catalog.schemas.contract import Library, MessagePlace, SchemaError, SchemaSource, Written, unusable
 from catalog.schemas.families import family_of
+from catalog.schemas.ids.contract import Framing
 from catalog.schemas.ids.deciding import SchemaIdRule
-from catalog.schemas.ids.frames import Framing, frame_of, message_place
+from catalog.schemas.ids.frames import frame_of, message_place
 from catalog.schemas.library import CatalogLibrary, schema_source
 from catalog.schemas.validation import MAX_RESOLVED
 
@@ -74,6 +75,9 @@ class PayloadColumn:
         the definition's. Never raises because of a body.
         """
         types = content_types.to_pylist() if isinstance(content_types, pa.Array | pa.ChunkedArray) else content_types
+        if written is not None and written.schema.fault:
+            why = unusable(written.schema)
+            return self._array([None] * len(bodies)), tuple(Undecoded(row, why) for row in range(len(bodies)))
         reader = self._reader if written is None else self._resolved(written)
         values, undecoded = reader.read(bodies.to_pylist(), types)
         try:

@@ -31,6 +31,11 @@ class Written:
         return written_as(self.schema.id, self.schema)
 
 
+def unusable(schema: WrittenSchema) -> str:
+    """Return what the fault of each body says that was written with a schema which cannot be used."""
+    return f"the registry's schema cannot be used: {schema.fault}; written with {written_as(schema.id, schema)}"
+
+
 def written_as(schema_id: str, schema: WrittenSchema | None) -> str:
     """Return what a report calls an id: with subjects and versions, as far as the registry named any."""
     known = schema.subjects if schema is not None else ()

@@ -25,6 +25,7 @@ from catalog.schemas.contract import (
     TooCostly,
     Validator,
     Written,
+    unusable,
 )
 from catalog.schemas.families import family_of
 from catalog.schemas.ids.contract import WrittenSchema
@@ -77,6 +78,8 @@ class BoundedValidation:
         reads = self
         if begin.framing in ("confluent", "apicurio") and self._family.frames == "id":
             written = begin.written
+            if written is not None and written.fault:
+                return none
             if written is not None and written.family == self._source.family and self._family.resolves:
                 reads = self._written(written, (0,))
         elif begin.framing not in ("auto", "none"):
@@ -118,6 +121,8 @@ class BoundedValidation:
                 return _NO_PLACE
             place, data = found[0], data[found[1] :]
         written = begin.written
+        if written is not None and written.fault:
+            return fault(unusable(written))
         if written is None or written.family != self._source.family or not self._family.resolves:
             return self, data
         return self._written(written, place), data

@@ -33,6 +33,7 @@ from router.matching.facts import SCHEMA_ID
 from router.matching.matcher import Matcher
 from router.routing.limits import SizeLimits
 from router.routing.routes import Routes
+from router.schemaids.opening import frames_of
 from router.settings import Settings, settings_from_dict
 from router.sources.sources import Source, by_query, sources_of
 
@@ -72,7 +73,11 @@ class Plan:
     @cached_property
     def frames(self) -> Mapping[str, Frames]:
         """How bodies of Kafka begin, by the endpoint of their source."""
-        return {source.endpoint: self.settings.frames(source.endpoint) for source in self.sources}
+        return self.frames_anew()
+
+    def frames_anew(self) -> dict[str, Frames]:
+        """Return :attr:`frames` with registries of their own, for another thread."""
+        return frames_of(self.settings, [each.settings for each in self.sources])
 
     @cached_property
     def queries(self) -> Mapping[str, tuple[Source, ...]]:

@@ -18,8 +18,9 @@ import pyarrow as pa
 from bindings.kafka.codec import PROTOCOL as KAFKA
 from catalog.schemas.codings import decoded
 from catalog.schemas.contract import MessagePlace
-from catalog.schemas.ids.deciding import PROPERTY, Asked, Decision
-from catalog.schemas.ids.frames import PLAIN, Begin, Frames, Framing, frame_of, ids_of, message_place
+from catalog.schemas.ids.contract import Framing
+from catalog.schemas.ids.deciding import DIGITS, PROPERTY, Asked, Decision
+from catalog.schemas.ids.frames import PLAIN, Begin, Frames, frame_of, ids_of, message_place
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
 from router.matching.facts import Facts, FoundIds, Payload, protocol_number
@@ -352,7 +353,7 @@ def _kind(frames: Frames) -> Framing:
 
 
 def _plausible(name: str) -> bool:
-    return name.isdigit() and 0 < int(name) < PLAUSIBLE
+    return DIGITS.fullmatch(name) is not None and 0 < int(name) < PLAUSIBLE
 
 
 def _place(body: bytes | None, framing: Framing) -> MessagePlace | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from catalog.documents.logins import Login
+from catalog.schemas.ids.frames import Frames
 from router.schemaids.ids import RegistryAddress, RegistryIds
 from router.schemaids.kept import SCHEMAS
 from router.settings.catalogs import login_of
@@ -26,6 +28,22 @@ def schema_ids_of(settings: Settings, source: SourceSettings) -> RegistryIds | N
         return None
     name = source.schema_registry or default_registry(settings.schema_registries)
     return None if name is None else opened(settings, name)
+
+
+def frames_of(settings: Settings, sources: Iterable[SourceSettings]) -> dict[str, Frames]:
+    """Return how bodies of sources begin, by endpoint, with one object for each registry: they serve one thread.
+
+    Raises:
+        DocumentError: a certificate that executors are to be sent cannot be read.
+    """
+    registries: dict[str, RegistryIds] = {}
+    frames: dict[str, Frames] = {}
+    for source in sources:
+        registry = schema_ids_of(settings, source)
+        if registry is not None:
+            registry = registries.setdefault(registry.name, registry)
+        frames[source.endpoint] = Frames(source.framing, registry, source.framing_ids == "require")
+    return frames
 
 
 def opened(settings: Settings, name: str) -> RegistryIds:

@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bindings.private import Readers
-from catalog.schemas.ids.frames import Frames, Framing
+from catalog.schemas.ids.contract import Framing
 from router.matching.ties import Ambiguous
 from router.settings.catalogs import CatalogSettings as CatalogSettings
 from router.settings.dead_letters import DeadLetterSettings as DeadLetterSettings
@@ -202,11 +202,6 @@ class Settings(BaseSettings):
     def between_batches(self) -> timedelta:
         """The least time between the starts of batches: in real-time mode, of those of the rest topic."""
         return self.trigger if isinstance(self.trigger, timedelta) else BETWEEN_BATCHES
-
-    def frames(self, endpoint: str | None) -> Frames:
-        """Return how bodies of Kafka begin that came by an endpoint, and which registry knows their ids."""
-        framing: Framing = next((source.framing for source in self.sources if source.endpoint == endpoint), "auto")
-        return Frames(framing)
 
     @property
     def unresolved(self) -> dict[str, Any]:

@@ -311,6 +311,6 @@ class BatchWriter:
         if sink is None:
             plan = self._plan
             settings = plan.settings.sinks[name]
-            sink = open_sink(name, settings, "dead-letters" if letters else "events", plan.catalog, plan.frames)
+            sink = open_sink(name, settings, "dead-letters" if letters else "events", plan.catalog, plan.frames_anew())
             self._arrow[(name, letters)] = sink
         return sink

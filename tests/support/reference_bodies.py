@@ -11,7 +11,8 @@ from bindings.parts import Part
 from bindings.protocols import Binding
 from catalog.schemas.codings import decoded
 from catalog.schemas.contract import SchemaFault
-from catalog.schemas.ids.frames import Begin, Frames, Framing, frame_of
+from catalog.schemas.ids.contract import Framing
+from catalog.schemas.ids.frames import Begin, Frames, frame_of
 from catalog.schemas.validation import PayloadValidation
 
 

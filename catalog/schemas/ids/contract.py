@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from catalog.errors import CatalogError
+
+Framing = Literal["auto", "confluent", "apicurio", "glue", "none"]
+"""How bodies of a Kafka source begin: ``auto`` tries ``confluent``, and takes a body without a frame as well."""
 
 
 @dataclass(frozen=True, slots=True)

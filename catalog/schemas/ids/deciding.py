@@ -6,6 +6,7 @@ one name, where both have one. Else nothing is known, and the id decides nothing
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +25,7 @@ MAX_KNOWN: Final = 4096
 _JSON: Final = frozenset({"JsonSchema", "JsonStructure"})
 _SUBJECTS: Final = "/subjects/"
 _IDS: Final = "/schemas/ids/"
+DIGITS: Final = re.compile(r"[0-9]+")
 _LONGEST: Final = 64
 """Characters of an id."""
 
@@ -144,6 +146,8 @@ class SchemaIdRule:
         source = self._source(definition)
         own, theirs = self._names_of(definition), self._names_written(written, asked.place)
         assert source is not None  # who asks has seen that there is one
+        if written.fault:
+            return Decision(True, "any: the registry's schema cannot be used", f"{asked}, which cannot be used")
         if source.family != written.family and not {source.family, written.family} <= _JSON:
             return Decision(False, f"an id of {source.family}", f"{asked} of {written.family}")
         if family_of(source.family).frames == "message" and asked.place is not None and not theirs:
@@ -195,16 +199,15 @@ class SchemaIdRule:
         if key not in self._written:
             if len(self._written) >= MAX_KNOWN:
                 self._written.clear()
-            known = family_of(written.family) if written.family else None
             source = SchemaSource(written.family, "", written.document, written=Written(written, place or (0,)))
-            self._written[key] = {} if known is None else _names(source, self._library)
+            self._written[key] = _names(source, self._library) if written.family else {}
         return self._written[key]
 
 
 def normal(schema_id: str) -> str:
     """Return an id as frames have it: a number without zeros before it, a UUID in small letters."""
     text = schema_id.strip()[:_LONGEST]
-    return str(int(text)) if text.isascii() and text.isdigit() else text.lower()
+    return str(int(text)) if DIGITS.fullmatch(text) else text.lower()
 
 
 def _subject(rest: str) -> tuple[str, int | None]:
@@ -213,7 +216,7 @@ def _subject(rest: str) -> tuple[str, int | None]:
     version = path.removeprefix("versions/").partition("/")[0].partition(":")[0]
     if not path:
         name = name.partition(":")[0]
-    return unquote(name), int(version) if version.isascii() and version.isdigit() and len(version) < 10 else None
+    return unquote(name), int(version) if DIGITS.fullmatch(version) and len(version) < 10 else None
 
 
 def _names(source: SchemaSource, library: CatalogLibrary) -> Mapping[str, str]:

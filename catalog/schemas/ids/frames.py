@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -18,10 +18,8 @@ import pyarrow as pa
 
 from catalog.schemas.bodies import fault
 from catalog.schemas.contract import MAX_BODY_BYTES, MessagePlace, SchemaFault
-from catalog.schemas.ids.contract import SchemaIds, WrittenSchema
+from catalog.schemas.ids.contract import Framing, SchemaIds, WrittenSchema
 
-Framing = Literal["auto", "confluent", "apicurio", "glue", "none"]
-"""How bodies of a Kafka source begin: ``auto`` tries ``confluent``, and takes a body without a frame as well."""
 HEAD_BYTES: Final = 18
 """Bytes of a body that hold the id of any frame."""
 MAX_INDEXES: Final = 64
