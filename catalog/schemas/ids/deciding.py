@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import unquote
 
 from catalog.model import Definition
@@ -74,17 +74,22 @@ class Asked:
         return written_as(self.id, self.written).removeprefix("schema id ")
 
 
+DecidedBy = Literal["declared", "name", "nothing"]
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Whether a definition takes bodies of a frame. ``expected`` and ``found`` say why, as a mismatch does.
 
-    ``unread`` tells a frame that nobody can read: its id is unknown, or its message indexes lead nowhere.
+    ``unread`` tells a frame that nobody can read: its id is unknown, or its message indexes lead nowhere. ``by`` says
+    what decided: nothing, where ids of other types may be among those that are taken.
     """
 
     takes: bool
     expected: str
     found: str
     unread: bool = False
+    by: DecidedBy = "nothing"
 
 
 class SchemaIdRule:
@@ -130,7 +135,7 @@ class SchemaIdRule:
             if not declared.takes(asked.id, asked.written):
                 return Decision(False, str(declared), str(asked))
             by_message = self._by_message(definition, asked)
-            return by_message or Decision(True, str(declared) or "as constrained", str(asked))
+            return by_message or Decision(True, str(declared) or "as constrained", str(asked), by="declared")
         if not self.framed(definition):
             return Decision(True, "any: it has no schema that bodies with frames may have", str(asked))
         if asked.written is not None:
@@ -158,7 +163,7 @@ class SchemaIdRule:
         if kind is None:
             return Decision(True, "any: there are no names to compare", str(asked))
         takes = own[kind] == theirs[kind]
-        return Decision(takes, f"an id of {own[kind]}", f"{asked} of {theirs[kind]}")
+        return Decision(takes, f"an id of {own[kind]}", f"{asked} of {theirs[kind]}", by="name")
 
     def _by_message(self, definition: Definition, asked: Asked) -> Decision | None:
         """Return the decision where the message that a frame names is not the definition's; None where it may be."""
