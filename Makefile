@@ -115,6 +115,7 @@ connectors: install ## fill the jar cache, for starts and tests without a networ
 	$(BIN)/python -m router.spark.connectors
 	$(BIN)/python -m tests.support.brokers
 	$(BIN)/python -m tests.support.qpid
+	$(BIN)/python -m tests.support.apicurio
 	if command -v go >/dev/null; then $(BIN)/python -m tests.support.helm; fi
 
 weights: install ## write how long each file of tests takes, from REPORT, a JUnit report of make test

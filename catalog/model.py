@@ -144,7 +144,8 @@ class Catalog:
     """Everything read from one or more documents. ``epoch`` is a content hash of the normalised catalog:
     the same meaning gives the same epoch, whatever the formatting or the order of files.
 
-    ``schemas`` holds one document per entry, ``{"format": text or None, "document": tree or text}``, by key: the xid
+    ``schemas`` holds one document per entry, ``{"format": text or None, "document": tree or text}``, and ``schemaids``
+    where schema registries are said to know it by some, by key: the xid
     of a version (``/schemagroups/G/schemas/S/versions/V``), the URI it was fetched from, or ``XID#dataschema`` for one
     written into a definition. ``order`` lists the definitions in the order of their documents, which is no part of what
     the catalog means, and so of its epoch. ``pending`` are the URIs that could not be reached for now; a later load

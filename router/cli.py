@@ -17,6 +17,7 @@ from typing import Annotated, Final
 import typer
 
 from catalog.errors import CatalogError, DocumentError
+from catalog.schemas.ids.contract import RegistryUnavailableError
 from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
 from router.lazy import HELP, UsageError, lazy_group
 from router.terminal import close_output, leave_output, say
@@ -43,6 +44,7 @@ COMMANDS: Final = {
     "catalog": "router.commands.catalog.group:catalog_app",
     "dead-letters": "router.commands.dead_letters.group:dead_letters_app",
     "batches": "router.commands.batches.command:batches_app",
+    "schemas": "router.commands.schemas.group:schemas_app",
     "registry": "router.commands.registry.group:registry_app",
     "doctor": "router.commands.doctor.command:doctor",
     "demo": "router.commands.demo.command:demo",
@@ -120,6 +122,8 @@ def _described(error: Exception) -> tuple[str, str, int]:
         return error.message, error.hint, error.exit_code
     if isinstance(error, DocumentError):
         return str(error), error.hint, CatalogUnavailable("").exit_code
+    if isinstance(error, RegistryUnavailableError):
+        return str(error), "try again when it answers", BrokerUnreachable("").exit_code
     if isinstance(error, CatalogError):
         return str(error), "", 1
     # Here, since Kafka's client takes long to load and most commands never ask it.

@@ -3,7 +3,7 @@
 RouterError              1   any other error of the router
 ├── ConfigError          3   settings that cannot be read, are unknown, or contradict each other
 ├── CatalogUnavailable   4   no usable catalog: missing, unreadable, or with nothing that can be used
-├── BrokerUnreachable    5   a broker named by the settings does not answer or refuses us
+├── BrokerUnreachable    5   a broker or schema registry of the settings does not answer or refuses us
 ├── StateError           6   the state folder is locked, damaged, of a newer format, or not ours
 ├── ConnectorError       7   the jars of a connector are missing and cannot be fetched
 ├── SinkError            8   a destination cannot take a batch: disk, permission, schema, connection
@@ -74,7 +74,7 @@ class CatalogUnavailable(RouterError):
 
 
 class BrokerUnreachable(RouterError):
-    """A broker that does not answer, or refuses our credentials; exit code 5."""
+    """A broker, or a schema registry, that does not answer or refuses our credentials; exit code 5."""
 
 
 class StateError(RouterError):

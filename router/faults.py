@@ -63,7 +63,7 @@ _WORLD_PYTHON: Final = frozenset(
         *("ConnectionRefusedError", "BrokenPipeError", "TimeoutError", "BlockingIOError", "NotADirectoryError"),
         *("InterruptedError", "ImportError", "ModuleNotFoundError", "KeyboardInterrupt", "SystemExit"),
         *("InboxDamaged", "InboxError", "InboxFormatError", "InboxFull"),
-        *("KafkaException", "KafkaError", "RangeUnreadable", "RangeLost"),
+        *("KafkaException", "KafkaError", "RangeUnreadable", "RangeLost", "RegistryUnavailableError"),
     )
 )
 _GONE: Final = ("Py4JNetworkError", "Py4JError")

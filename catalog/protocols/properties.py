@@ -168,12 +168,12 @@ VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
         _MQTT, fleeting=_MQTT.fleeting | {"payload_format", "message_expiry_interval", "correlation_data"}
     ),
     "KAFKA": Vocabulary(
-        {"topic": "string", "partition": "integer", "key": "string", "key_base64": "binary"},
+        {"topic": "string", "partition": "integer", "key": "string", "key_base64": "binary", "schemaid": "string"},
         ("headers",),
         hops=frozenset({"partition"}),
         content_type=_CONTENT_TYPE,
         about="topic",
-        fleeting=frozenset({"partition", "key", "key_base64"}),
+        fleeting=frozenset({"partition", "key", "key_base64", "schemaid"}),
         exclusive=("key", "key_base64"),
         bootstrap=True,
     ),

@@ -1,5 +1,5 @@
-"""Bodies as schemas see them: without the content coding they travel in, and after a frame of Confluent's serializers
-(JUDGING.md#data-schemas). What is stored and forwarded stays as it was received.
+"""Bodies as schemas see them: without the content coding they travel in (JUDGING.md#data-schemas). What is stored and
+forwarded stays as it was received.
 """
 
 from __future__ import annotations
@@ -7,18 +7,14 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Literal
+from typing import Final
 
 from catalog.schemas.bodies import fault
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault
-from catalog.schemas.families import family_of
 
-Framing = Literal["auto", "confluent", "none"]
-"""How bodies of a Kafka source begin: ``auto`` expects a frame where the whole body does not fit its schema."""
 MAX_CODINGS: Final = 4
 """Codings laid over each other that are undone."""
 _PIECE: Final = 64 * 1024
-_FRAME_BYTES: Final = 5
 
 
 def decoded(body: bytes, coding: str, limit: int = MAX_BODY_BYTES) -> bytes | SchemaFault | None:
@@ -64,18 +60,6 @@ def encoded(body: bytes, coding: str) -> bytes:
             stream.write(body)
         body = sink.getvalue().to_pybytes()
     return body
-
-
-def behind_frame(body: bytes, family: str) -> bytes | None:
-    """Return what follows a frame: byte 0, the four bytes of a schema's id, and for Protobuf the message's indexes.
-
-    None when the body does not begin with one, or bodies of that family have none.
-    """
-    behind_id = family_of(family).behind_id
-    if behind_id is None or len(body) < _FRAME_BYTES or body[0] != 0:
-        return None
-    at = behind_id(body, _FRAME_BYTES)
-    return None if at is None else body[at:]
 
 
 def _streamed(codec: str) -> Callable[[bytes], Iterator[bytes]]:

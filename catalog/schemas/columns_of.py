@@ -8,6 +8,7 @@ must not look like one that is absent. A payload is null where its body does not
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -19,9 +20,13 @@ from catalog.schemas.columns.columns import Columns
 from catalog.schemas.columns.reading import Reader, Undecoded
 from catalog.schemas.columns.shapes import Shape, Struct
 from catalog.schemas.columns.survey import Survey
-from catalog.schemas.contract import SchemaError
+from catalog.schemas.contract import Library, MessagePlace, SchemaError, SchemaSource, Written, unusable
 from catalog.schemas.families import family_of
+from catalog.schemas.ids.contract import Framing
+from catalog.schemas.ids.deciding import SchemaIdRule
+from catalog.schemas.ids.frames import frame_of, message_place
 from catalog.schemas.library import CatalogLibrary, schema_source
+from catalog.schemas.validation import MAX_RESOLVED
 
 NOT_LOADED: Final = "the payload has no columns: its schema was not loaded, or is of an unknown format"
 WHOLE: Final = "value"
@@ -33,30 +38,52 @@ class PayloadColumn:
 
     ``type`` is the struct of the column; ``findings`` tell what has no type of its own, each with its place in the
     payload as a JSON pointer (``*`` stands for all items of a list or all values of a map), at most some fifty. The
-    same catalog gives the same type. ``family`` is that of the schema. An object serves one thread and does not
-    pickle: make it where it is used.
+    same catalog gives the same type. ``declared`` are the ids of schemas that the definition declares for its bodies,
+    ``framed`` tells that those may have frames at all. An object serves one thread and does not pickle: make it where
+    it is used.
     """
 
-    def __init__(self, shape: Shape, reader: Reader, findings: tuple[str, ...], family: str) -> None:
-        self.family = family
+    def __init__(
+        self,
+        source: SchemaSource,
+        library: Library,
+        shape: Shape,
+        reader: Reader,
+        findings: tuple[str, ...] = (),
+        declared: frozenset[str] = frozenset(),
+    ) -> None:
+        self._source = source
+        self._library = library
+        self._family = family_of(source.family)
         self._reader = reader
+        self._written: dict[tuple[str, str, MessagePlace], Reader] = {}
         self._columns = Columns(shape, reader.take, reader.text)
+        self.declared = declared
+        self.framed = self._family.frames != "never"
         self._is_whole = not isinstance(shape, Struct)
         kind = self._columns.type
         self.type: pa.StructType = pa.struct([pa.field(WHOLE, kind)]) if self._is_whole else kind
         self.findings = findings
 
     def decode(
-        self, bodies: pa.BinaryArray, content_types: pa.StringArray | Sequence[str | None]
+        self,
+        bodies: pa.BinaryArray,
+        content_types: pa.StringArray | Sequence[str | None],
+        written: Written | None = None,
     ) -> tuple[pa.StructArray, tuple[Undecoded, ...]]:
         """Return the payloads of *bodies*, a row for each, and what is null because it does not parse or fit, by row.
 
         A body that does not parse is reported by itself, values that do not fit by their column. A body that is absent
-        has a null payload and is not reported. Content types matter where a schema has several
-        encodings, which are Avro's and Protobuf's. Never raises because of a body.
+        has a null payload and is not reported. Content types matter where a schema has several encodings, which are
+        Avro's and Protobuf's. Bodies that were *written* with another schema are read as values of the definition's.
+        Never raises because of a body.
         """
         types = content_types.to_pylist() if isinstance(content_types, pa.Array | pa.ChunkedArray) else content_types
-        values, undecoded = self._reader.read(bodies.to_pylist(), types)
+        if written is not None and written.schema.fault:
+            why = unusable(written.schema)
+            return pa.nulls(len(bodies), self.type), tuple(Undecoded(row, why) for row in range(len(bodies)))
+        reader = self._reader if written is None else self._resolved(written)
+        values, undecoded = reader.read(bodies.to_pylist(), types)
         array, misfits = self._columns.array(values)
         for each in misfits:
             names = (WHOLE, each.column) if self._is_whole else (each.column,)
@@ -68,6 +95,30 @@ class PayloadColumn:
             there[[row for each in misfits for row in each.rows]] = True
             array = pa.StructArray.from_arrays([array], fields=list(self.type), mask=pa.array(~there))
         return array, tuple(undecoded)
+
+    def inside(self, body: bytes, framing: Framing) -> tuple[bytes, MessagePlace] | None:
+        """Return what follows the frame of a body, and which message of its file that is; None for no frame."""
+        frame = frame_of(body, framing)
+        data = frame.opened(body) if frame is not None else None
+        if not isinstance(data, bytes):
+            return None
+        if self._family.frames != "message":
+            return data, (0,)
+        found = message_place(data, framing)
+        return None if found is None else (data[found[1] :], found[0])
+
+    def _resolved(self, written: Written) -> Reader:
+        """Return what reads bodies of another schema; of each id and message one is made."""
+        if written.schema.family != self._source.family or not self._family.resolves:
+            return self._reader
+        key = (written.schema.id, written.schema.document, written.message)
+        if key not in self._written:
+            if len(self._written) >= MAX_RESOLVED:
+                self._written.clear()
+            source = replace(self._source, written=written)
+            columns = self._family.open_columns(source, self._library, Survey())
+            self._written[key] = columns[1] if columns is not None else self._reader
+        return self._written[key]
 
 
 def payload_column(catalog: Catalog, xid: str) -> PayloadColumn | None:
@@ -90,9 +141,9 @@ def _typed(catalog: Catalog, xid: str) -> tuple[PayloadColumn | None, tuple[str,
     if source is None:
         named = definition.dataschemauri or definition.dataschemaxid or definition.dataschema is not None
         return None, (NOT_LOADED,) if named else ()
-    survey = Survey()
+    survey, library = Survey(), CatalogLibrary(catalog.schemas)
     try:
-        columns = family_of(source.family).open_columns(source, CatalogLibrary(catalog.schemas), survey)
+        columns = family_of(source.family).open_columns(source, library, survey)
     except SchemaError as error:
         survey.note((), f"has no columns: {error}")
         columns = None
@@ -102,4 +153,6 @@ def _typed(catalog: Catalog, xid: str) -> tuple[PayloadColumn | None, tuple[str,
     if columns is None:
         return None, survey.findings
     shape, reader = columns
-    return PayloadColumn(shape, reader, survey.findings, source.family), survey.findings
+    declared = SchemaIdRule(catalog.schemas).declared(definition, None)
+    ids = declared.ids if declared is not None else frozenset[str]()
+    return PayloadColumn(source, library, shape, reader, survey.findings, ids), survey.findings

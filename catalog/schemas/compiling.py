@@ -55,8 +55,14 @@ def references_of(source: SchemaSource) -> Iterable[str]:
 
 
 def fingerprint(source: SchemaSource, library: Library) -> bytes:
-    """Return a hash of all that compiling depends on: the schema, and every document that it refers to."""
+    """Return a hash of all that compiling depends on: the schema, every document that it refers to, and what bodies
+    were written with.
+    """
     digest = hashlib.sha256()
+    if source.written is not None:
+        schema, message = source.written.schema, source.written.message
+        known = [schema.id, schema.family, schema.document, dict(schema.references), schema.subjects, message]
+        digest.update(json.dumps(known, sort_keys=True).encode())
     waiting, seen = [("", source)], {source.uri}
     while waiting:
         reference, current = waiting.pop()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from catalog.errors import CatalogError
+from catalog.schemas.ids.contract import WrittenSchema
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 """Bodies past this size are not looked into; they get no verdict."""
@@ -15,6 +16,36 @@ MAX_FAULTS: Final = 50
 """Faults of one body that are reported."""
 BEYOND_LIMITS: Final = "could not be checked within limits"
 """What the fault of a body says that would take more time or memory than one body may."""
+MessagePlace = tuple[int, ...] | int | str
+"""Which message of a .proto file is meant: by indexes from level to level, by its place among all, or by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What bodies were written with: a schema of a registry, and for Protobuf the message of its file."""
+
+    schema: WrittenSchema
+    message: MessagePlace = (0,)
+
+    def __str__(self) -> str:
+        return written_as(self.schema.id, self.schema)
+
+
+def unusable(schema: WrittenSchema) -> str:
+    """Return what the fault of each body says that was written with a schema which cannot be used."""
+    return f"the registry's schema cannot be used: {schema.fault}; written with {written_as(schema.id, schema)}"
+
+
+def written_as(schema_id: str, schema: WrittenSchema | None) -> str:
+    """Return what a report calls an id: with subjects and versions, as far as the registry named any."""
+    known = schema.subjects if schema is not None else ()
+    shown = ", ".join(f"{subject} version {version}" for subject, version in known[:MAX_SUBJECTS])
+    more = ", …" if len(known) > MAX_SUBJECTS else ""
+    return f"schema id {schema_id}" + (f" ({shown}{more})" if shown else "")
+
+
+MAX_SUBJECTS: Final = 3
+"""Subjects of one id that a report names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +56,7 @@ class SchemaSource:
     format (``draft-07``, ``1.11``, ``3``), lower case, empty when nothing does. ``document`` is a JSON tree, or the
     text of a schema. ``name`` is the ``:Name`` deep link into a document of several types, ``pointer`` a JSON pointer
     into the document; both empty for the whole. ``uri`` is where the document stands: its own references are relative
-    to it.
+    to it. Where ``written`` is given, bodies were written with that, and are read as values of this schema.
     """
 
     family: str
@@ -34,6 +65,7 @@ class SchemaSource:
     name: str = ""
     pointer: str = ""
     uri: str = ""
+    written: Written | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +132,18 @@ class Validator(Protocol):
 
         Raises:
             TooCostly: as :meth:`fault`.
+        """
+        ...
+
+
+@runtime_checkable
+class Accepting(Protocol):
+    """A validator that can look at many bodies at once."""
+
+    def accepted(self, data: Any, begins: Any, ends: Any, content_types: Any) -> Any:
+        """Return which bodies conform for sure, as an array of booleans; the others are to be looked at one by one.
+
+        Body *i* is ``data[begins[i]:ends[i]]``; *content_types* is an array of texts, or null. All are arrays.
         """
         ...
 

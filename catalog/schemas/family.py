@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from catalog.schemas.contract import Library, SchemaFault, SchemaSource, Validator
 
@@ -44,9 +44,12 @@ class SchemaFamily:
     compares: bool = False
     ignores: bool = False
     """Whether it may use a document without some parts of it, which ``ignored_in`` of ``validating`` tells."""
-    behind_id: Callable[[bytes, int], int | None] | None = lambda body, at: at
-    """Returns where the data begins after the schema id of Confluent's frame, which ends at a position; None when it is
-    no frame. Not set where bodies never have frames."""
+    frames: Literal["never", "id", "message"] = "id"
+    """Whether bodies may have frames of schema registries, and whether those name a message behind the id."""
+    named: bool = False
+    """Whether schemas have names by which registries know them (``names_of`` in ``validating``)."""
+    resolves: bool = False
+    """Whether bodies are read by the schema that wrote them; others need only conform to the one that reads them."""
     deep_link: Callable[[str, str], tuple[str, str]] = lambda name, pointer: (name, pointer)
     """Returns name and pointer of the part that is meant, from those that a reference writes."""
 
@@ -68,6 +71,15 @@ class SchemaFamily:
         """Give what is invalid in a document and ignored, each with its JSON pointer."""
         ignored: Iterable[SchemaFault] = self._module("validating").ignored_in(source) if self.ignores else ()
         return ignored
+
+    def names_of(self, source: SchemaSource, library: Library) -> Mapping[str, str]:
+        """Return the names of what a schema means, or of what was written, by kind; none where there are none.
+
+        Raises:
+            SchemaError: it can never be used.
+        """
+        names: Mapping[str, str] = self._module("validating").names_of(source, library) if self.named else {}
+        return names
 
     def open_filler(self, source: SchemaSource, library: Library) -> Filler:
         """Return what makes payloads for a schema.

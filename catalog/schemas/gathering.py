@@ -76,6 +76,17 @@ class Gathering:
 
     def linked(self, link: Link, asked: Place) -> Located | None:
         """Take in what a reference into the registry means; *asked* is where that reference stands."""
+        located = self._located(link, asked)
+        if located is not None and link.entry.ids:
+            self._know(located.key, link.entry.ids)
+        return located
+
+    def _know(self, key: str, ids: tuple[str, ...]) -> None:
+        """Note by which ids schema registries know a document."""
+        known = self.schemas[key].get("schemaids", [])
+        self.schemas[key]["schemaids"] = list(dict.fromkeys((*known, *ids)))
+
+    def _located(self, link: Link, asked: Place) -> Located | None:
         entry, deep = link.entry, Located("", link.name, link.pointer)
         for _ in range(MAX_DOCUMENTS):
             if entry.document is not None:
@@ -191,6 +202,8 @@ class Gathering:
         if entry.key not in self.schemas:
             self._keep(entry.key, entry.format, entry.document, entry.place)
             self.inside.add(entry.key)
+            if entry.ids:
+                self._know(entry.key, entry.ids)
             if entry.text:
                 self.texts.add(entry.key)
 

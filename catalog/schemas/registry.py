@@ -41,6 +41,7 @@ class Entry:
     """One version of a schema, under the xid of that version: the document, or the address where it is.
 
     ``place`` is where the document is written, or else the address; ``text`` tells a document that is one text there.
+    ``ids`` are those that schema registries know it by, as its label ``schemaid`` lists them.
     """
 
     key: str
@@ -49,6 +50,7 @@ class Entry:
     document: Any = None
     address: str | None = None
     text: bool = False
+    ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,15 +238,24 @@ def _versions(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def _read(key: str, holders: list[tuple[Mapping[str, Any], Place]]) -> Entry | None:
     """Read format and document, each from the first of *holders* that has it: the version, then the resource."""
     form = next((value for holder, _ in holders for _, value in _given(holder, _FORMATS)), None)
+    ids = next((ids for holder, _ in holders if (ids := _ids(holder))), ())
     for holder, place in holders:
         for name, value in _given(holder, _DOCUMENTS):
             document = _decoded(value) if name.lower() == "schemabase64" else value
             if document is not None:
-                return Entry(key, place / name, _text(form), as_tree(document), text=isinstance(document, str))
+                return Entry(key, place / name, _text(form), as_tree(document), None, isinstance(document, str), ids)
         for name, value in _given(holder, _ADDRESSES):
             if isinstance(value, str) and value.strip():
-                return Entry(key, place / name, _text(form), address=value.strip())
+                return Entry(key, place / name, _text(form), address=value.strip(), ids=ids)
     return None
+
+
+def _ids(holder: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the ids in the label ``schemaid``: one, or several with commas between them."""
+    labels = next((value for name, value in holder.items() if str(name).lower() == "labels"), None)
+    label = labels.get("schemaid") if isinstance(labels, dict) else None
+    texts = str(label).split(",") if isinstance(label, str | int) and not isinstance(label, bool) else ()
+    return tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
 
 
 def _given(holder: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:

@@ -4,29 +4,43 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from catalog.model import Catalog, Definition
 from catalog.schemas.bodies import fault
-from catalog.schemas.codings import Framing, behind_frame
 from catalog.schemas.compiling import compile_schema, fingerprint
 from catalog.schemas.contract import (
     MAX_BODY_BYTES,
+    Accepting,
     Library,
+    MessagePlace,
     SchemaError,
     SchemaFault,
     SchemaSource,
     TooCostly,
     Validator,
+    Written,
+    unusable,
 )
 from catalog.schemas.families import family_of
+from catalog.schemas.ids.contract import WrittenSchema
+from catalog.schemas.ids.deciding import SchemaIdRule
+from catalog.schemas.ids.frames import ID_ENDS, PLAIN, Begin, frame_of, message_place
 from catalog.schemas.library import CatalogLibrary, schema_source
 from catalog.schemas.trial import Trial
 
+MAX_RESOLVED: Final = 256
+"""Schemas of a registry that one validator is resolved with at a time."""
 MAX_VALIDATORS: Final = 1024
 """Validators that one object holds; past it, the one not used for longest is let go."""
 
-_NO_FRAME: Final = fault("the body does not begin with byte 0 and the id of a schema, as `framing: confluent` asks")
+_NO_FRAME: Final = fault("the body does not begin with the frame of a schema registry, as `framing` says")
+_NO_PLACE: Final = fault("what follows the id of a schema does not say which message of its file follows")
 
 
 class BoundedValidation:
@@ -44,18 +58,85 @@ class BoundedValidation:
         self._validator: Validator = compile_schema(source, library)
         self._source = source
         self._library = library
+        self._family = family_of(source.family)
         self._trial: Trial | None = None
+        self._resolved: dict[tuple[str, str, MessagePlace], BoundedValidation] = {}
 
-    def fault(self, body: bytes, content_type: str | None, framing: Framing = "none") -> SchemaFault | None:
+    def fault(self, body: bytes, content_type: str | None, begin: Begin = PLAIN) -> SchemaFault | None:
         """Return why *body*, or what follows its frame, does not conform; never raises because of a body."""
-        if framing == "none" or family_of(self._source.family).behind_id is None:
+        if body is None or begin.framing == "none" or self._family.frames == "never":
             return self._fault(body, content_type)
-        if framing == "auto":
+        if begin.framing == "auto":
             whole = self._fault(body, content_type)
-            inner = behind_frame(body, self._source.family) if whole else None
-            return whole if inner is None else self._fault(inner, content_type)
-        inner = behind_frame(body, self._source.family)
-        return _NO_FRAME if inner is None else self._fault(inner, content_type)
+            found = self._behind(body, begin) if whole else None
+            return whole if found is None or found in (_NO_FRAME, _NO_PLACE) else _asked(found, content_type)
+        return _asked(self._behind(body, begin), content_type)
+
+    def accepted(self, bodies: pa.BinaryArray, content_types: pa.StringArray, begin: Begin) -> npt.NDArray[np.bool_]:
+        """Return which of many bodies conform for sure; the others are to be looked at one by one."""
+        none = np.zeros(len(bodies), bool)
+        reads = self
+        if begin.framing in ("confluent", "apicurio") and self._family.frames == "id":
+            written = begin.written
+            if written is not None and written.fault:
+                return none
+            if written is not None and written.family == self._source.family and self._family.resolves:
+                reads = self._written(written, (0,))
+        elif begin.framing not in ("auto", "none"):
+            return none
+        if not isinstance(reads._validator, Accepting) or not len(bodies):
+            return none
+        _, offsets, data = bodies.buffers()
+        if offsets is None or data is None:
+            return none
+        held = np.frombuffer(data, np.uint8)
+        bounds = np.frombuffer(offsets, np.int32)[bodies.offset : bodies.offset + len(bodies) + 1].astype(np.int64)
+        begins, ends = bounds[:-1], bounds[1:]
+        fits = ends > begins
+        if bodies.null_count:
+            fits &= bodies.is_valid().to_numpy(zero_copy_only=False)
+        if begin.framing in ("confluent", "apicurio"):
+            size = ID_ENDS[begin.framing]
+            fits &= ends - begins >= size
+            fits[fits] = held[begins[fits]] == 0
+            begins = begins + size
+        chosen = np.flatnonzero(fits)
+        if len(chosen):
+            types = content_types if len(chosen) == len(bodies) else content_types.take(pa.array(chosen))
+            fits[chosen] = reads._validator.accepted(held, begins[chosen], ends[chosen], types)
+        return fits
+
+    def _behind(self, body: bytes, begin: Begin) -> _Found:
+        """Return what reads what follows the frame of a body, and that; a fault, or None for no verdict."""
+        frame = frame_of(body, begin.framing)
+        if frame is None:
+            return _NO_FRAME
+        data = frame.opened(body)
+        place: MessagePlace = (0,)
+        if not isinstance(data, bytes):
+            return data
+        if self._family.frames == "message":
+            found = message_place(data, begin.framing)
+            if found is None:
+                return _NO_PLACE
+            place, data = found[0], data[found[1] :]
+        written = begin.written
+        if written is not None and written.fault:
+            return fault(unusable(written))
+        if written is None or written.family != self._source.family or not self._family.resolves:
+            return self, data
+        return self._written(written, place), data
+
+    def _written(self, schema: WrittenSchema, place: MessagePlace) -> BoundedValidation:
+        """Return what reads bodies that were written with a schema; of each id and message one is made."""
+        key = (schema.id, schema.document, place)
+        known = self._resolved.get(key)
+        if known is None:
+            if len(self._resolved) >= MAX_RESOLVED:
+                self._resolved.clear()
+            source = replace(self._source, written=Written(schema, place))
+            known = self._resolved[key] = BoundedValidation(source, self._library)
+        return known
 
     def _fault(self, body: bytes, content_type: str | None) -> SchemaFault | None:
         try:
@@ -65,17 +146,32 @@ class BoundedValidation:
                 self._trial = Trial(fingerprint(self._source, self._library), self._source, self._library)
             return self._trial.fault(body, content_type, cost)
 
-    def faults(self, body: bytes | None, content_type: str | None, framing: Framing = "none") -> list[SchemaFault]:
+    def faults(self, body: bytes | None, content_type: str | None, begin: Begin = PLAIN) -> list[SchemaFault]:
         """Return all that is wrong with *body*, which :meth:`fault` refuses, at most MAX_FAULTS.
 
         Nothing of one that is costly to check.
         """
-        if framing != "none" and body is not None:
-            body = behind_frame(body, self._source.family) or body
+        reads: BoundedValidation = self
+        if body is not None and begin.framing != "none" and self._family.frames != "never":
+            found = self._behind(body, begin)
+            if isinstance(found, tuple):
+                reads, body = found
+            elif begin.framing != "auto":
+                return []  # the first says all
         try:
-            return self._validator.faults(body, content_type)
+            return reads._validator.faults(body, content_type)
         except TooCostly:
             return []
+
+
+_Found = tuple[BoundedValidation, bytes] | SchemaFault | None
+
+
+def _asked(found: _Found, content_type: str | None) -> SchemaFault | None:
+    if not isinstance(found, tuple):
+        return found
+    reads, data = found
+    return reads._fault(data, content_type)
 
 
 class PayloadValidation:
@@ -104,31 +200,40 @@ class PayloadValidation:
         xid: str,
         bodies: Sequence[bytes | None],
         content_types: Sequence[str | None],
-        framings: Sequence[Framing] | None = None,
+        begins: Sequence[Begin] | None = None,
     ) -> list[SchemaFault | None]:
         """Return the answers of :meth:`fault` for many bodies of one definition, in their order.
 
-        *framings* say how each begins; without them none has a frame.
+        *begins* say how each begins; without them none has a frame.
         """
         validator = self._validator(xid)
         if validator is None:
             return [None] * len(bodies)
-        if framings is None:
-            framings = ["none"] * len(bodies)
+        if begins is None:
+            begins = [PLAIN] * len(bodies)
         return [
-            None if body is None or len(body) > MAX_BODY_BYTES else validator.fault(body, content_type, framing)
-            for body, content_type, framing in zip(bodies, content_types, framings, strict=True)
+            None if body is None or len(body) > MAX_BODY_BYTES else validator.fault(body, content_type, begin)
+            for body, content_type, begin in zip(bodies, content_types, begins, strict=True)
         ]
 
+    def accepted(
+        self, xid: str, bodies: pa.BinaryArray, content_types: pa.StringArray, begin: Begin
+    ) -> npt.NDArray[np.bool_]:
+        """Return for which of many bodies :meth:`faults` surely has no fault, where all begin alike."""
+        validator = self._validator(xid)
+        if validator is None:
+            return np.ones(len(bodies), bool)
+        return validator.accepted(bodies, content_types, begin)
+
     def all_faults(
-        self, xid: str, body: bytes | None, content_type: str | None, framing: Framing, first: SchemaFault
+        self, xid: str, body: bytes | None, content_type: str | None, begin: Begin, first: SchemaFault
     ) -> list[SchemaFault]:
         """Return all that is wrong with a body, at most MAX_FAULTS, where :meth:`fault` answers *first*.
 
         Only *first* where the family can tell no more, or not within limits.
         """
         validator = self._validator(xid)
-        return (validator.faults(body, content_type, framing) if validator and first != _NO_FRAME else []) or [first]
+        return (validator.faults(body, content_type, begin) if validator else []) or [first]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"linked": self._linked, "schemas": self._schemas}
@@ -139,6 +244,8 @@ class PayloadValidation:
 
     def _start(self) -> None:
         self._library = CatalogLibrary(self._schemas)
+        self.ids = SchemaIdRule(self._schemas)
+        """Decides by schema ids which definitions take a body."""
         self._validators: OrderedDict[str, BoundedValidation | None] = OrderedDict()
 
     def _validator(self, xid: str) -> BoundedValidation | None:

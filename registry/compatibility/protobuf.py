@@ -14,7 +14,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import FieldDescriptor as Field
 
 from catalog.schemas.contract import SchemaError, SchemaSource
-from catalog.schemas.protobuf.validating import compile_schema
+from catalog.schemas.protobuf.validating import open_message
 from registry.compatibility.formats import NoLibrary
 from registry.compatibility.undecided import Budget, Undecided
 
@@ -148,7 +148,7 @@ def messages_of(source: SchemaSource) -> Messages:
         Undecided: it cannot be compiled here.
     """
     try:
-        file = compile_schema(source, NoLibrary()).message.DESCRIPTOR.file
+        file = open_message(source, NoLibrary()).message.DESCRIPTOR.file
     except SchemaError as error:
         raise Undecided(str(error)) from error
     prefix = f"{file.package}." if file.package else ""

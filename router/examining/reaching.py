@@ -19,14 +19,18 @@ from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.ends import KafkaEnds
 from bindings.protocols import BINDINGS
 from catalog.model import Catalog
+from catalog.schemas.ids.contract import RegistryUnavailableError
 from router.errors import BrokerUnreachable, ConfigError, RouterError, SinkError
 from router.examining.diagnosis import Check, Diagnosis, State
 from router.intake.gateways import connections_of
+from router.schemaids.kept import Damaged, KeptIds
+from router.schemaids.opening import address_of, folder_of
 from router.settings import Settings
 from router.settings.sinks.contract import RemoteSink
 from router.sinks.messages.opening import endpoint_of
 from router.sources.clusters import inbox_client, source_client
 from router.sources.sources import Source
+from router.terminal import counted
 
 CONNECT_SECONDS: Final = 5.0
 _START_KAFKA: Final = "start the broker, or correct bootstrap_servers and credentials"
@@ -71,6 +75,33 @@ def peer_checks(
             (asked if isinstance(looked, _Asked) else others).append(looked)  # type: ignore[arg-type]
     yield from (Check(group[0].name, partial(_kafka, group)) for group in _by_cluster(asked))
     yield from others
+    for name in settings.schema_registries if sinks else ():
+        called = f"schema registry {name}"
+        yield Check(called, partial(_schema_registry, called, settings, name))
+
+
+def _schema_registry(called: str, settings: Settings, name: str) -> Iterator[Diagnosis]:
+    """Ask a schema registry whether it lets us in; without it a router has the ids that are on the disk."""
+    address = address_of(settings, name)
+    kept = KeptIds(folder_of(settings, name), address.url)
+    ids, damaged = 0, ""
+    for schema_id in kept.ids():
+        try:
+            ids += kept.schema(schema_id) is not None
+        except Damaged as damage:
+            damaged = damaged or str(damage)
+    on_disk = f"{counted(ids, 'id')} on the disk"
+    try:
+        address.client().check()
+    except RegistryUnavailableError as error:
+        remedy = f"start it, or correct schema_registries.{name}; batches with other ids wait until it answers"
+        yield Diagnosis(called, "warn", f"{str(error).removeprefix(called).strip()}; {on_disk}", remedy)
+        return
+    if damaged:
+        remedy = "nothing is lost: it is asked for anew; see why the disk damages files"
+        yield Diagnosis(called, "warn", f"{address.url} answers; {on_disk}; {damaged}", remedy)
+        return
+    yield Diagnosis(called, "ok", f"{address.url} answers; {on_disk}")
 
 
 def _sink(name: str, sink: RemoteSink, catalog: Catalog) -> Check | _Asked:

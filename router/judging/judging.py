@@ -20,6 +20,7 @@ from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.kafka.facts import SOURCE_SCHEMA, body_column
 from bindings.parts import Part
 from bindings.protocols import binding_of
+from catalog.schemas.ids.frames import HEAD_BYTES
 from router.judging.kinds import Kind
 from router.judging.outputs import Decided
 from router.judging.plan import TOPIC, Judge
@@ -28,7 +29,7 @@ from router.matching.facts import NO_SOURCE, Facts
 from router.matching.inbox_facts import facts_of_inbox, inbox_parts
 from router.matching.index.columns import Int
 from router.matching.joining import join
-from router.matching.kafka_facts import facts_of_kafka
+from router.matching.kafka_facts import HEAD, facts_of_kafka
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -238,5 +239,8 @@ def judged_columns(kind: Kind, judge: Judge) -> dict[str, Column]:
     judges = [judge] if judge.shadow is None else [judge, judge.shadow.judge]
     topics = frozenset[str]().union(*(each.bodies for each in judges))
     columns["value"] = body_column(topics, sniffs=any(each.reader.sniffs for each in judges))
+    heads = frozenset[str]().union(*(each.heads for each in judges))
+    if heads:
+        columns[HEAD] = F.when(F.col("topic").isin(sorted(heads)), F.substring("value", 1, HEAD_BYTES))
     columns[SIZE] = F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))
     return columns

@@ -37,7 +37,7 @@ from router.judging.carried import (
 )
 from router.judging.relating import RelationColumns
 from router.judging.tally import tally
-from router.matching.facts import EVENT_MEDIA, NO_SOURCE, Facts, Reading
+from router.matching.facts import EVENT_MEDIA, NO_SOURCE, SCHEMA_ID, Facts, Reading
 from router.matching.index.columns import Int
 from router.matching.matcher import Matcher, Outcomes
 from router.routing.destinations import Destinations
@@ -90,7 +90,8 @@ class OutputBuilder:
         self._relating = relating
         self.destinations = Destinations(matcher, routes, limits)
         self._xids = pa.array([target.xid for target in matcher.targets], pa.string())
-        self.type = output_type(routes, relating)
+        self._ids = matcher.ids
+        self.type = output_type(routes, relating, ids=matcher.ids.finds_any)
         self.attributes = routes.attributes
         """CloudEvents attributes that routes and topics look at."""
 
@@ -127,12 +128,14 @@ class OutputBuilder:
             **placed.topics,
             **_exact(outcomes),
             **(self._relating.columns(outcomes) if self._relating is not None else {}),
+            **({SCHEMA_ID: self._ids.shown(facts)} if self._ids.finds_any else {}),
         }
         order, offsets = in_order(facts, len(sizes))
         arrived = arrivals[facts.sources[order]]
         taken = int(sizes.sum())
-        kept = {"spilled": len(spilled), "size": taken, "rows": len(sizes)}
-        counts = tally(placed, outcomes.reasons, decided, order, arrived, own, empty=self._empty(facts), **kept)
+        kept: dict[str, int] = {"spilled": len(spilled), "size": taken, "rows": len(sizes)}
+        ids, empty = self._ids.counted(facts, outcomes.winners, order), self._empty(facts)
+        counts = tally(placed, outcomes.reasons, decided, order, arrived, own, empty=empty, ids=ids, **kept)
         return Decided(outcomes, columns, order, offsets, counts)
 
     def _empty(self, facts: Facts) -> Counter[str]:
@@ -141,8 +144,10 @@ class OutputBuilder:
         return Counter(name or "" for name in named)
 
 
-def output_type(routes: Routes, relating: RelationColumns | None = None) -> pa.StructType:
-    """Return the struct type of one outcome, with a topic for each Kafka sink, and how it is related to others."""
+def output_type(routes: Routes, relating: RelationColumns | None = None, *, ids: bool = False) -> pa.StructType:
+    """Return the struct type of one outcome, with a topic for each Kafka sink, how it is related to others, and with
+    *ids* that of the schema that wrote its body.
+    """
     fields: list[tuple[str, pa.DataType]] = [
         ("message", pa.string()),
         ("endpoint", pa.string()),
@@ -164,6 +169,7 @@ def output_type(routes: Routes, relating: RelationColumns | None = None) -> pa.S
     ]
     fields += [(name, pa.string()) for name in routes.fields]
     fields += relating.fields if relating is not None else []
+    fields += [(SCHEMA_ID, pa.string())] if ids else []
     return pa.struct(fields)
 
 

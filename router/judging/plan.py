@@ -21,15 +21,19 @@ from bindings.kafka.facts import KafkaReader
 from catalog.listing import catalog_from_json, catalog_to_json
 from catalog.model import Catalog
 from catalog.paused_gc import paused_gc
+from catalog.schemas.ids.frames import Frames
 from catalog.schemas.validation import PayloadValidation
 from router.errors import BatchPinError
 from router.judging.outputs import OutputBuilder
 from router.judging.relating import RelationColumns
 from router.machine.memory import divided
 from router.matching.channels import ChannelBuilder
+from router.matching.correlation import RELATED
+from router.matching.facts import SCHEMA_ID
 from router.matching.matcher import Matcher
 from router.routing.limits import SizeLimits
 from router.routing.routes import Routes
+from router.schemaids.opening import frames_of
 from router.settings import Settings, settings_from_dict
 from router.sources.sources import Source, by_query, sources_of
 
@@ -67,6 +71,15 @@ class Plan:
         return sources_of(self.catalog, self.settings)
 
     @cached_property
+    def frames(self) -> Mapping[str, Frames]:
+        """How bodies of Kafka begin, by the endpoint of their source."""
+        return self.frames_anew()
+
+    def frames_anew(self) -> dict[str, Frames]:
+        """Return :attr:`frames` with registries of their own, for another thread."""
+        return frames_of(self.settings, [each.settings for each in self.sources])
+
+    @cached_property
     def queries(self) -> Mapping[str, tuple[Source, ...]]:
         """The sources of each query that reads some."""
         return by_query(self.sources)
@@ -80,6 +93,12 @@ class Plan:
     def relates(self) -> bool:
         """Whether some definition is related to another: of such events the lineage says so."""
         return any(definition.relation is not None for definition in self.catalog.definitions.values())
+
+    @cached_property
+    def rare(self) -> tuple[str, ...]:
+        """The columns of outcomes that only some plans have, for the lineage of some events."""
+        ids = (SCHEMA_ID,) if self.judge.matcher.ids.finds_any else ()
+        return (*(RELATED if self.relates else ()), *ids)
 
     @property
     def pairs(self) -> bool:
@@ -99,7 +118,9 @@ class Plan:
         for channel, members in shared.items():
             context = {name: value for member in reversed(members) for name, value in member.context.items()}
             number = len(builder.channels)
-            builder.endpoints(channel, [member.endpoint for member in members], context, members[0].settings.framing)
+            builder.endpoints(
+                channel, [member.endpoint for member in members], context, self.frames[members[0].endpoint]
+            )
             numbers[channel] = number
             numbers.update({member.endpoint: number for member in members})
         payloads = PayloadValidation(self.catalog)
@@ -145,6 +166,8 @@ class Judge:
     """What reads the rows of Kafka."""
     bodies: frozenset[str] = field(init=False)
     """Topics whose bodies schemas may have to look at."""
+    heads: frozenset[str] = field(init=False)
+    """Topics whose bodies may begin with ids of schemas."""
 
     def __post_init__(self) -> None:
         matcher, outputs = self.matcher, self.outputs
@@ -158,6 +181,8 @@ class Judge:
             if matcher.checks.needs_bodies(number) or outputs.needs_bodies(number)
         )
         object.__setattr__(self, "bodies", frozenset(bodies))
+        heads = (name for name, number in topics.items() if matcher.ids.finds(number))
+        object.__setattr__(self, "heads", frozenset(heads))
 
 
 def _typed(catalog: Catalog) -> Catalog:

@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 
 from catalog.model import Catalog
+from catalog.schemas.ids.frames import Frames
 from router.letters.letter import Letter
 from router.letters.redaction import HIDDEN, Redaction
 from router.matching.explanation import FITS, EventExplained, ExplainedCandidate, Explainer, RecordExplained
 from router.matching.records import RecordMatcher
-from router.settings import Settings
+from router.schemaids.opening import frames_of
+from router.settings import Settings, SourceSettings
 
 _BY_NAME = ("context", "cloudevent")
 
@@ -34,9 +36,17 @@ def explainer_of(catalog: Catalog, settings: Settings, endpoint: str | None) -> 
         hop_by_hop=settings.match.hop_by_hop,
         validation=settings.match.validation,
         ambiguous=settings.match.ambiguous,
-        framing=settings.framings.get(endpoint or "", "auto"),
+        frames=_frames(settings, endpoint),
     )
     return Explainer(matcher)
+
+
+def _frames(settings: Settings, endpoint: str | None) -> Frames:
+    """Return how bodies begin that came by an endpoint: one that is no source of the settings is as any."""
+    source = next((each for each in settings.sources if each.endpoint == endpoint), None)
+    if source is None:
+        source = SourceSettings(endpoint=endpoint if endpoint is not None else "/endpoints/any")
+    return frames_of(settings, [source])[source.endpoint]
 
 
 def redacted_story(story: RecordExplained, redaction: Redaction) -> RecordExplained:

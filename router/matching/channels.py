@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from catalog.definitions.targets import Target, target_of, targets_of
 from catalog.model import Catalog, Endpoint
-from catalog.schemas.codings import Framing
+from catalog.schemas.ids.frames import Frames
 from catalog.values import is_valid
 from router.matching.mapping import ChannelOrigin
 from router.matching.ties import Ambiguous, Ties
+
+_FRAMES: Final = Frames()
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
     """One channel. ``candidates`` number targets of the plan; ``owners`` say which endpoint each came from.
 
-    ``structured`` tells that an endpoint declares structured mode; see :meth:`Plan.sniffs` for its use. ``framing`` is
+    ``structured`` tells that an endpoint declares structured mode; see :meth:`Plan.sniffs` for its use. ``frames`` say
     how bodies of Kafka begin there.
     """
 
@@ -31,7 +34,7 @@ class Channel:
     owners: Mapping[int, str] = field(default_factory=dict)
     origin: ChannelOrigin = field(default_factory=lambda: ChannelOrigin(""))
     structured: bool = False
-    framing: Framing = "auto"
+    frames: Frames = _FRAMES
 
     def endpoint_of(self, target: int) -> str | None:
         """Return the endpoint to name for a record of this channel that this target won (negative: none did)."""
@@ -56,7 +59,7 @@ class ChannelBuilder:
         name: str,
         xids: Sequence[str],
         context: Mapping[str, str] | None = None,
-        framing: Framing = "auto",
+        frames: Frames = _FRAMES,
     ) -> Channel:
         """Add a channel that these endpoints share."""
         candidates: list[int] = []
@@ -72,10 +75,10 @@ class ChannelBuilder:
                     owners.setdefault(each, endpoint.xid)
         origin = ChannelOrigin(source_of(known[0]) if known else (xids[0] if xids else name), dict(context or {}))
         return self._add(
-            Channel(name, tuple(xids), tuple(dict.fromkeys(candidates)), owners, origin, structured, framing)
+            Channel(name, tuple(xids), tuple(dict.fromkeys(candidates)), owners, origin, structured, frames)
         )
 
-    def definitions(self, name: str, xids: Iterable[str], framing: Framing = "auto") -> Channel:
+    def definitions(self, name: str, xids: Iterable[str], frames: Frames = _FRAMES) -> Channel:
         """Add a channel whose candidates are these definitions, seen through no endpoint."""
         targets = (
             target_of(self._catalog.definitions[xid], None, hop_by_hop=self._hop_by_hop)
@@ -85,7 +88,7 @@ class ChannelBuilder:
         numbers = [self._number(target) for target in targets if target is not None]
         for number in numbers:
             self._bases_of(number, None)
-        return self._add(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=ChannelOrigin(name), framing=framing))
+        return self._add(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=ChannelOrigin(name), frames=frames))
 
     def ties(self) -> Ties:
         """Return what decides between targets that match equally well."""

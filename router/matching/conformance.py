@@ -12,21 +12,22 @@ the body of the winner is looked at once the route is known (:meth:`PayloadCheck
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
+import pyarrow as pa
 
-from bindings.kafka.codec import PROTOCOL as KAFKA
 from catalog.definitions.targets import Target
-from catalog.schemas.codings import Framing, decoded
 from catalog.schemas.contract import MAX_FAULTS, SchemaFault
+from catalog.schemas.ids.frames import PLAIN, Begin
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
-from router.matching.facts import Facts, Payload, protocol_number
+from router.matching.facts import Facts, Payload
 from router.matching.index.coincidence import Coincidence
-from router.matching.index.columns import Int
+from router.matching.index.columns import Bool, Int
 from router.matching.index.index import MatchIndex
+from router.matching.schema_ids import SchemaIdStage
 
 Validation = Literal["never", "ambiguous", "always"]
 DATA: Final = "data"
@@ -37,7 +38,6 @@ NAMED: Final = 5
 """Violations that the detail of a dead letter names."""
 MAX_NAMED: Final = 20_000
 """Violations of one batch that are found beyond the first of each record and schema."""
-_KAFKA: Final = protocol_number(KAFKA)
 Rejections = Mapping[str, Sequence[SchemaFault]]
 """Why the schemas of definitions reject a body, by xid."""
 
@@ -67,14 +67,19 @@ class PayloadChecks:
     """Drops candidates by their schemas, for the match sets of one index."""
 
     def __init__(
-        self, index: MatchIndex, channels: Sequence[Channel], payloads: PayloadValidation | None, mode: Validation
+        self,
+        index: MatchIndex,
+        channels: Sequence[Channel],
+        payloads: PayloadValidation | None,
+        mode: Validation,
+        ids: SchemaIdStage,
     ) -> None:
         self._index = index
+        self._ids = ids
         self._payloads = payloads
         self._mode = mode
         self._looks: dict[int, _Look | None] = {}
         self._needs = [False] * len(channels)
-        self._framings = [channel.framing for channel in channels]
         if payloads is not None and any(self.has_schema(target) for target in index.targets):
             self._needs = [self._needed(channel.candidates) for channel in channels]
             if mode == "ambiguous" and not all(self._needs):
@@ -86,7 +91,7 @@ class PayloadChecks:
 
     def needs_bodies(self, channel: int) -> bool:
         """Tell whether bodies of records on that channel may have to be looked at."""
-        return channel >= 0 and self._needs[channel]
+        return channel >= 0 and (self._needs[channel] or self._ids.needs_bodies(channel))
 
     def check(self, facts: Facts, sets: Int) -> Checked:
         """Return the sets without the candidates whose schemas reject the body."""
@@ -113,7 +118,7 @@ class PayloadChecks:
         look = self._look(number)
         first = self._faults(facts, (*look.deciding, *look.others), [row]) if look is not None else {}
         xids = {target: self._index.targets[target].xid for target in first}
-        rejections = {xids[target]: (fault,) for target, (fault,) in first.items() if fault is not None}
+        rejections = {xids[target]: (each[0],) for target, each in first.items() if each}
         faults = self._elaborated(facts, {row: rejections})[row]
         return {target: faults.get(xids[target], ()) for target in first}
 
@@ -130,9 +135,7 @@ class PayloadChecks:
             target = self._index.targets[number]
             if self.has_schema(target):
                 faults = self._faults(facts, (number,), mine.tolist())[number]
-                rejected.update(
-                    (row, {target.xid: (fault,)}) for row, fault in zip(mine.tolist(), faults, strict=True) if fault
-                )
+                rejected.update((int(mine[at]), {target.xid: (fault,)}) for at, fault in faults.items())
         return self._elaborated(facts, rejected)
 
     def _needed(self, candidates: Sequence[int]) -> bool:
@@ -156,10 +159,9 @@ class PayloadChecks:
     def _drop(self, facts: Facts, checked: Checked, number: int, look: _Look, rows: list[int]) -> None:
         matched = self._index.sets[number]
         by_target = self._faults(facts, (*look.deciding, *look.others), rows)
-        for at, row in enumerate(rows):
-            faults = {target: each[at] for target, each in by_target.items() if each[at] is not None}
-            if not faults:
-                continue
+        for at in sorted({at for each in by_target.values() for at in each}):
+            row = rows[at]
+            faults = {target: each[at] for target, each in by_target.items() if at in each}
             left = matched.bits & ~sum(1 << target for target in faults if target in look.deciding)
             others = sum(1 << target for target in faults if target in look.others)
             if left & others and (self._mode == "always" or self._several(left)):
@@ -169,7 +171,7 @@ class PayloadChecks:
             checked.sets[row] = self._index.set_number(left, event=matched.event)
             if not left:
                 targets = self._index.targets
-                checked.rejected[row] = {targets[target].xid: (fault,) for target, fault in faults.items() if fault}
+                checked.rejected[row] = {targets[target].xid: (fault,) for target, fault in faults.items()}
 
     def _elaborated(self, facts: Facts, rejected: Mapping[int, Rejections]) -> dict[int, Rejections]:
         """Return rejections with all that their schemas find wrong, as far as a batch may take time and memory for it.
@@ -180,57 +182,74 @@ class PayloadChecks:
         elaborated = dict(rejected)
         if payloads is None:
             return elaborated
-        for row, given in zip(rejected, facts.payloads(list(rejected)), strict=True):
-            payload = _opened(given) if left > 0 else None
+        for row in rejected:
+            (payload,) = facts.opened([row]) if left > 0 else (None,)
             if not isinstance(payload, Payload):
                 continue
-            framing = self._framing(facts, row, payload)
             elaborated[row] = {
-                xid: payloads.all_faults(xid, payload.body, payload.content_type, framing, known[0])
+                xid: payloads.all_faults(
+                    xid, payload.body, payload.content_type, self._begins(facts, [row], [payload], xid)[0], known[0]
+                )
                 for xid, known in rejected[row].items()
             }
             left -= sum(len(each) - 1 for each in elaborated[row].values())
         return elaborated
 
-    def _framing(self, facts: Facts, row: int, payload: Payload) -> Framing:
-        """Return how a body begins: only whole bodies of Kafka have frames."""
-        channel = int(facts.channels[row])
-        if not payload.whole or int(facts.protocols[row]) != _KAFKA or channel < 0:
-            return "none"
-        return self._framings[channel]
+    def _begins(self, facts: Facts, rows: Sequence[int], payloads: Sequence[Payload], xid: str) -> list[Begin]:
+        """Return how bodies begin: only whole bodies of Kafka have frames."""
+        begins = self._ids.begins(facts, rows, xid)
+        return [begin if each.whole else PLAIN for begin, each in zip(begins, payloads, strict=True)]
 
     def _several(self, bits: int) -> bool:
         targets = self._index.sets[self._index.set_number(bits, event=True)].targets
         return len({self._index.targets[number].xid for number in targets}) > 1
 
-    def _faults(self, facts: Facts, targets: Sequence[int], rows: list[int]) -> dict[int, Sequence[SchemaFault | None]]:
-        """Return per target the fault of each row; targets of one definition share it."""
+    def _faults(self, facts: Facts, targets: Sequence[int], rows: list[int]) -> dict[int, Mapping[int, SchemaFault]]:
+        """Return per target the faults of rows by their place; targets of one definition share them."""
         payloads = self._payloads
         if payloads is None:
             return {}
-        known = [_opened(payload) for payload in facts.payloads(rows)]
-        looked = [at for at, each in enumerate(known) if isinstance(each, Payload)]
-        given = [each for each in known if isinstance(each, Payload)]
-        bodies, types = [each.body for each in given], [each.content_type for each in given]
-        framings = [self._framing(facts, rows[at], each) for at, each in zip(looked, given, strict=True)]
-        by_xid: dict[str, list[SchemaFault | None]] = {}
+        by_xid: dict[str, dict[int, SchemaFault]] = {}
         for target in targets:
             xid = self._index.targets[target].xid
             if xid not in by_xid:
-                # A body that is not coded as it says is refused by each schema; one without a verdict by none.
-                by_xid[xid] = [each if isinstance(each, SchemaFault) else None for each in known]
-                verdicts = payloads.faults(xid, bodies, types, framings)
-                for at, fault in zip(looked, verdicts, strict=True):
-                    by_xid[xid][at] = fault
+                by_xid[xid] = self._faults_of(facts, xid, payloads, rows)
         return {target: by_xid[self._index.targets[target].xid] for target in targets}
 
+    def _faults_of(
+        self, facts: Facts, xid: str, payloads: PayloadValidation, rows: list[int]
+    ) -> dict[int, SchemaFault]:
+        places = np.flatnonzero(~self._accepted(facts, xid, payloads, rows)).tolist()
+        known = facts.opened([rows[at] for at in places])
+        # A body that is not coded as it says is refused by each schema; one without a verdict by none.
+        faults = {at: each for at, each in zip(places, known, strict=True) if isinstance(each, SchemaFault)}
+        looked = [(at, each) for at, each in zip(places, known, strict=True) if isinstance(each, Payload)]
+        given = [each for _, each in looked]
+        begins = self._begins(facts, [rows[at] for at, _ in looked], given, xid)
+        verdicts = payloads.faults(xid, [each.body for each in given], [each.content_type for each in given], begins)
+        faults |= {at: fault for (at, _), fault in zip(looked, verdicts, strict=True) if fault is not None}
+        return faults
 
-def _opened(payload: Payload | None) -> Payload | SchemaFault | None:
-    """Return a payload without its content coding, a fault when it is not coded so, None for no verdict."""
-    if payload is None or not payload.coding or payload.body is None:
-        return payload
-    body = decoded(payload.body, payload.coding)
-    return replace(payload, body=body) if isinstance(body, bytes) else body
+    def _accepted(self, facts: Facts, xid: str, payloads: PayloadValidation, rows: list[int]) -> Bool:
+        """Return which of the rows that columns settle conform for sure."""
+        accepted = np.zeros(len(rows), bool)
+        if facts.bodies is None or facts.codings is None or facts.inner is not None:
+            return accepted
+        places = np.array(rows, np.int64)
+        plain = np.flatnonzero(places < len(facts.bodies))
+        if facts.codings.null_count < len(facts.codings):
+            uncoded = facts.codings.is_null().to_numpy(zero_copy_only=False)
+            plain = plain[uncoded[places[plain]]]
+        begins = self._ids.begins(facts, places[plain].tolist(), xid)
+        groups: dict[int, list[int]] = {}
+        for at, begin in zip(plain.tolist(), begins, strict=True):
+            groups.setdefault(id(begin), []).append(at)
+        kinds = {id(begin): begin for begin in begins}
+        for key, members in groups.items():
+            at = pa.array(places[members])
+            bodies, types = facts.bodies.take(at), facts.defaults.datacontenttype.take(at)
+            accepted[members] = payloads.accepted(xid, bodies, types, kinds[key])
+        return accepted
 
 
 def decides(target: Target) -> bool:

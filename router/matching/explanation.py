@@ -12,12 +12,14 @@ from itertools import islice
 from typing import Any, Final
 
 from bindings.parts import Part, first
+from catalog.schemas.ids.deciding import PROPERTY
 from router.matching.checks import Check, Row
 from router.matching.conformance import decides
 from router.matching.facts import Facts
 from router.matching.index.columns import Int
 from router.matching.index.index import MatchSet, members
 from router.matching.records import Decided, RecordMatcher, envelope_of_row
+from router.matching.schema_ids import Group
 
 BEST: Final = 5
 """Candidates that an explanation shows unless all are asked for."""
@@ -161,7 +163,8 @@ class Explainer:
         classes = matcher.index.classify(facts.columns)
         sets = matcher.index.match(classes, facts.channels, facts.protocols, facts.events)
         matched = matcher.chooser.drop_unequal(facts.columns, sets)
-        left = matcher.checks.check(facts, matched).sets
+        facts.identified = matcher.ids.drop(facts, matched)
+        left = matcher.checks.check(facts, facts.identified.sets).sets
         return _Judged(decided, classes, matched, left)
 
     def _event(self, judged: _Judged, row: int, outcome: Mapping[str, Any]) -> EventExplained:
@@ -198,6 +201,10 @@ class Explainer:
         matched = MatchSet(sum(1 << n for n in left), row_facts.event, tuple(left))
         best = self._matcher.chooser.most_specific(matched)
         chosen = self._matcher.chooser.decided(matched, best) if len(best) > 1 else next(iter(best), None)
+        group = judged.decided.outcomes.facts.identified
+        by_id = group.group(row) if group is not None else None
+        if by_id is not None:
+            checked = {number: [*checks, *_by_id(by_id, number)] for number, checks in checked.items()}
         candidates = {
             number: self._candidate(number, checks, row_facts.event, verdicts.get(number, ()), dropped, best, chosen)
             for number, checks in checked.items()
@@ -209,7 +216,9 @@ class Explainer:
         return self._matcher.index.sets[int(sets[row])].bits
 
     def _verdicts(self, facts: Facts, judged: _Judged, row: int) -> dict[int, tuple[str, ...]]:
-        by_target = self._matcher.checks.verdicts(facts, int(judged.matched[row]), row)
+        identified = facts.identified
+        number = int((judged.matched if identified is None else identified.sets)[row])
+        by_target = self._matcher.checks.verdicts(facts, number, row)
         return {number: tuple(map(str, faults)) or FITS for number, faults in by_target.items()}
 
     @staticmethod
@@ -261,6 +270,14 @@ class Explainer:
             return f"the most specific of {len(left)} that match"
         only = "the only one whose schema takes the data" if len(matching) > 1 else "the only one that matches"
         return only + (", by content type and schema alone" if decides(self._matcher.targets[best[0]]) else "")
+
+
+def _by_id(group: Group, number: int) -> list[Check]:
+    """Return what the id of a record's schema says of a candidate."""
+    decision = group.decisions.get(number)
+    if decision is None:
+        return []
+    return [Check(f"protocoloptions.{PROPERTY}", decision.expected, decision.found, decision.takes)]
 
 
 def _matching(ranked: Iterator[tuple[int, list[Check]]]) -> dict[int, list[Check]]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +23,15 @@ from bindings.envelope import Envelope
 from bindings.events import NotAnEvent, decode_batch
 from bindings.parts import BINARY_KIND, Part, Parts, first
 from bindings.protocols import BINDINGS, Binding, stream_id
+from catalog.schemas.codings import decoded
+from catalog.schemas.contract import SchemaFault
 from catalog.values import is_timestamp
 from router.matching.attributes import value_fault
 from router.matching.index.columns import Bool, Columns, Int, SplitColumn
 from router.matching.mapping import Defaults
+
+if TYPE_CHECKING:
+    from router.matching.schema_ids import Identified
 
 NO_SOURCE: Final = -1
 """The source of a fact row that stands for nothing, because the exact codec reads its record."""
@@ -34,6 +39,8 @@ OVERSIZED: Final = "oversized"
 """The part by which a gateway marks a message past its limit, and the reason of the dead letter."""
 UNDECODABLE: Final = "undecodable"
 """The same for bytes that are no message of the protocol; they are the body, and the part's text says why."""
+SCHEMA_ID: Final = "schemaid"
+"""What lineage calls the id of the schema that a body was written with."""
 EVENT_MEDIA: Final = b"application/cloudevents+json"
 MAX_COPIED_BYTES: Final = 64 * 1024 * 1024
 """Bytes that the parts of a batch's message may take with each of its events: every event has all of them.
@@ -103,6 +110,21 @@ def _payload(body: bytes | None, content_type: str | None, coding: str | None, *
     return Payload(body, content_type, whole=False) if inner else Payload(body, content_type, coding or "")
 
 
+def _opened(payload: Payload | None) -> Payload | SchemaFault | None:
+    if payload is None or not payload.coding or payload.body is None:
+        return payload
+    body = decoded(payload.body, payload.coding)
+    return replace(payload, body=body) if isinstance(body, bytes) else body
+
+
+@dataclass(frozen=True, slots=True)
+class FoundIds:
+    """The ids of schemas that bodies begin with: ``codes`` number them in ``names``, -1 for a body without a frame."""
+
+    codes: Int
+    names: list[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Settled:
     """Rows whose parts are at hand as columns: row *i* of ``envelopes`` is fact row ``start`` + *i*."""
@@ -136,6 +158,10 @@ class Facts:
     codings: pa.StringArray | None = None
     inner: Bool | None = None
     settled: tuple[Settled, ...] = ()
+    ids: FoundIds | None = None
+    """The ids of schemas in bodies, where they are looked for."""
+    identified: Identified | None = None
+    """What those ids decided, once they have."""
 
     def payload(self, row: int) -> Payload | None:
         """Return what the data schema of that row's definition looks at; None when it is not known here."""
@@ -145,6 +171,12 @@ class Facts:
         """Return the answers of :meth:`payload` for many rows; those of columns are taken at once."""
         taken = iter(self._from_columns([row for row in rows if row not in self.readings]))
         return [self.readings[row].payload if row in self.readings else next(taken) for row in rows]
+
+    def opened(self, rows: Sequence[int]) -> list[Payload | SchemaFault | None]:
+        """Return the payloads of rows without their content coding; a fault for one that is not coded so, None for no
+        verdict.
+        """
+        return [_opened(each) for each in self.payloads(rows)]
 
     def _from_columns(self, rows: Sequence[int]) -> list[Payload | None]:
         if self.bodies is None or not rows:

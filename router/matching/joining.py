@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from router.matching.facts import Facts, Settled
+from router.matching.facts import Facts, FoundIds, Settled
 from router.matching.index.columns import Bool, Columns, SplitColumn
 from router.matching.mapping import Defaults
 
@@ -41,6 +41,7 @@ def join(one: Facts, other: Facts, keys: Sequence[str]) -> Facts:
         _joined(one.codings, other.codings, shift, other.columns.rows, pa.string()),
         _inner(one, other),
         (*one.settled, *(Settled(each.start + shift, each.envelopes) for each in other.settled)),
+        _ids(one, other),
     )
 
 
@@ -58,6 +59,16 @@ def _inner(one: Facts, other: Facts) -> Bool | None:
         return None
     both = (np.zeros(each.columns.rows, bool) if each.inner is None else each.inner for each in (one, other))
     return np.concatenate(tuple(both))
+
+
+def _ids(one: Facts, other: Facts) -> FoundIds | None:
+    """Return the ids that bodies begin with; None when none was looked for."""
+    if one.ids is None and other.ids is None:
+        return None
+    shift = len(one.ids.names) if one.ids is not None else 0
+    ours, theirs = (np.full(f.columns.rows, -1, np.int64) if f.ids is None else f.ids.codes for f in (one, other))
+    names = [name for facts in (one, other) if facts.ids is not None for name in facts.ids.names]
+    return FoundIds(np.concatenate((ours, np.where(theirs >= 0, theirs + shift, -1))), names)
 
 
 def _column(facts: Facts, key: str) -> pa.StringArray:

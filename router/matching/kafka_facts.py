@@ -20,6 +20,8 @@ from router.matching.matcher import Matcher
 from router.matching.moments import instants, rfc3339
 
 _PLACE: Final = ("topic", "partition", "offset")
+HEAD: Final = "head"
+"""A column of the first bytes of bodies, for rows whose body may not be there."""
 _RAW: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -40,7 +42,9 @@ def facts_of_kafka(
     read = reader.read(rows)
     odd = np.flatnonzero(read.odd)
     settled = _settled(rows, read, channels, odd, bodies=bodies, times=times)
+    heads = rows.column(HEAD if HEAD in rows.schema.names else "value")
     if not len(odd):
+        matcher.ids.find(settled, heads)
         return settled
     exact = RawFacts(matcher.keys)
     binding = BINDINGS[PROTOCOL]
@@ -60,7 +64,9 @@ def facts_of_kafka(
                 moment,
             )
         )
-    return join(settled, exact.build(), matcher.keys)
+    facts = join(settled, exact.build(), matcher.keys)
+    matcher.ids.find(facts, heads)
+    return facts
 
 
 def _settled(

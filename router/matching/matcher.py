@@ -28,6 +28,7 @@ from router.matching.index.columns import Int
 from router.matching.index.index import MatchIndex
 from router.matching.mapping import Mapper
 from router.matching.nearest import Nearest
+from router.matching.schema_ids import SchemaIdStage, detail_of, mismatches_of
 from router.matching.ties import Ties
 from router.matching.verdicts import AMBIGUOUS, Verdicts, WinnerChooser
 
@@ -88,7 +89,8 @@ class Matcher:
         self.channels = tuple(channels)
         self.index = MatchIndex(self.targets, [channel.candidates for channel in channels], list(BINDINGS))
         self.chooser = WinnerChooser(self.index, ties)
-        self.checks = PayloadChecks(self.index, self.channels, payloads, validation)
+        self.ids = SchemaIdStage(self.index, self.channels, payloads)
+        self.checks = PayloadChecks(self.index, self.channels, payloads, validation, self.ids)
         self.mapper = Mapper(self.chooser, self.targets, [channel.origin for channel in channels])
         self.nearest = Nearest(self.index, list(BINDINGS), [channel.candidates for channel in channels])
         self.correlations = Correlations(self.targets)
@@ -114,7 +116,8 @@ class Matcher:
 
     def _decided(self, facts: Facts, classes: Sequence[Int]) -> tuple[Checked, Verdicts, Int]:
         sets = self.index.match(classes, facts.channels, facts.protocols, facts.events)
-        checked = self.checks.check(facts, self.chooser.drop_unequal(facts.columns, sets))
+        facts.identified = self.ids.drop(facts, self.chooser.drop_unequal(facts.columns, sets))
+        checked = self.checks.check(facts, facts.identified.sets)
         verdicts = self.chooser.resolve(checked.sets)
         winners = verdicts.winners.copy()
         winners[np.fromiter(facts.faults, np.int64, len(facts.faults))] = -1
@@ -189,7 +192,13 @@ class Matcher:
             outcomes.winners[row] = -1
 
     def _reject(self, outcomes: Outcomes, checked: Checked) -> None:
-        """Explain the rows whose candidates were all dropped by their schemas."""
+        """Explain the rows whose candidates were all dropped by the ids of schemas, or by their schemas."""
+        identified = outcomes.facts.identified
+        for row, group in identified.lost().items() if identified is not None else ():
+            unread = any(each.unread for each in group.dropped.values())
+            outcomes.reasons[row] = "undecodable" if unread else "no-match"
+            outcomes.details[row] = detail_of(group, self.targets)
+            outcomes.nearest[row] = mismatches_of(group, self.targets)
         for row, rejected in checked.rejected.items():
             outcomes.reasons[row] = "schema-violation" if row in checked.violations else "no-match"
             outcomes.details[row] = rejection_detail(rejected)

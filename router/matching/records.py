@@ -21,7 +21,7 @@ from catalog.errors import RecordError
 from catalog.model import Catalog, Relation
 from catalog.paused_gc import paused_gc
 from catalog.record import Record, parse_record
-from catalog.schemas.codings import Framing
+from catalog.schemas.ids.frames import Frames
 from catalog.schemas.validation import PayloadValidation
 from catalog.values import is_timestamp
 from router.matching.channels import ChannelBuilder
@@ -34,6 +34,7 @@ from router.matching.ties import Ambiguous
 CHUNK: Final = 5_000
 EVERYTHING: Final = "*"
 _HEADER: Final = "headers."
+_FRAMES: Final = Frames()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +70,23 @@ class RecordMatcher:
         group: str | None = None,
         hop_by_hop: bool = False,
         validation: Validation = "ambiguous",
-        framing: Framing = "auto",
+        frames: Frames = _FRAMES,
         ambiguous: Ambiguous = "dead-letter",
     ) -> None:
         builder = ChannelBuilder(catalog, hop_by_hop=hop_by_hop, ambiguous=ambiguous)
         self._channels: dict[str, int] = {}
         for xid in catalog.endpoints:
             self._channels[xid] = len(builder.channels)
-            builder.endpoints(xid, [xid], framing=framing)
+            builder.endpoints(xid, [xid], frames=frames)
         self._fixed: int | None = None
         if group is not None:
-            builder.definitions(group, catalog.groups.get(group, ()), framing)
+            builder.definitions(group, catalog.groups.get(group, ()), frames)
             self._fixed = len(builder.channels) - 1
         elif endpoint is not None:
             self._fixed = self._channels.get(endpoint, -1)
         else:
             self._channels[EVERYTHING] = len(builder.channels)
-            builder.definitions(EVERYTHING, catalog.definitions, framing)
+            builder.definitions(EVERYTHING, catalog.definitions, frames)
         payloads, ties = PayloadValidation(catalog), builder.ties()
         self.matcher: Final = Matcher(builder.targets, builder.channels, payloads, validation, ties)
         sniffs = any(self.matcher.sniffs(number, KAFKA) for number in range(len(builder.channels)))

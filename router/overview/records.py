@@ -19,6 +19,7 @@ from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.protocols import binding_of
 from catalog.errors import RecordError
 from catalog.record import Record, parse_record
+from catalog.schemas.ids.frames import Frames
 from router.judging.plan import Plan
 from router.letters.explaining import explainer_of, redacted_story
 from router.letters.latest import latest_letters, recent_letter
@@ -143,8 +144,8 @@ class Records:
         return _now(self._explained(plan, letter), self._judging.verdict(plan, letter), redaction)
 
     def _explained(self, plan: Plan, letter: Letter) -> RecordExplained:
-        framing = plan.settings.framings.get(letter.endpoint or "", "auto")
-        key = (plan.id, framing)
+        frames = plan.frames.get(letter.endpoint or "", Frames())
+        key = (plan.id, f"{frames.framing} {frames.registry.name if frames.registry is not None else ''}")
         explainer = self._explainers.get(key)
         if explainer is None:
             if len(self._explainers) >= _EXPLAINERS:

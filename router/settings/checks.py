@@ -9,6 +9,7 @@ from router.settings.logins import login_faults
 from router.settings.model import Settings
 from router.settings.relation_checks import relation_faults
 from router.settings.route_checks import route_faults
+from router.settings.schema_registries import name_faults, schema_registry_faults
 from router.settings.security import security_faults
 from router.settings.subscriptions import subscription_faults
 from router.settings.takers import event_sinks, letter_sinks
@@ -16,6 +17,7 @@ from router.settings.takers import event_sinks, letter_sinks
 
 def faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for each contradiction; a fault names the remedy."""
+    yield from schema_registry_faults(settings.schema_registries)
     yield from route_faults(settings)
     yield from _sinks(settings)
     yield from _sources(settings)
@@ -44,6 +46,7 @@ def _sources(settings: Settings) -> Iterator[tuple[str, str]]:
         seen.add(source.endpoint)
         yield from login_faults(key, source.username, source.password is not None)
         yield from option_faults(f"{key}.kafka", source.kafka)
+        yield from name_faults(f"{key}.schema_registry", source.schema_registry, settings.schema_registries)
         if source.subscription is not None:
             plain = source.allow_plaintext_password
             yield from subscription_faults(f"{key}.subscription", source.subscription, plain=plain)

@@ -38,6 +38,10 @@ def executor_faults(settings: Settings) -> Iterator[tuple[str, str]]:
             yield from _file_faults(f"sinks.{name}", "options", topics, topics.options, settings)
     for index, source in enumerate(settings.sources):
         yield from _file_faults(f"sources.{index}", "kafka", source, source.kafka, settings)
+    for name, registry in settings.schema_registries.items():
+        if registry.bearer_file is not None and not spark.reaches(registry.bearer_file):
+            fault = "is a file of this machine, and executors read it when they ask for schemas; "
+            yield f"schema_registries.{name}.bearer_file", fault + _SHARED
     if (inbox := settings.inbox.kafka) is not None:
         yield from _file_faults("inbox.kafka", "options", inbox, inbox.options, settings)
 

@@ -14,7 +14,7 @@ from pydantic import Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bindings.private import Readers
-from catalog.schemas.codings import Framing
+from catalog.schemas.ids.contract import Framing
 from router.matching.ties import Ambiguous
 from router.settings.catalogs import CatalogSettings as CatalogSettings
 from router.settings.dead_letters import DeadLetterSettings as DeadLetterSettings
@@ -25,6 +25,7 @@ from router.settings.memory import MemorySettings
 from router.settings.realtime import RealTimeSettings
 from router.settings.relations import RelationSettings
 from router.settings.routes import RouteSettings
+from router.settings.schema_registries import SchemaRegistrySettings
 from router.settings.section import Section
 from router.settings.sinks.kinds import Sink
 from router.settings.spark import SparkSettings as SparkSettings
@@ -48,8 +49,18 @@ class _SourceEndpoint(Section):
     framing: Framing = Field(
         "auto",
         description=(
-            "Kafka: whether schemas look behind Confluent's frame of every body (`confluent`), of none, or of those "
-            "that do not fit as a whole."
+            "Kafka: the frame with a schema's id that bodies begin with: that of Confluent's serializers, Apicurio's "
+            "(eight bytes of id), AWS Glue's, or none; `auto` looks for Confluent's."
+        ),
+    )
+    schema_registry: str | None = Field(
+        None, description="Kafka: which of `schema_registries` knows the ids of frames; unset is the default one."
+    )
+    framing_ids: Literal["auto", "require"] = Field(
+        "auto",
+        description=(
+            "Kafka: framed bodies for which neither a schema registry nor declared ids are known are read with the "
+            "definition's own schema, or with `require` refused as `undecodable`."
         ),
     )
     uris: Texts = Field((), description="MQTT, AMQP, NATS: addresses of the broker, instead of the endpoint's own.")
@@ -135,6 +146,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     catalog: CatalogSettings = Field(CatalogSettings(), description="The catalog.")
+    schema_registries: dict[str, SchemaRegistrySettings] = Field({}, description="Schema registries by name.")
     sources: tuple[SourceSettings, ...] = Field((), description="Sources; none takes every consumer endpoint as it is.")
     sinks: dict[str, Sink] = Field({}, description="Sinks by name.")
     routes: tuple[RouteSettings, ...] = Field((), description="Routes in order.")
@@ -190,11 +202,6 @@ class Settings(BaseSettings):
     def between_batches(self) -> timedelta:
         """The least time between the starts of batches: in real-time mode, of those of the rest topic."""
         return self.trigger if isinstance(self.trigger, timedelta) else BETWEEN_BATCHES
-
-    @property
-    def framings(self) -> dict[str, Framing]:
-        """How bodies of Kafka begin, by the endpoint of their source."""
-        return {source.endpoint: source.framing for source in self.sources}
 
     @property
     def unresolved(self) -> dict[str, Any]:

@@ -42,6 +42,9 @@ _FILE_PLACES: Final = (
     "replication.*.bearer_file",
     "replication.*.tls.*",
     "replication.*.token_ca",
+    "schema_registries.*.bearer_file",
+    "schema_registries.*.tls.*",
+    "schema_registries.*.token_ca",
     "spark.shared_folders",
     "spark.shared_folders.*",
 )

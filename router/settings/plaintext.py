@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from bindings.protocols import sending_of
 from bindings.sending import shown
-from router.settings.catalogs import CatalogSettings
+from router.settings.catalogs import CatalogLogin, CatalogSettings
 from router.settings.inward import KafkaInboxSettings
 from router.settings.model import Settings, SourceSettings
 from router.settings.places import names_secret
@@ -50,6 +50,10 @@ def plaintext_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for secrets that the settings themselves send without TLS: sinks, inbox, registries."""
     if not settings.catalog.allow_plaintext_password:
         yield from _registries(settings.catalog)
+    for name, registry in settings.schema_registries.items():
+        if not registry.allow_plaintext_password:
+            key = f"schema_registries.{name}.allow_plaintext_password"
+            yield from ((key, fault) for fault in _login_faults(registry))
     yield from telemetry_faults(settings.telemetry, REMEDY)
     for name, sink in settings.sinks.items():
         if (remote := sink.remote) is not None:
@@ -71,11 +75,15 @@ def _registries(catalog: CatalogSettings) -> Iterator[tuple[str, str]]:
         if parts is not None and parts.password is not None:
             yield _ALLOWED, f"{shown(source)} would get its password in plain text; {REMEDY}"
     for login in catalog.logins:
-        secret = (login.bearer, login.bearer_file, login.password, login.token_endpoint) != (None,) * 4
-        if secret and login.url.lower().startswith("http://"):
-            yield _ALLOWED, f"{shown(login.url)} would get a secret in plain text; {REMEDY}"
-        if (login.token_endpoint or "").lower().startswith("http://"):
-            yield _ALLOWED, f"{shown(login.token_endpoint or '')} would get the client secret in plain text; {REMEDY}"
+        yield from ((_ALLOWED, fault) for fault in _login_faults(login))
+
+
+def _login_faults(login: CatalogLogin) -> Iterator[str]:
+    secret = (login.bearer, login.bearer_file, login.password, login.token_endpoint) != (None,) * 4
+    if secret and login.url.lower().startswith("http://"):
+        yield f"{shown(login.url)} would get a secret in plain text; {REMEDY}"
+    if (login.token_endpoint or "").lower().startswith("http://"):
+        yield f"{shown(login.token_endpoint or '')} would get the client secret in plain text; {REMEDY}"
 
 
 def _faults(key: str, kind: str, addresses: Iterable[str], party: Party) -> Iterator[tuple[str, str]]:

@@ -102,6 +102,8 @@ def _nested(key: str, annotation: Any) -> list[tuple[str, type[BaseModel]]]:
             return [(f"{key}[]", model) for model in Spot(get_args(member)[0]).models]
         if get_origin(member) is dict and Spot(get_args(member)[1]).models:
             models = Spot(get_args(member)[1]).models
+            if len(models) == 1:
+                return [(f"{key}.NAME", models[0])]
             return [(f"{key}.NAME[{get_args(fields_of(model)['type'].annotation)[0]}]", model) for model in models]
     return []
 

@@ -35,7 +35,7 @@ PLAIN_FORMS: Final[Mapping[str, str]] = {
 _SCHEMA: Final = (
     "number int, topic string, type string, message string, endpoint string, to string, lineage boolean, limit bigint, "
     "asked array<struct<header:string,text:string,segments:array<string>,form:string,optional:boolean>>, "
-    "context array<struct<name:string,header:string,place:int,decodes:boolean>>"
+    "context array<struct<name:string,header:string,place:int,decodes:boolean>>, frame binary"
 )
 _ESCAPED: Final = r'[\x00-\x1f"\\]'
 _FORBIDDEN: Final = (
@@ -55,6 +55,7 @@ def table_of(spark: SparkSession, types: Sequence[SettledType]) -> DataFrame:
             *(each.way.topic, each.way.lineage, each.way.limit),
             [(asked.header, asked.text, list(asked.segments), asked.form, asked.optional) for asked in each.asked],
             [(taken.name, taken.header, taken.place, taken.decodes) for taken in each.context],
+            each.frame,
         )
         for number, each in enumerate(types)
     ]
@@ -76,6 +77,7 @@ def with_settled(rows: DataFrame, table: DataFrame) -> DataFrame:
     joined = typed.join(F.broadcast(table.alias("t")), same, "left")
     size = F.coalesce(F.octet_length("r.key"), F.lit(0)) + F.coalesce(F.octet_length("r.value"), F.lit(0))
     settled = F.col("t.message").isNotNull() & _plain() & (size <= F.col("t.limit"))
+    settled = settled & F.coalesce(F.substring("r.value", 1, 1) != F.col("t.frame"), F.lit(True))
     settled = settled & F.forall("t.asked", _given) & F.forall("t.context", _readable)
     return joined.select(
         *(F.col(f"r.{name}").alias(name) for name in _OF_ROWS),

@@ -17,6 +17,7 @@ from bindings.kafka.codec import PROTOCOL
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE, HEADER
 from catalog.definitions.constraints import CONTENT, Constraint
 from catalog.definitions.targets import Target
+from catalog.schemas.ids.frames import first_byte
 from router.judging.plan import TOPIC, Plan
 from router.matching.context import slots_of
 from router.matching.index.segments import segments_of, separator_of
@@ -76,6 +77,8 @@ class SettledType:
     way: Way
     asked: tuple[Asked, ...]
     context: tuple[Taken, ...]
+    frame: bytes | None = None
+    """How a body begins whose schema id the matcher looks at."""
 
 
 def settled_types(plan: Plan) -> list[SettledType]:
@@ -130,7 +133,8 @@ def _settled(plan: Plan, limits: SizeLimits, channel: int, number: int, topic: s
         return None
     taken = tuple(Taken(name, header or "", place, decodes) for name, header, place, decodes in context)
     endpoint = matcher.channels[channel].endpoint_of(number)
-    return SettledType(topic, text, target.xid, endpoint, way, tuple(each for each in asked if each), taken)
+    frame = first_byte(matcher.ids.framing(channel)) if matcher.ids.finds(channel) else None
+    return SettledType(topic, text, target.xid, endpoint, way, tuple(each for each in asked if each), taken, frame)
 
 
 def _way(plan: Plan, limits: SizeLimits, channel: int, number: int) -> Way | None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from bindings.events import encode_event, members_of, with_types
 from router.matching.correlation import RELATED
+from router.matching.facts import SCHEMA_ID
 from router.rendering.exact import TEXT_MAP, TIME_TEXT, TYPED
 from router.rendering.instants import INSTANT
 
@@ -43,9 +44,11 @@ DEAD_LETTER: Final = pa.schema(
 
 AMBIGUOUS: Final = "ambiguous"
 """An optional column beside WIDE: how ``match.ambiguous`` decided for an event, null where nothing was to decide."""
-# The columns RELATED may stand beside WIDE as well, where the catalog has relations.
+# The columns RELATED and SCHEMA_ID may stand beside WIDE as well, where the catalog has relations or bodies have ids.
 DECIDED: Final = WIDE.append(pa.field(AMBIGUOUS, pa.string()))
 """What tables get while such is decided for; they have the column from then on."""
+RARE: Final = (AMBIGUOUS, *RELATED, SCHEMA_ID)
+"""What of the lineage only some events have, each an optional column."""
 ATTRIBUTES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
 """Attributes that are a column and, where they are there, a member of a line, in this order."""
 _LINE_BREAKS: Final = (b"\n", b"\r")
@@ -75,7 +78,7 @@ def wide_to_json_line(row: Mapping[str, Any]) -> bytes:
             "epoch": row.get("epoch"),
             "position": row.get("position"),
             "received": instant_text(row.get("received")),
-            **{name: row[name] for name in (AMBIGUOUS, *RELATED) if row.get(name) is not None},
+            **{name: row[name] for name in RARE if row.get(name) is not None},
         }
     )
 

@@ -12,16 +12,15 @@ import pyarrow.compute as pc
 
 from bindings.columns.texts import base64_of, valid
 from bindings.entries import Bool, Entries
-from router.matching.correlation import RELATED
 from router.rendering.embedding import data_members, sound_json
 from router.rendering.exact import TEXT_MAP, TIME_TEXT, TYPED
 from router.rendering.instants import INSTANT, instant_texts
 from router.rendering.members import Pieces, entry_texts, string_member, string_member_if_any
 from router.rendering.texts import data_of, escaped, or_empty, or_null, owners_of, replaced, together
 from router.sinks.forms import (
-    AMBIGUOUS,
     ATTRIBUTES,
     DEAD_LETTER,
+    RARE,
     JsonForm,
     dead_letter_to_json_line,
     wide_to_json_line,
@@ -36,8 +35,7 @@ _OURS: Final = frozenset((*ATTRIBUTES, "specversion", "time", "data", "data_base
 def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
     """Return the lines of rows of ``WIDE``, each as :func:`~router.sinks.forms.wide_to_json_line` has it.
 
-    The columns ``TIME_TEXT``, ``TYPED``, ``AMBIGUOUS`` and ``RELATED`` may stand beside; instants are of the years 1 to
-    9999.
+    The columns ``TIME_TEXT``, ``TYPED`` and those of ``RARE`` may stand beside; instants are of the years 1 to 9999.
     """
     extensions, context = _entries(rows, "extensions"), _entries(rows, "context")
     data = _column(rows, "data", pa.binary())
@@ -59,7 +57,7 @@ def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
         *string_member("position", _text(rows, "position")),
         ",",
         *string_member("received", _instants(rows, "received"), plain=True),
-        *chain(*(string_member_if_any(name, _text(rows, name)) for name in (AMBIGUOUS, *RELATED))),
+        *chain(*(string_member_if_any(name, _text(rows, name)) for name in RARE)),
         "}\n",
     )
     odd = _unusual(extensions, _OURS) | _unusual(context, frozenset()) | valid(_text(rows, TYPED))

@@ -22,7 +22,7 @@ import subprocess
 import xml.etree.ElementTree as ET
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bindings.locks import waiting_lock
 
@@ -59,11 +59,15 @@ class ResolutionError(IvyError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Coordinate:
-    """One module of a Maven repository at one revision."""
+    """One module of a Maven repository at one revision.
+
+    ``archive`` says how the name of its file ends that is wanted, and that nothing it needs is: ``all.tar.gz``.
+    """
 
     organisation: str
     module: str
     revision: str
+    archive: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Coordinate:
@@ -92,7 +96,14 @@ class Request:
     @property
     def digest(self) -> str:
         """A name for the request: equal requests have equal digests, on every machine."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:20]
+        return hashlib.sha256(json.dumps(self.form, sort_keys=True).encode()).hexdigest()[:20]
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """The request as plain data, without what is left empty since there are archives: caches outlive versions."""
+        return asdict(
+            self, dict_factory=lambda pairs: {name: each for name, each in pairs if name != "archive" or each}
+        )
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.wanted))
@@ -170,10 +181,11 @@ def _fill(request: Request, root: Path, folder: Path) -> None:
         settings.write_bytes(_settings_xml(os.environ.get(REPOSITORY_VARIABLE)))
         module.write_bytes(_module_xml(request))
         _run_ivy(request, settings, module, root / "ivy", partial)
-        jars = {jar.name: jar.stat().st_size for jar in sorted(partial.glob("*.jar"))}
+        endings = (".jar", *(item.archive for item in request.wanted if item.archive))
+        jars = {file.name: file.stat().st_size for file in sorted(partial.iterdir()) if file.name.endswith(endings)}
         if not jars:
             raise ResolutionError(f"no jar came for {request}", hint="check that the coordinate names a jar")
-        manifest = {"request": asdict(request), "jars": jars}
+        manifest = {"request": request.form, "jars": jars}
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
@@ -184,7 +196,9 @@ def _fill(request: Request, root: Path, folder: Path) -> None:
 def _run_ivy(request: Request, settings: Path, module: Path, cache: Path, target: Path) -> None:
     command = [str(find_java()), "-Xmx256m", "-jar", str(_ivy_jar())]
     command += ["-settings", str(settings), "-cache", str(cache), "-ivy", str(module)]
-    command += ["-types", "jar", "bundle", "-retrieve", f"{target}/[artifact]-[revision].[ext]"]
+    archives = [kind for item in request.wanted if (kind := item.archive.partition(".")[2])]
+    name = "[artifact]-[revision](-[classifier]).[ext]" if archives else "[artifact]-[revision].[ext]"
+    command += ["-types", "jar", "bundle", *archives, "-retrieve", f"{target}/{name}"]
     try:
         done = subprocess.run(
             command,
@@ -236,14 +250,20 @@ def _settings_xml(repository: str | None) -> bytes:
 
 def _module_xml(request: Request) -> bytes:
     """Return the request as an Ivy module. Ivy's schema fixes the order: dependencies, excludes, overrides."""
-    root = ET.Element("ivy-module", version="2.0")
+    root = ET.Element("ivy-module", {"version": "2.0", "xmlns:m": "http://ant.apache.org/ivy/maven"})
     ET.SubElement(root, "info", organisation="xrouter", module=request.digest)
     ET.SubElement(ET.SubElement(root, "configurations"), "conf", name="default")
     dependencies = ET.SubElement(root, "dependencies")
     for item in request.wanted:
         # runtime, not default: compile-only and optional dependencies stay out
         named = {"org": item.organisation, "name": item.module, "rev": item.revision}
-        ET.SubElement(dependencies, "dependency", named, conf="default->runtime,master")
+        if not item.archive:
+            ET.SubElement(dependencies, "dependency", named, conf="default->runtime,master")
+            continue
+        whole = ET.SubElement(dependencies, "dependency", named, conf="default->master", transitive="false")
+        classifier, _, kind = item.archive.partition(".")
+        wanted = {"name": item.module, "type": kind, "ext": kind, "m:classifier": classifier}
+        ET.SubElement(whole, "artifact", wanted)
     for text in request.excludes:
         organisation, _, name = text.partition(":")
         # not the glob matcher, which needs a library that pyspark does not ship

@@ -33,6 +33,7 @@ from router.judging.outputs import Decided
 from router.judging.plan import Judge, Plan
 from router.judging.stages import letter_ids
 from router.matching.correlation import RELATED
+from router.matching.facts import SCHEMA_ID
 from router.matching.index.columns import Bool, Int
 from router.matching.moments import instants, rfc3339
 from router.rendering.native import native_texts
@@ -149,6 +150,8 @@ class _Records:
         rare = valid(columns["ambiguous"]) | valid(columns["place"])
         if "relatedto" in columns:
             rare = rare | valid(columns["relatedto"])
+        if SCHEMA_ID in columns:
+            rare = rare | valid(columns[SCHEMA_ID])
         usual = pa.array(lineage & ~rare)
         return np.flatnonzero(lineage & rare), {
             "message": pc.if_else(usual, columns["message"], pa.scalar(None, pa.string())),
@@ -245,7 +248,9 @@ class _Records:
     def _lineage(self, rows: Int, context: pa.StringArray) -> pa.ListArray:
         at = pa.array(rows)
         message, endpoint = (self._columns[name].take(at) for name in ("message", "endpoint"))
-        rare = {name: self._columns[name].take(at) for name in ("ambiguous", *RELATED) if name in self._columns}
+        rare = {
+            name: self._columns[name].take(at) for name in ("ambiguous", *RELATED, SCHEMA_ID) if name in self._columns
+        }
         named: dict[str, pa.StringArray | str] = {
             "message": message,
             "endpoint": endpoint,

@@ -13,6 +13,7 @@ from router.judging.kinds import Kind
 from router.judging.plan import Plan
 from router.judging.stages import MATCHED, letter_ids
 from router.matching.correlation import RELATED
+from router.matching.facts import SCHEMA_ID
 from router.rendering.events import event_columns
 from router.rendering.exact import TYPED
 from router.rendering.native import native_texts
@@ -46,7 +47,7 @@ class SinkRows:
             "context",
             TYPED,
             AMBIGUOUS,
-            *(name for name in RELATED if name in schema.names),
+            *(name for name in (*RELATED, SCHEMA_ID) if name in schema.names),
         )
         columns |= {name: pc.struct_field(matched, name) for name in fields}
         columns |= {name: outcomes.column(name) for name in ("position", "received", "protocol")}

@@ -14,7 +14,6 @@ from router.judging.plan import Judge, Plan
 from router.judging.relating import EXCHANGE
 from router.judging.stages import ARRIVED, HEADERS_TYPE, came_from, header
 from router.judging.tally import Tally
-from router.matching.correlation import RELATED
 from router.matching.facts import EVENT_MEDIA
 from router.rendering.exact import TIME_TEXT, TYPED
 from router.settings import KafkaSink, letter_sinks
@@ -162,7 +161,7 @@ class SparkOutcomes:
             "protocol": F.col("protocol"),
             "context": F.col("m.context"),
             "received": F.col("received"),
-            **{name: F.col(f"m.{name}") for name in (TYPED, AMBIGUOUS, *RELATED)},
+            **{name: F.col(f"m.{name}") for name in (TYPED, AMBIGUOUS, *self._plan.rare)},
         }
         rows = self._rows.withColumn("e", event_column(self._batch.kind))
         return _table(rows, columns, schema, epoch=self._plan.epoch)
@@ -188,7 +187,7 @@ class SparkOutcomes:
 
         settings = self._kafka(sink)
         value = structured_column(self._batch.kind) if settings.mode == "structured" else F.col("body")
-        headers = sent_headers(settings, self._plan.epoch, RELATED if self._plan.relates else ())
+        headers = sent_headers(settings, self._plan.epoch, self._plan.rare)
         self._publish(sink, F.col(f"m.topic_{sink}"), sent_key(settings), value, headers)
 
     def publish_letters(self, sink: str) -> None:

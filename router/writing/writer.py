@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from router.errors import SinkError
 from router.judging.plan import Plan
-from router.matching.correlation import RELATED
 from router.routing.limits import LetterLimits
 from router.routing.routes import Routes
 from router.settings import event_sinks, letter_sinks, revealed
@@ -292,7 +291,7 @@ class BatchWriter:
             schema = MESSAGE
         else:
             schema = DECIDED if self._plan.settings.match.ambiguous != "dead-letter" else WIDE
-        return pa.schema([*schema, *((column, pa.string()) for column in RELATED)]) if self._plan.relates else schema
+        return pa.schema([*schema, *((column, pa.string()) for column in self._plan.rare)])
 
     def _take(self, share: Share, outcomes: Outcomes, commit: Commit) -> WriteResult:
         staged = outcomes.staged(share)
@@ -329,8 +328,6 @@ class BatchWriter:
         if sink is None:
             plan = self._plan
             settings = plan.settings.sinks[name]
-            sink = open_sink(
-                name, settings, "dead-letters" if letters else "events", plan.catalog, plan.settings.framings
-            )
+            sink = open_sink(name, settings, "dead-letters" if letters else "events", plan.catalog, plan.frames_anew())
             self._arrow[(name, letters)] = sink
         return sink

@@ -11,6 +11,7 @@ from router.spark.ivy import Request, resolve
 from router.spark.pins import write_pins
 from tests.benchmarks.spark_delta import DELTA
 from tests.benchmarks.spark_delta import PINS as DELTA_PINS
+from tests.support.apicurio import APICURIO, APICURIO_PINS
 from tests.support.brokers import KAFKA_PINS, KAFKA_SERVER
 from tests.support.qpid import QPID_PINS, QPID_SERVER
 
@@ -18,6 +19,7 @@ MANIFESTS: tuple[tuple[Request, Path], ...] = (
     (KAFKA, PINS),
     (KAFKA_SERVER, KAFKA_PINS),
     (QPID_SERVER, QPID_PINS),
+    (APICURIO, APICURIO_PINS),
     (DELTA, DELTA_PINS),
 )
 

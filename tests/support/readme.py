@@ -24,7 +24,7 @@ MEANINGS: Final = {
     2: "wrong usage; for `check`: a catalog that cannot be read; for `test`: cases that cannot be",
     3: "settings that cannot be read, are unknown, or contradict each other",
     4: "no usable catalog",
-    5: "a broker or target that does not answer",
+    5: "a broker, schema registry or target that does not answer",
     6: "the state folder is locked, damaged, of a newer format, or not ours",
     7: "connector jars are missing and cannot be fetched, or are not those of this version",
     8: "a sink cannot take a batch; nothing is lost",

@@ -19,7 +19,7 @@ from bindings.protocols import Binding, binding_of
 from catalog.errors import RecordError
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record, parse_record
-from catalog.schemas.codings import Framing
+from catalog.schemas.ids.frames import Frames
 from catalog.schemas.validation import PayloadValidation
 from catalog.values import (
     canonical,
@@ -30,7 +30,8 @@ from catalog.values import (
     percent_decode,
     text_of,
 )
-from tests.support.reference_bodies import Body, body_of, fits
+from tests.support.reference_bodies import Body, body_of, fits, id_parts
+from tests.support.reference_ids import held
 from tests.support.reference_mapping import BRACES, is_template, left_over, mapped
 
 HOPS: Final = {"qos", "retain", "message_expiry_interval", "partition"}
@@ -60,12 +61,12 @@ class Reference:
         group: str | None = None,
         hop_by_hop: bool = False,
         validation: str = "ambiguous",
-        framing: Framing = "auto",
+        frames: Frames = Frames(),  # noqa: B008 - it cannot be changed
         ambiguous: str = "dead-letter",
     ) -> None:
         self._ambiguous = ambiguous
         self.catalog = catalog
-        self._framing = framing
+        self._frames = frames
         self._payloads = PayloadValidation(catalog)
         self._validation = validation
         self._hop_by_hop = hop_by_hop
@@ -144,10 +145,27 @@ class Reference:
         if not candidates:
             return dead("no-candidates")
         hops = self._hop_by_hop
+        data = body_of(binding, parts, envelope, self._frames)
+        parts = [*parts, *id_parts(data, self._frames)]
         found = [match_one(each, endpoint, binding, parts, envelope, hops=hops) for each in candidates]
         matches = [match for match in found if match is not None]
         tied: list[Match] = []
-        winner = self._conforming(matches, endpoint, envelope, body_of(binding, parts, envelope, self._framing), tied)
+        body = body_of(binding, parts, envelope, self._frames)
+        if binding.protocol == "KAFKA" and body.framing != "none":
+            whole = Body(body.data, "none", body.judged)
+            kept = held(
+                (each.definition for each in matches),
+                candidates,
+                body.data if isinstance(body.data, bytes) else None,
+                self._frames,
+                self.catalog,
+                lambda each: self._fits_so(each, envelope, whole),
+            )
+            if kept.reason:
+                return dead(kept.reason)
+            matches = [each for each in matches if each.definition.xid in kept.begins]
+            body = body._replace(begins=kept.begins)
+        winner = self._conforming(matches, endpoint, envelope, body, tied)
         if winner == "ambiguous" and self._ambiguous == "first":
             winner = min(tied, key=lambda match: self.catalog.order.index(match.definition.xid))
         elif winner == "ambiguous" and self._ambiguous == "base":
@@ -189,8 +207,11 @@ class Reference:
         return most_specific(decided, tied)
 
     def _fits(self, match: Match, envelope: Envelope, body: Body) -> bool:
+        return self._fits_so(match.definition, envelope, body)
+
+    def _fits_so(self, definition: Definition, envelope: Envelope, body: Body) -> bool:
         content = envelope.attributes.get("datacontenttype") if envelope.is_event else envelope.content_type
-        return fits(self._payloads, match.definition.xid, body, content)
+        return fits(self._payloads, definition.xid, body, content)
 
     def _source(self, record: Record, endpoint: Endpoint | None) -> str:
         if endpoint is not None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from bindings.codings import coding_of
 from bindings.envelope import Envelope
 from bindings.parts import Part
 from bindings.protocols import Binding
-from catalog.schemas.codings import Framing, decoded
+from catalog.schemas.codings import decoded
 from catalog.schemas.contract import SchemaFault
+from catalog.schemas.ids.contract import Framing
+from catalog.schemas.ids.frames import Begin, Frames, frame_of
 from catalog.schemas.validation import PayloadValidation
 
 
@@ -20,14 +22,15 @@ class Body(NamedTuple):
     data: bytes | SchemaFault | None
     framing: Framing
     judged: bool = True
+    begins: Mapping[str, Begin] = {}
 
 
-def body_of(binding: Binding, parts: Sequence[Part], envelope: Envelope, framing: Framing) -> Body:
+def body_of(binding: Binding, parts: Sequence[Part], envelope: Envelope, frames: Frames) -> Body:
     """The body that a record's schema is held against."""
     if envelope.mode == "structured" or envelope.data is None:
         return Body(envelope.data, "none")
     opened = decoded(envelope.data, coding_of(parts))
-    return Body(opened, framing if binding.protocol == "KAFKA" else "none", opened is not None)
+    return Body(opened, frames.framing if binding.protocol == "KAFKA" else "none", opened is not None)
 
 
 def fits(payloads: PayloadValidation, xid: str, body: Body, content: str | None) -> bool:
@@ -36,4 +39,11 @@ def fits(payloads: PayloadValidation, xid: str, body: Body, content: str | None)
         return True
     if not body.judged or isinstance(body.data, SchemaFault):
         return not body.judged
-    return payloads.faults(xid, [body.data], [content], [body.framing]) == [None]
+    return payloads.faults(xid, [body.data], [content], [body.begins.get(xid, Begin(body.framing))]) == [None]
+
+
+def id_parts(body: Body, frames: Frames) -> list[Part]:
+    """The id in a body, as a property that definitions may constrain."""
+    whole = isinstance(body.data, bytes) and body.framing != "none"
+    frame = frame_of(body.data, frames.framing) if whole and isinstance(body.data, bytes) else None
+    return [] if frame is None else [Part("schemaid", frame.id.encode())]

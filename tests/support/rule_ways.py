@@ -62,7 +62,7 @@ def by_match(catalog: Catalog, samples: Sequence[Sample]) -> list[Told]:
             catalog,
             hop_by_hop=settings.hop_by_hop,
             validation=settings.validate,
-            framing=settings.framing,
+            frames=settings.frames,
             ambiguous=settings.ambiguous,
         )
         for begin in range(0, len(places), TOGETHER):
@@ -80,7 +80,7 @@ def by_reference(catalog: Catalog, samples: Sequence[Sample]) -> list[Told]:
             catalog,
             hop_by_hop=settings.hop_by_hop,
             validation=settings.validate,
-            framing=settings.framing,
+            frames=settings.frames,
             ambiguous=settings.ambiguous,
         )
         told.update((place, events_of(reference.outcome(line_of(samples[place])))) for place in places)
@@ -132,7 +132,7 @@ def judge_of(catalog: Catalog, settings: Settings, endpoints: Collection[str], f
     builder = ChannelBuilder(catalog, hop_by_hop=settings.hop_by_hop, ambiguous=settings.ambiguous)
     numbers = {xid: number for number, xid in enumerate(sorted(endpoints))}
     for xid in numbers:
-        builder.endpoints(xid, [xid], framing=settings.framing)
+        builder.endpoints(xid, [xid], frames=settings.frames)
     payloads = PayloadValidation(catalog)
     matcher = Matcher(builder.targets, builder.channels, payloads, settings.validate, builder.ties())
     return Judge(matcher, OutputBuilder(matcher, Routes(chosen), SizeLimits(chosen)), numbers, 2**30)

@@ -17,12 +17,14 @@ from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.load import build
 from catalog.model import PROTOCOLS, Catalog
-from catalog.schemas.codings import Framing
+from catalog.schemas.ids.contract import Framing
+from catalog.schemas.ids.frames import Frames
 from router.matching.conformance import Validation
 from router.matching.ties import Ambiguous
 from tests.support.cases import read_cases
 from tests.support.rule_records import POSITION, RECEIVED, TIME, TIMES, TIMESTAMP, RuleError, merged, options_of, render
 from tests.support.rule_records import property_of as full_name
+from tests.support.schema_ids import KnownIds, known_ids
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "conformance" / "rules"
 INPUTS: Final = frozenset(
@@ -98,6 +100,18 @@ class Settings:
     validate: Validation = "ambiguous"
     framing: Framing = "auto"
     ambiguous: Ambiguous = "dead-letter"
+    schema_registry: KnownIds | None = None
+    framing_ids: str = "any"
+
+    @property
+    def frames(self) -> Frames:
+        """How bodies of Kafka begin, and who knows their ids."""
+        return Frames(self.framing, self.schema_registry, self.framing_ids == "require")
+
+
+def _settings(given: Mapping[str, Any]) -> Settings:
+    registry = given.get("schema_registry")
+    return Settings(**{**given, "schema_registry": None if registry is None else known_ids(registry)})
 
 
 @dataclass(slots=True)
@@ -225,7 +239,7 @@ def _samples(rule: Rule, case: Mapping[str, Any], number: int, protocol: str, pr
             expected,
             batch,
             positive,
-            Settings(**case.get("settings", {})),
+            _settings(case.get("settings", {})),
             words.get("bug", {}),
         )
 

@@ -8,10 +8,11 @@ ones takes a byte, and blocks of items without bytes are passed over at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from catalog.schemas.avro.compiler import TypeCompiler
-from catalog.schemas.avro.types import PRIMITIVES
+from catalog.schemas.avro.types import PRIMITIVES, AvroSchema
 from catalog.schemas.avro.values import (
     MAX_LEVELS,
     Misfit,
@@ -38,6 +39,54 @@ def compile_binary(root: Any, named: Mapping[str, Any]) -> Read:
         return _record(schema, readers, empty)
 
     return TypeCompiler(named, record, _union, _array, _map, _leaf, _deferred).compiled(root)
+
+
+class ResolvedBinary:
+    """Makes functions that pass over values of a writer's schema and refuse what its reader cannot have."""
+
+    def __init__(self, writer: AvroSchema) -> None:
+        self._empty = _Empty(writer.named)
+        self.plain: TypeCompiler[Read] = TypeCompiler(
+            writer.named, self._plain_record, _union, _array, _map, _leaf, _deferred
+        )
+
+    def _plain_record(self, written: Mapping[str, Any], readers: Sequence[Read]) -> Read:
+        return _record(written, readers, self._empty)
+
+    def record(
+        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Read]], given: Mapping[str, Any]
+    ) -> Read:
+        names = [name or each["name"] for (name, _), each in zip(fields, written["fields"], strict=True)]
+        types = [{"name": name, "type": each["type"]} for name, each in zip(names, written["fields"], strict=True)]
+        return _record({"fields": types}, [reader for _, reader in fields], self._empty)
+
+    def enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Read:
+        refused = {index: written[index] for index, symbol in enumerate(symbols) if symbol is None}
+        return _enum(len(symbols), refused)
+
+    def leaf(self, written: Any, kind: str, schema: Any, into: str) -> Read:
+        if kind in ("int", "long"):
+            low, end = number_range(kind, kind)
+            if into not in ("int", "long"):
+                return _number(low, end, kind)
+            first, last = number_range(schema, into)
+            return _number(
+                max(low, first), min(end, last), logical_type(schema if (low, end) != (first, last) else kind)
+            )
+        if kind in ("string", "bytes"):
+            if "string" in (kind, into):
+                return _string
+            return _bytes(decimal_bound(schema))
+        return _leaf(schema if kind == "fixed" else kind, kind)
+
+    def branch(self, function: Read, label: str | None) -> Read:
+        return function
+
+    def failing(self, why: str) -> Read:
+        def read(data: bytes, at: int, level: int) -> int:
+            raise Misfit(why)
+
+        return read
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
@@ -241,11 +290,15 @@ def _bytes(bound: int) -> Read:
     return read
 
 
-def _enum(symbols: int) -> Read:
+def _enum(symbols: int, refused: Mapping[int, str] = MappingProxyType({})) -> Read:
+    """Return what reads an enum; *refused* are symbols that were written, and that its reader has not."""
+
     def read(data: bytes, at: int, level: int) -> int:
         index, at = read_long(data, at)
         if not 0 <= index < symbols:
             raise Misfit(f"the enum has no symbol {index}")
+        if index in refused:
+            raise Misfit(f"the definition's enum has no symbol {refused[index]}, and no default")
         return at
 
     return read

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.schemas.avro.decoding import AvroDecoder, branch_labels
+from catalog.schemas.avro.decoding import AvroDecoder
 from catalog.schemas.avro.logical import decimal_scale, is_fixed_uuid
 from catalog.schemas.avro.types import PRIMITIVES, AvroSchema, read_schema
-from catalog.schemas.avro.values import Misfit, logical_type
+from catalog.schemas.avro.values import Misfit, branch_labels, logical_type
 from catalog.schemas.bodies import UnfitValue
 from catalog.schemas.columns.columns import Take
 from catalog.schemas.columns.reading import Reader, Undecoded, Unfit, present
@@ -40,7 +40,7 @@ from catalog.schemas.columns.shapes import (
 from catalog.schemas.columns.shapes import Sequence as List
 from catalog.schemas.columns.survey import Path, Survey
 from catalog.schemas.compiling import compile_schema
-from catalog.schemas.contract import Library, SchemaSource
+from catalog.schemas.contract import Library, SchemaSource, Written
 
 _PLAIN: Final[Mapping[str, Leaf]] = {
     "boolean": BOOLEAN,
@@ -67,7 +67,7 @@ def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tupl
     compile_schema(source, library)
     schema = read_schema(source, library)
     shape = shape_of(schema, survey)
-    return None if shape is None else (shape, AvroReader(schema))
+    return None if shape is None else (shape, AvroReader(schema, source.written))
 
 
 def shape_of(schema: AvroSchema, survey: Survey) -> Shape | None:
@@ -143,8 +143,8 @@ class _Shapes:
 class AvroReader:
     """Reads bodies in any of Avro's encodings, by content type as validation does."""
 
-    def __init__(self, schema: AvroSchema) -> None:
-        self._decoder = AvroDecoder(schema)
+    def __init__(self, schema: AvroSchema, written: Written | None = None) -> None:
+        self._decoder = AvroDecoder(schema, written)
 
     def read(
         self, bodies: Sequence[bytes | None], content_types: Sequence[str | None]

@@ -11,20 +11,24 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from catalog.schemas.avro.binary import read_block, read_long, read_text, skip_bytes
 from catalog.schemas.avro.compiler import TypeCompiler
+from catalog.schemas.avro.container import ReadValue
 from catalog.schemas.avro.json import Check, Walk, compile_json
 from catalog.schemas.avro.logical import bytes_form, number_form
 from catalog.schemas.avro.types import AvroSchema
-from catalog.schemas.avro.validating import AvroBodies
+from catalog.schemas.avro.validating import AvroBodies, WrittenBodies
 from catalog.schemas.avro.values import (
     MAX_LEVELS,
     Misfit,
+    branch_labels,
     number_range,
 )
 from catalog.schemas.bodies import UnfitValue
+from catalog.schemas.contract import Written
 
 MAX_EMPTY: Final = 100_000
 """Records and items of a body beyond one for each of its bytes: those without bytes may be claimed in any number."""
@@ -50,15 +54,22 @@ Decode = Callable[[bytes, int, _Room], tuple[Any, int]]
 
 
 class AvroDecoder:
-    """Builds the values of bodies of one schema, which was compiled before and so is sound."""
+    """Builds the values of bodies of one schema, which was compiled before and so is sound.
 
-    def __init__(self, schema: AvroSchema) -> None:
+    Bodies that were *written* with another are read as values of this one.
+    """
+
+    def __init__(self, schema: AvroSchema, written: Written | None = None) -> None:
+        self._bodies: WrittenBodies | AvroBodies
+        if written is not None:
+            self._bodies = WrittenBodies.of(schema, written, _Resolved, _room_for)
+            return
         compiler = TypeCompiler(schema.named, _record, _union, _array, _map, _leaf, _deferred)
         decode = compiler.compiled(schema.root)
         check = compile_json(schema.root, schema.named)
         self._bodies = AvroBodies(
             schema,
-            lambda data, at: decode(data, at, _Room(len(data) + MAX_EMPTY)),
+            _room_for(decode),
             lambda value: _lenient(check, value),
             single=True,
         )
@@ -79,6 +90,60 @@ def _lenient(check: Check, value: Any) -> Any:
         return UnfitValue(misfit.message)
 
 
+def _room_for(decode: Decode) -> ReadValue:
+    return lambda data, at: decode(data, at, _Room(len(data) + MAX_EMPTY))
+
+
+class _Resolved:
+    """Makes functions that build values of a reader's schema from bytes of a writer's."""
+
+    def __init__(self, writer: AvroSchema) -> None:
+        self.plain: TypeCompiler[Decode] = TypeCompiler(
+            writer.named, _record, _plain_union, _array, _map, _leaf, _deferred
+        )
+
+    def record(
+        self, written: Mapping[str, Any], fields: Sequence[tuple[str | None, Decode]], given: Mapping[str, Any]
+    ) -> Decode:
+        types = [{**each, "name": name} for (name, _), each in zip(fields, written["fields"], strict=True)]
+        return _record({"fields": types}, [decode for _, decode in fields], given)
+
+    def enum(self, symbols: Sequence[str | None], written: Sequence[str]) -> Decode:
+        return _enum(list(symbols), written)
+
+    def leaf(self, written: Any, kind: str, schema: Any, into: str) -> Decode:
+        if kind in ("int", "long"):
+            low, end = number_range(kind, kind)
+            if into not in ("int", "long"):
+                return _number(low, end, kind, float)
+            first, last = number_range(into, into)
+            return _number(max(low, first), min(end, last), into, number_form(schema))
+        if kind in ("string", "bytes"):
+            return _leaf(schema, into)
+        return _leaf(schema if kind == "fixed" else kind, kind)
+
+    def branch(self, function: Decode, label: str | None) -> Decode:
+        if label is None:
+            return function
+
+        def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+            value, at = function(data, at, room)
+            return {label: value}, at
+
+        return decode
+
+    def failing(self, why: str) -> Decode:
+        def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+            raise Misfit(why)
+
+        return decode
+
+
+def _plain_union(schema: Sequence[Any], branches: Sequence[Decode]) -> Decode:
+    """Return what reads a union whose branches bring their labels with them."""
+    return _union(["null"] * len(schema), branches)
+
+
 def _deferred(table: Mapping[str, Decode], name: str) -> Decode:
     return lambda data, at, room: table[name](data, at, room)
 
@@ -97,14 +162,10 @@ def _union(schema: Sequence[Any], branches: Sequence[Decode]) -> Decode:
     return decode
 
 
-def branch_labels(branches: Sequence[Any]) -> list[str | None]:
-    """Return what each branch of a union is called in its values; None for those whose values stand bare."""
-    labels = [branch if isinstance(branch, str) else str(branch.get("name", branch["type"])) for branch in branches]
-    others = [label for label in labels if label != "null"]
-    return [label if len(others) > 1 and label != "null" else None for label in labels]
-
-
-def _record(schema: Mapping[str, Any], decodes: Sequence[Decode]) -> Decode:
+def _record(
+    schema: Mapping[str, Any], decodes: Sequence[Decode], given: Mapping[str, Any] = MappingProxyType({})
+) -> Decode:
+    """Return what reads a record: *given* are the values of more fields; one without a name is passed over."""
     names = [each["name"] for each in schema["fields"]]
     fields = list(zip(names, decodes, strict=True))
     nulls = sum(each["type"] in ("null", {"type": "null"}) for each in schema["fields"])
@@ -114,7 +175,7 @@ def _record(schema: Mapping[str, Any], decodes: Sequence[Decode]) -> Decode:
             raise Misfit(f"records nest more than {MAX_LEVELS} levels")
         room.spend(1 + nulls)
         room.level += 1
-        value: dict[str, Any] = {}
+        value: dict[str, Any] = dict(given)
         name = ""
         try:
             for name, inner in fields:
@@ -122,6 +183,7 @@ def _record(schema: Mapping[str, Any], decodes: Sequence[Decode]) -> Decode:
         except Misfit as misfit:
             misfit.steps.append(f".{name}")
             raise
+        value.pop(None, None)  # type: ignore[call-overload]
         room.level -= 1
         return value, at
 
@@ -208,12 +270,17 @@ def _bytes(size: int | None, form: Callable[[bytes], Any] | None) -> Decode:
     return decode
 
 
-def _enum(symbols: list[str]) -> Decode:
+def _enum(symbols: Sequence[str | None], written: Sequence[str] = ()) -> Decode:
+    """Return what reads an enum; symbols that were *written* and that its reader has not are None."""
+
     def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
         index, at = read_long(data, at)
         if not 0 <= index < len(symbols):
             raise Misfit(f"the enum has no symbol {index}")
-        return symbols[index], at
+        symbol = symbols[index]
+        if symbol is None:
+            raise Misfit(f"the definition's enum has no symbol {written[index]}, and no default")
+        return symbol, at
 
     return decode
 

@@ -33,4 +33,6 @@ AVRO: Final = SchemaFamily(
     evident=_is_evident,
     compares=True,
     ignores=True,
+    named=True,
+    resolves=True,
 )

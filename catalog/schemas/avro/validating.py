@@ -7,14 +7,18 @@ all bytes. Without a content type a body is binary if it fits so, else JSON if i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
+import numpy as np
+import pyarrow.compute as pc
 
-from catalog.schemas.avro.binary import compile_binary
+from catalog.schemas.avro.accepting import AcceptingMakers, Step, accepted, compile_accepting
+from catalog.schemas.avro.binary import Read, ResolvedBinary, compile_binary
 from catalog.schemas.avro.container import MAGIC, ReadValue, read_container
 from catalog.schemas.avro.json import Walk, compile_json
+from catalog.schemas.avro.resolving import Makers, Resolver, Unresolvable, writer_of
 from catalog.schemas.avro.types import AvroSchema, ignored_logical_types, missing_names, read_schema
 from catalog.schemas.avro.values import Misfit
 from catalog.schemas.bodies import fault, is_json, json_value, looks_like_json, short
@@ -26,8 +30,11 @@ from catalog.schemas.contract import (
     SchemaFault,
     SchemaSource,
     TooCostly,
+    Validator,
+    Written,
 )
 
+F = TypeVar("F")
 SINGLE_OBJECT: Final = b"\xc3\x01"
 MAX_STEPS: Final = 2_000_000
 """Records that may be read for one body before it is too costly for a process that has others to look at."""
@@ -35,16 +42,18 @@ _FINGERPRINT: Final = slice(2, 10)
 _TOO_DEEP: Final = "nests deeper than can be read"
 
 
-def compile_schema(source: SchemaSource, library: Library) -> AvroValidator:
+def compile_schema(source: SchemaSource, library: Library) -> Validator:
     """Compile an Avro schema; ``source.name`` chooses a named type of it, by full name or by a simple name it has once.
 
-    Types that it uses and does not define are asked of the library by full name.
+    Types that it uses and does not define are asked of the library by full name. Bodies that were written with another
+    schema are held against both, resolved.
 
     Raises:
         SchemaError: it is no valid Avro schema, a name in it is unknown, or it has not the type.
     """
     try:
-        return AvroValidator(read_schema(source, library))
+        schema = read_schema(source, library)
+        return _plain_validator(schema) if source.written is None else _written_validator(schema, source.written)
     except RecursionError as error:
         raise SchemaError(f"the Avro schema {_TOO_DEEP}", hint="name the inner types") from error
     except (KeyError, TypeError, AttributeError) as error:
@@ -61,6 +70,19 @@ def references_of(source: SchemaSource) -> Iterable[str]:
 def ignored_in(source: SchemaSource) -> Iterable[SchemaFault]:
     """Give the logical types of the document that are invalid for their types, each with its JSON pointer."""
     return ignored_logical_types(source)
+
+
+def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
+    """Return the full name of the type that a schema is, or that was written; nothing for one without a name.
+
+    Raises:
+        SchemaError: it can never be used.
+    """
+    try:
+        root = read_schema(source, library).root if source.written is None else writer_of(source.written).root
+    except Unresolvable as error:
+        raise SchemaError(str(error)) from None
+    return {"name": str(root["name"])} if isinstance(root, dict) and "name" in root else {}
 
 
 class AvroBodies:
@@ -137,16 +159,135 @@ class AvroBodies:
         return first
 
 
-class AvroValidator:
-    """A compiled Avro schema."""
+class WrittenBodies:
+    """Reads bodies that were written with another schema: each is one datum, whatever its content type says."""
 
-    def __init__(self, schema: AvroSchema) -> None:
-        read = compile_binary(schema.root, schema.named)
-        check = compile_json(schema.root, schema.named)
-        datum: ReadValue = lambda body, at: (None, read(body, at, 0))  # noqa: E731
-        self._bodies = AvroBodies(schema, datum, lambda value: check(value, Walk()))
-        self._thorough = AvroBodies(schema, datum, lambda value: check(value, Walk(left=MAX_FAULTS)))
-        self._records = 1 + sum(each["type"] in ("record", "error") for each in schema.named.values())
+    def __init__(self, datum: ReadValue, written: Written, writer: AvroSchema | None = None) -> None:
+        """*writer* is the schema that bodies were written with; None where they can never be read."""
+        self._datum = datum
+        self._written = written
+        self.writer = writer
+        self.raw = writer is not None and writer.root in ("bytes", {"type": "bytes"})
+
+    @classmethod
+    def of(
+        cls,
+        schema: AvroSchema,
+        written: Written,
+        makers: Callable[[AvroSchema], Makers[F]],
+        datum: Callable[[F], ReadValue],
+    ) -> WrittenBodies:
+        """Resolve what was *written* to a schema; where that can never be, each body is a misfit that says so."""
+        try:
+            writer = writer_of(written)
+            function = Resolver(writer, schema, makers(writer)).function()
+        except RecursionError:
+            return cls(_refusing(f"the schema {_TOO_DEEP}"), written)
+        except (Unresolvable, SchemaError) as error:
+            return cls(_refusing(str(error)), written)
+        return cls(datum(function), written, writer)
+
+    def value(self, body: bytes | None, content_type: str | None) -> Any:
+        """Return what the functions make of a body; no body is the empty datum.
+
+        Raises:
+            Misfit: the body does not conform; it says what was written.
+        """
+        body = body or b""
+        try:
+            # Serializers of Confluent's write bytes alone without their length.
+            value, end = self._datum(_sized(body) if self.raw else body, 0)
+            if end < len(body):
+                raise Misfit(f"{len(body) - end} bytes follow the value")
+        except RecursionError:
+            raise self._told(Misfit(f"the body {_TOO_DEEP}")) from None
+        except Misfit as misfit:
+            raise self._told(misfit) from None
+        return value
+
+    def _told(self, misfit: Misfit) -> Misfit:
+        told = misfit.copy()
+        told.message = f"{misfit.message}; written with {self._written}"
+        return told
+
+
+def _refusing(why: str) -> ReadValue:
+    def datum(body: bytes, at: int) -> tuple[Any, int]:
+        raise Misfit(why)
+
+    return datum
+
+
+def _sized(body: bytes) -> bytes:
+    """Return bytes behind their length, as Avro writes them."""
+    rest, size = len(body) << 1, bytearray()
+    while rest > 0x7F:
+        size.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes(size) + bytes((rest,)) + body
+
+
+def _written_validator(schema: AvroSchema, written: Written) -> AvroValidator:
+    bodies = WrittenBodies.of(schema, written, ResolvedBinary, _passing)
+    if bodies.writer is None:
+        return AvroValidator(bodies, bodies, 1, None, always_binary=True)
+    step = None if bodies.raw else Resolver(bodies.writer, schema, AcceptingMakers(bodies.writer)).function()
+    return AvroValidator(bodies, bodies, _records_of(bodies.writer), step, always_binary=True)
+
+
+def _passing(read: Read) -> ReadValue:
+    return lambda body, at: (None, read(body, at, 0))
+
+
+def _records_of(schema: AvroSchema) -> int:
+    return 1 + sum(each["type"] in ("record", "error") for each in schema.named.values())
+
+
+def _plain_validator(schema: AvroSchema) -> AvroValidator:
+    datum = _passing(compile_binary(schema.root, schema.named))
+    check = compile_json(schema.root, schema.named)
+    return AvroValidator(
+        AvroBodies(schema, datum, lambda value: check(value, Walk())),
+        AvroBodies(schema, datum, lambda value: check(value, Walk(left=MAX_FAULTS))),
+        _records_of(schema),
+        compile_accepting(schema),
+    )
+
+
+class AvroValidator:
+    """A compiled Avro schema: what finds the first fault of a body, what finds all, and how many records it has.
+
+    ``step`` accepts many bodies at once; those of a writer's schema are *always_binary*, whatever their content type.
+    """
+
+    def __init__(
+        self,
+        bodies: AvroBodies | WrittenBodies,
+        thorough: AvroBodies | WrittenBodies,
+        records: int,
+        step: Step | None,
+        *,
+        always_binary: bool = False,
+    ) -> None:
+        self._bodies = bodies
+        self._thorough = thorough
+        self._records = records
+        self._step = step
+        self._always_binary = always_binary
+
+    def accepted(self, data: Any, begins: Any, ends: Any, content_types: Any) -> Any:
+        """Return which of many bodies conform for sure; see :class:`~catalog.schemas.contract.Accepting`."""
+        binary = np.full(len(begins), self._step is not None)
+        if not self._always_binary and self._step is not None:
+            types = pc.dictionary_encode(content_types, null_encoding="encode")
+            json = np.array([is_json(each) for each in types.dictionary.to_pylist()], bool)
+            # An object that begins with the schema's own fingerprint is no datum from its first byte.
+            single = data[np.minimum(begins, len(data) - 1)] == SINGLE_OBJECT[0]
+            binary = ~json[types.indices.to_numpy()] & ~single
+        chosen = np.flatnonzero(binary)
+        if self._step is not None and len(chosen):
+            binary[chosen] = accepted(self._step, data, begins[chosen], ends[chosen])
+        return binary
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
         """Return why *body* does not conform, with a dotted field path; no body is the empty datum.
@@ -161,7 +302,7 @@ class AvroValidator:
         return self._faults(self._thorough, body, content_type, at_any_cost=False)[:MAX_FAULTS]
 
     def _faults(
-        self, bodies: AvroBodies, body: bytes | None, content_type: str | None, *, at_any_cost: bool
+        self, bodies: AvroBodies | WrittenBodies, body: bytes | None, content_type: str | None, *, at_any_cost: bool
     ) -> list[SchemaFault]:
         # Each byte may be that of a record which is the only field of a record, and so on.
         if not at_any_cost and body is not None and len(body) * self._records > MAX_STEPS:

@@ -8,7 +8,7 @@ nulls, and does not say where a fault is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Final
 
@@ -82,6 +82,13 @@ def logical_type(schema: Any) -> str:
         return str(schema)
     logical = schema.get("logicalType")
     return f"{schema['type']}-{logical}" if isinstance(logical, str) else str(schema["type"])
+
+
+def branch_labels(branches: Sequence[Any]) -> list[str | None]:
+    """Return what each branch of a union is called in its values; None for those whose values stand bare."""
+    labels = [branch if isinstance(branch, str) else str(branch.get("name", branch["type"])) for branch in branches]
+    others = [label for label in labels if label != "null"]
+    return [label if len(others) > 1 and label != "null" else None for label in labels]
 
 
 def invalid_logical_type(schema: Mapping[str, Any]) -> str:

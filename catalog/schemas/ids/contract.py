@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from catalog.errors import CatalogError
+
+Framing = Literal["auto", "confluent", "apicurio", "glue", "none"]
+"""How bodies of a Kafka source begin: ``auto`` tries ``confluent``, and takes a body without a frame as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,8 @@ class WrittenSchema:
     ``family`` is the name of one in :mod:`catalog.schemas.families` (``Avro``, ``Protobuf``, ``JsonSchema``),
     ``document`` the schema's text. ``references`` holds the text of all that it refers to, directly or not, by the
     names that referring schemas use. ``subjects`` are the subjects and versions it was registered under when it was
-    first asked for, sorted.
+    first asked for, sorted. ``fault`` says why it cannot be used, such as a reference that leads nowhere; it is empty
+    otherwise, and lasting: another try would end the same.
     """
 
     id: str
@@ -28,10 +32,14 @@ class WrittenSchema:
     document: str
     references: Mapping[str, str] = field(default_factory=dict)
     subjects: tuple[tuple[str, int], ...] = ()
+    fault: str = ""
 
 
 class RegistryUnavailableError(CatalogError):
-    """A schema registry gives no answer for now: the batch waits, and nothing becomes a dead letter."""
+    """A schema registry gives no answer for now: the batch waits, and nothing becomes a dead letter.
+
+    The message names registry, address and reason, and never a secret.
+    """
 
 
 class SchemaIds(Protocol):

@@ -15,4 +15,5 @@ JSON_SCHEMA: Final = SchemaFamily(
     content_type="application/json",
     names_itself=True,
     compares=True,
+    named=True,
 )

@@ -58,6 +58,19 @@ _LATEST: Final = "2020-12"
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
+def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
+    """Return ``title`` and ``$id`` of a schema, or of the one that was written, as far as it has them."""
+    tree = source.document if source.written is None else as_tree(source.written.schema.document)
+    if source.written is None and source.pointer:
+        try:
+            tree = at_pointer(tree, source.pointer)
+        except KeyError:
+            return {}
+    members = tree if isinstance(tree, dict) else {}
+    given = {"title": members.get("title"), "$id": members.get("$id", members.get("id"))}
+    return {kind: text for kind, text in given.items() if isinstance(text, str) and text}
+
+
 class JsonSchemaValidator:
     """Holds JSON bodies against one schema."""
 

@@ -37,7 +37,7 @@ from catalog.schemas.columns.shapes import Sequence as List
 from catalog.schemas.columns.survey import Path, Survey
 from catalog.schemas.contract import Library, SchemaFault, SchemaSource
 from catalog.schemas.protobuf.json import places
-from catalog.schemas.protobuf.validating import Partial, ProtobufValidator, compile_schema
+from catalog.schemas.protobuf.validating import Partial, ProtobufValidator, WrittenMessages, open_message
 
 _SCALARS: Final[Mapping[int, Leaf]] = {
     FieldDescriptor.CPPTYPE_INT32: integer(32),
@@ -66,9 +66,10 @@ Form = Callable[[Any], Any]
 
 def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, Reader] | None:
     """Return the shape of payloads and their reader; None when nothing of them can be typed."""
-    validator = compile_schema(source, library)
-    shape = shape_of(validator.message.DESCRIPTOR, survey)
-    return None if shape is None else (shape, ProtobufReader(validator))
+    own = open_message(source, library)
+    shape = shape_of(own.message.DESCRIPTOR, survey)
+    reads = own if source.written is None else WrittenMessages(own, source.written)
+    return None if shape is None else (shape, ProtobufReader(own, reads))
 
 
 def shape_of(descriptor: Any, survey: Survey) -> Shape | None:
@@ -125,8 +126,9 @@ def _scalar(field: Field) -> Leaf:
 class ProtobufReader:
     """Reads bodies as messages, by content type as validation does; fields of unknown numbers are dropped."""
 
-    def __init__(self, validator: ProtobufValidator) -> None:
+    def __init__(self, validator: ProtobufValidator, reads: ProtobufValidator | WrittenMessages | None = None) -> None:
         self._validator = validator
+        self._reads = reads or validator
 
     def read(
         self, bodies: Sequence[bytes | None], content_types: Sequence[str | None]
@@ -134,7 +136,7 @@ class ProtobufReader:
         values: list[Any] = []
         undecoded: list[Undecoded] = []
         for row, body, content_type in present(bodies, content_types, undecoded):
-            message: Any = None if body is None else self._validator.read(body, content_type)
+            message: Any = None if body is None else self._reads.read(body, content_type)
             if isinstance(message, SchemaFault):
                 undecoded.append(Undecoded(row, str(message)))
                 message = None

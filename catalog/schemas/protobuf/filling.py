@@ -13,7 +13,7 @@ from google.protobuf.message import EncodeError, Message
 from catalog.schemas.bodies import holds_json
 from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.filling.filling import Filler, Filling, Unfillable
-from catalog.schemas.protobuf.validating import compile_schema
+from catalog.schemas.protobuf.validating import open_message
 
 _Field = Any
 """A descriptor of a field; its class depends on how protobuf was built."""
@@ -41,7 +41,7 @@ _TEXT_FORMS: Final[Mapping[str, Callable[[Filling], Any]]] = {
 
 def open_filler(source: SchemaSource, library: Library) -> Filler:
     """Return what makes payloads for a schema."""
-    return ProtobufFiller(compile_schema(source, library).message)
+    return ProtobufFiller(open_message(source, library).message)
 
 
 class ProtobufFiller:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -24,11 +24,15 @@ from catalog.schemas.contract import (
     BEYOND_LIMITS,
     MAX_FAULTS,
     Library,
+    MessagePlace,
     SchemaError,
     SchemaFault,
     SchemaSource,
     TooCostly,
+    Validator,
+    Written,
 )
+from catalog.schemas.ids.contract import WrittenSchema
 from catalog.schemas.protobuf.json import JsonMapping, NotJsonError, Unfit, places
 from catalog.schemas.protobuf.protoc import compile_files, has_syntax, imports_of, is_path
 
@@ -42,7 +46,17 @@ MAX_EXPLAINED_BYTES: Final = 256 * 1024
 _AT: Final = re.compile(r"\bat ([\w.\[\]\"'-]+?)\.*\s*$")
 
 
-def compile_schema(source: SchemaSource, library: Library) -> ProtobufValidator:
+def compile_schema(source: SchemaSource, library: Library) -> Validator:
+    """Compile a .proto text and what it imports; bodies that were written with another message are read as that first.
+
+    Raises:
+        SchemaError: it is no valid .proto text, an import is unknown, or it has not the message.
+    """
+    own = open_message(source, library)
+    return own if source.written is None else WrittenMessages(own, source.written)
+
+
+def open_message(source: SchemaSource, library: Library) -> ProtobufValidator:
     """Compile a .proto text and what it imports.
 
     ``source.name`` chooses a message: by full name, by its name within the package (``Outer.Inner``), or by a simple
@@ -68,7 +82,91 @@ def compile_schema(source: SchemaSource, library: Library) -> ProtobufValidator:
     except (TypeError, KeyError) as error:
         hint = "the Protobuf library is older than the syntax, or two files define the same name"
         raise SchemaError(f"the .proto text cannot be used: {short(str(error))}", hint=hint) from error
-    return ProtobufValidator(descriptor, pool)
+    return ProtobufValidator(descriptor, pool, own)
+
+
+def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
+    """Return by which name registries may know what a schema means: the full name of its message.
+
+    Of what was written, that of the message at its place; nothing for a place that leads nowhere.
+
+    Raises:
+        SchemaError: it can never be used.
+    """
+    if source.written is None:
+        name = open_message(source, library).message.DESCRIPTOR.full_name
+    else:
+        name = file_of(source.written).name_at(source.written.message) or ""
+    return {"message": name} if name else {}
+
+
+def file_of(written: Written) -> ProtobufValidator:
+    """Compile the file that messages were written with.
+
+    Raises:
+        SchemaError: it can never be used.
+    """
+    return open_message(SchemaSource("Protobuf", "", written.schema.document), _Imports(written.schema))
+
+
+class _Imports:
+    """Gives the files that one of a registry imports."""
+
+    def __init__(self, schema: WrittenSchema) -> None:
+        self._references = schema.references
+
+    def document(self, reference: str, base: str) -> tuple[str, Any] | None:
+        """Return path and text of an import, None if unknown."""
+        text = self._references.get(reference)
+        return None if text is None else (reference, text)
+
+
+class WrittenMessages:
+    """Holds bodies that were written with the message of one file against that, and then against another."""
+
+    def __init__(self, own: ProtobufValidator, written: Written) -> None:
+        self._own = own
+        self._told = f"; written with {written}"
+        self._first: ProtobufValidator | None = None
+        self._refused: SchemaFault | None = None
+        try:
+            file = file_of(written)
+            name = file.name_at(written.message)
+            self._first = None if name is None else file.named(name)
+            if name is None:
+                self._refused = fault(f"the message indexes of the frame lead nowhere{self._told}")
+        except SchemaError as error:
+            self._refused = fault(f"the registry's schema cannot be used: {error}{self._told}")
+
+    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
+        """Return why *body* does not conform to both; raises as :meth:`ProtobufValidator.fault`."""
+        return next(iter(self._faults(body, at_any_cost=at_any_cost)), None)
+
+    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
+        """Return what is wrong with *body*, at most MAX_FAULTS; raises as :meth:`ProtobufValidator.fault`."""
+        return self._faults(body, at_any_cost=False)
+
+    def read(self, body: bytes | None, content_type: str | None) -> Message | Partial | UnfitValue | SchemaFault:
+        """Return the message that *body* is to its reader, or why it does not parse."""
+        try:
+            found = self.fault(body, None)
+        except TooCostly as cost:
+            return cost.fault()
+        return self._own.read(body, None) if found is None else found
+
+    def _faults(self, body: bytes | None, *, at_any_cost: bool) -> list[SchemaFault]:
+        if self._refused is not None or self._first is None:
+            return [self._refused] if self._refused is not None else []
+        for validator in (self._first, self._own):
+            # In a frame is never JSON, whatever the record's content type says.
+            if at_any_cost:
+                one = validator.fault(body, None, at_any_cost=True)
+                found = [] if one is None else [one]
+            else:
+                found = validator.faults(body, None)
+            if found:
+                return [fault(each.message + self._told, each.path) for each in found]
+        return []
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
@@ -138,9 +236,12 @@ class Partial:
 class ProtobufValidator:
     """A compiled message."""
 
-    def __init__(self, descriptor: Descriptor, pool: descriptor_pool.DescriptorPool) -> None:
+    def __init__(
+        self, descriptor: Descriptor, pool: descriptor_pool.DescriptorPool, own: descriptor_pb2.FileDescriptorProto
+    ) -> None:
         self._descriptor = descriptor
         self._pool = pool
+        self._file = own
         self._message = message_factory.GetMessageClass(descriptor)
         self._mapping = JsonMapping(descriptor, self._message, pool)
         reachable = _reachable(descriptor)
@@ -150,6 +251,27 @@ class ProtobufValidator:
     def message(self) -> type[Message]:
         """The class of the messages that it takes."""
         return self._message
+
+    def named(self, name: str) -> ProtobufValidator:
+        """Return the validator of another message of the same file, by its full name."""
+        return ProtobufValidator(self._pool.FindMessageTypeByName(name), self._pool, self._file)
+
+    def name_at(self, place: MessagePlace) -> str | None:
+        """Return the full name of the message at a place of the file; None where the place leads nowhere."""
+        prefix = f"{self._file.package}." if self._file.package else ""
+        if isinstance(place, tuple):
+            names, messages = [], self._file.message_type
+            for index in place:
+                if index >= len(messages) or messages[index].options.map_entry:
+                    return None
+                names.append(messages[index].name)
+                messages = messages[index].nested_type
+            return prefix + ".".join(names) if names else None
+        known = sorted(f"{prefix}{name}" for name in _names(self._file.message_type))
+        if isinstance(place, int):
+            return known[place] if place < len(known) else None
+        same = [name for name in known if name in (place, f"{prefix}{place}")]
+        return same[0] if same else next((name for name in known if name.endswith(f".{place}")), None)
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
         """Return why *body* does not conform, with a dotted field path; no body is the empty message.

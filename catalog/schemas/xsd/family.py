@@ -31,6 +31,6 @@ XSD: Final = SchemaFamily(
     content_type="application/xml",
     evident=_is_evident,
     is_tree=False,
-    behind_id=None,
+    frames="never",
     deep_link=_element,
 )

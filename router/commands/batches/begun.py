@@ -113,7 +113,7 @@ def _share(name: str, batch: OpenBatch, plan: Plan, *, noted: bool) -> Share:
     if settings.unasked:
         return Share(name, None, settings.unasked)
     try:
-        sink = open_sink(name, settings, "events", plan.catalog, plan.settings.framings)
+        sink = open_sink(name, settings, "events", plan.catalog, plan.frames_anew())
         has = sink.already(Commit(commit_app(batch.generation, name), batch.batch))
     except SinkError as error:
         return Share(name, None, str(error))

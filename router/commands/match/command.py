@@ -14,6 +14,7 @@ import typer
 
 from catalog.escaping import escaped_json
 from catalog.model import Catalog
+from catalog.schemas.ids.frames import Frames
 from router.commands.arguments import AllowAddresses, BaseUri, CatalogOption, MorePaths, usable_catalog
 from router.commands.match.expecting import OPTION, Expectation, ExpectationUnreadable, expectation_of
 from router.commands.match.explained import ExplanationWriter
@@ -43,11 +44,13 @@ class Tied(StrEnum):
     base = "base"
 
 
-class Frames(StrEnum):
+class Framed(StrEnum):
     """How bodies of Kafka begin."""
 
     auto = "auto"
     confluent = "confluent"
+    apicurio = "apicurio"
+    glue = "glue"
     none = "none"
 
 
@@ -76,8 +79,11 @@ def match(
         Tied, typer.Option(help="What takes a record that several definitions match equally well.")
     ] = Tied.dead_letter,
     framing: Annotated[
-        Frames, typer.Option(help="Whether schemas look behind Confluent's frame of Kafka bodies; `auto`: of some.")
-    ] = Frames.auto,
+        Framed,
+        typer.Option(
+            help="With which frame of a schema registry bodies of Kafka begin; `auto`: some with `confluent`."
+        ),
+    ] = Framed.auto,
     expect: Annotated[
         str | None,
         typer.Option(
@@ -104,7 +110,7 @@ def match(
     loaded = usable_catalog([*catalog, *(more or [])], fetcher(logins, allow or ()), base_uri=base_uri)
     if endpoint is not None:
         _require(endpoint, loaded.endpoints, "endpoint")
-    how = partial(RecordMatcher, validation=validate.value, framing=framing.value, ambiguous=ambiguous.value)
+    how = partial(RecordMatcher, validation=validate.value, frames=Frames(framing.value), ambiguous=ambiguous.value)
     matcher = _matcher(how, loaded, endpoint, group or [])
     if explain:
         _explain(Explainer(matcher, everything=everything))

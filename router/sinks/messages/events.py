@@ -23,9 +23,8 @@ from bindings.protocols import BINDINGS, Binding
 from bindings.sending import Outbound
 from catalog.errors import RecordError
 from catalog.values import media_type_of
-from router.matching.correlation import RELATED
 from router.rendering.exact import TIME_TEXT, TYPED
-from router.sinks.forms import AMBIGUOUS, WIDE, instant_text, pairs_of
+from router.sinks.forms import AMBIGUOUS, RARE, WIDE, instant_text, pairs_of
 from router.sinks.messages.passing import LINEAGE as LINEAGE
 from router.sinks.messages.passing import HeaderPassing
 
@@ -74,7 +73,7 @@ def event_of(row: Mapping[str, Any]) -> Event:
         pairs_of(row.get("context")),
         row.get("protocol") or "",
         row.get("native") or "{}",
-        {name: row[name] for name in (AMBIGUOUS, *RELATED) if row.get(name)},
+        {name: row[name] for name in RARE if row.get(name)},
     )
 
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from catalog.schemas.columns.reading import Undecoded
 from catalog.schemas.columns_of import PayloadColumn
+from router.matching.facts import SCHEMA_ID
 from router.settings.names import TABLE_VARIABLES, event_values, parse_name
 from router.sinks.contract import Unfit
 from router.sinks.tables.evolving import conformed, evolved
@@ -20,6 +21,8 @@ from router.sinks.tables.unwrapping import Framings, typed
 
 PAYLOAD: Final = "payload"
 """The struct of typed columns; null where a body is absent or does not parse. ``data`` has it anyway."""
+WRITTEN_BY: Final = "schema_id"
+"""The id of the schema that a body was written with; null where it has no frame."""
 ColumnOf = Callable[[str], PayloadColumn | None]
 """Gives the payload column of a definition; None where it has none."""
 
@@ -42,6 +45,8 @@ class Parting:
 
     def parted(self, rows: pa.Table, column_of: ColumnOf) -> tuple[dict[str, pa.Table], list[Unfit]]:
         """Return the rows by the place of their table, each in the order they came, and what does not fit."""
+        if SCHEMA_ID in rows.schema.names:
+            rows = rows.rename_columns({SCHEMA_ID: WRITTEN_BY})
         tables: dict[str, pa.Table] = {}
         unfit: list[Unfit] = []
         messages = pc.dictionary_encode(rows.column("message").combine_chunks())

@@ -1,14 +1,15 @@
-"""Bodies of a table's rows as their columns are read from them: without content coding, and behind Confluent's frames
-(JUDGING.md#data-schemas). The column ``data`` keeps them as they came.
+"""Bodies of a table's rows as their columns are read from them: without content coding, and behind frames, by the
+schema that they were written with (JUDGING.md#schema-ids). The column ``data`` keeps them as they came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,35 +17,68 @@ from bindings.codings import NAME, coding_of
 from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.protocols import binding_of
 from catalog.errors import RecordError
-from catalog.schemas.codings import Framing, behind_frame, decoded
+from catalog.schemas.codings import decoded
 from catalog.schemas.columns.reading import Undecoded
 from catalog.schemas.columns_of import PayloadColumn
+from catalog.schemas.contract import MessagePlace, Written
+from catalog.schemas.ids.contract import WrittenSchema
+from catalog.schemas.ids.frames import Frames, ids_of
 
-Framings = Mapping[str, Framing]
+Framings = Mapping[str, Frames]
 """How bodies of Kafka begin, by the endpoint that they came from; ``auto`` where nothing is said."""
 _NATIVE: Final = msgspec.json.Decoder(dict[str, object])
+_AUTO: Final = Frames()
+Read = tuple[pa.StructArray, tuple[Undecoded, ...]]
+"""Payloads, and those that do not decode."""
 
 
-def typed(column: PayloadColumn, rows: pa.Table, framings: Framings) -> tuple[pa.StructArray, tuple[Undecoded, ...]]:
-    """Return the payloads of rows of the wide table, and what is null in them, as :meth:`PayloadColumn.decode`."""
-    types = rows.column("datacontenttype").combine_chunks()
-    bodies = _uncoded(rows)
-    asked = _framings(rows, framings)
-    always = [row for row, framing in asked.items() if framing == "confluent"]
-    bodies = _unframed(bodies, always, column)
-    payload, undecoded = column.decode(bodies, types)
-    again = [each.row for each in undecoded if each.column is None and asked.get(each.row) == "auto"]
-    inner = _unframed(bodies, again, column)
-    places = pa.array([row for row in again if inner[row] != bodies[row]], pa.int64())
-    if not len(places):
-        return payload, undecoded
-    more, still = column.decode(inner.take(places), types.take(places))
-    known = {row: at for at, row in enumerate(places.to_pylist())}
-    order = [rows.num_rows + known[row] if row in known else row for row in range(rows.num_rows)]
-    kept = [each for each in undecoded if each.column is not None or each.row not in known]
-    kept += (replace(each, row=places[each.row].as_py()) for each in still)
-    joined = pa.concat_arrays([payload, more]).take(pa.array(order, pa.int64()))
-    return joined, tuple(sorted(kept, key=lambda each: (each.row, each.column or "")))
+@dataclass(slots=True)
+class _Part:
+    """Rows whose bodies are read alike: by what they were written with, where that is known."""
+
+    written: Written | None = None
+    bodies: dict[int, bytes] = field(default_factory=dict)
+
+
+def typed(column: PayloadColumn, rows: pa.Table, framings: Framings) -> Read:
+    """Return the payloads of rows of the wide table, and what is null in them, as :meth:`PayloadColumn.decode`.
+
+    Raises:
+        RegistryUnavailableError: a schema registry cannot be asked for now.
+    """
+    types, bodies = rows.column("datacontenttype").combine_chunks(), _uncoded(rows)
+    framed = _framed(rows, bodies, framings)
+    if not framed or not column.framed:
+        return column.decode(bodies, types)
+    sure, unsure = _divided(column, bodies, framed)
+    inside = {row for part in sure for row in part.bodies}
+    whole = [row for row in range(len(bodies)) if row not in inside]
+    read = [(whole, column.decode(bodies.take(pa.array(whole, pa.int64())), types.take(pa.array(whole, pa.int64()))))]
+    # Nothing says whether these have a frame: one is looked for where the whole body does not fit.
+    again = {whole[each.row] for each in read[0][1][1] if each.column is None} & unsure.keys()
+    behind = _Part(None, {row: data for row, data in unsure.items() if row in again})
+    for part in (*sure, *([behind] if behind.bodies else ())):
+        places = sorted(part.bodies)
+        inner = pa.array([part.bodies[row] for row in places], pa.binary())
+        read.append((places, column.decode(inner, types.take(pa.array(places, pa.int64())), part.written)))
+    return _together(read, len(bodies))
+
+
+def _together(read: Sequence[tuple[Sequence[int], Read]], rows: int) -> Read:
+    """Put together what was read of the rows in several parts; of a row that was read twice the last counts."""
+    places = np.zeros(rows, np.int64)
+    found: dict[int, list[Undecoded]] = {}
+    at = 0
+    for members, (payload, undecoded) in read:
+        places[list(members)] = at + np.arange(len(members))
+        at += len(payload)
+        for row in members:
+            found.pop(row, None)
+        for each in undecoded:
+            row = members[each.row]
+            found.setdefault(row, []).append(replace(each, row=row))
+    joined = pa.concat_arrays([payload for _, (payload, _) in read]).take(pa.array(places))
+    return joined, tuple(each for row in sorted(found) for each in found[row])
 
 
 def _uncoded(rows: pa.Table) -> pa.BinaryArray:
@@ -69,18 +103,49 @@ def _coding(protocol: str | None, native: str) -> str:
         return ""  # the native record is shown, not relied on
 
 
-def _framings(rows: pa.Table, framings: Framings) -> dict[int, Framing]:
-    """Return the rows of Kafka whose bodies begin with byte 0, or should, and how each is to be read."""
-    kafka = pc.fill_null(pc.equal(rows.column("protocol"), KAFKA), False)
-    zero = pc.fill_null(pc.equal(pc.binary_slice(rows.column("data").combine_chunks(), 0, 1), b"\x00"), False)
-    endpoints = rows.column("endpoint")
-    framed = pc.indices_nonzero(pc.and_(kafka.combine_chunks(), zero)).to_pylist()
-    return {row: framings.get(endpoints[row].as_py() or "", "auto") for row in framed}
+def _framed(rows: pa.Table, bodies: pa.BinaryArray, framings: Framings) -> dict[int, tuple[Frames, str]]:
+    """Return the rows of Kafka whose bodies begin with an id, with it and how such bodies are read."""
+    kafka = pc.fill_null(pc.equal(rows.column("protocol"), KAFKA), False).combine_chunks()
+    endpoints = pc.dictionary_encode(rows.column("endpoint").combine_chunks(), null_encoding="encode")
+    codes = np.where(kafka.to_numpy(zero_copy_only=False), endpoints.indices.to_numpy(zero_copy_only=False), -1)
+    found: dict[int, tuple[Frames, str]] = {}
+    for code, endpoint in enumerate(endpoints.dictionary.to_pylist()):
+        frames = framings.get(endpoint or "", _AUTO)
+        mine = np.flatnonzero(codes == code)
+        if frames.framing == "none" or not len(mine):
+            continue
+        ids = ids_of(bodies.take(pa.array(mine)), frames.framing)
+        there = np.flatnonzero(ids.codes >= 0)
+        found |= {int(mine[at]): (frames, ids.names[int(ids.codes[at])]) for at in there.tolist()}
+    return found
 
 
-def _unframed(bodies: pa.BinaryArray, rows: list[int], column: PayloadColumn) -> pa.BinaryArray:
-    inner = {row: behind_frame(bodies[row].as_py() or b"", column.family) for row in rows}
-    return _replaced(bodies, {row: body for row, body in inner.items() if body is not None})
+def _divided(
+    column: PayloadColumn, bodies: pa.BinaryArray, framed: Mapping[int, tuple[Frames, str]]
+) -> tuple[list[_Part], dict[int, bytes]]:
+    """Divide rows by what they were written with, and give apart the insides of those which may have no frame."""
+    parts: dict[tuple[int, str, MessagePlace | None], _Part] = {}
+    unsure: dict[int, bytes] = {}
+    known: dict[tuple[int, str], WrittenSchema | None] = {}
+    for row, (frames, name) in framed.items():
+        registry, key = frames.registry, (id(frames), name)
+        if key not in known:
+            known[key] = registry.written(name) if registry is not None else None
+        written = known[key]
+        inside = column.inside(bodies[row].as_py(), frames.framing)
+        if inside is None:
+            continue
+        data, place = inside
+        if written is None and frames.framing == "auto" and name not in column.declared:
+            if registry is None:
+                unsure[row] = data
+            continue
+        part = parts.get((*key, place))
+        if part is None:
+            reads = Written(written, place) if written is not None else None
+            part = parts[(*key, place)] = _Part(reads)
+        part.bodies[row] = data
+    return list(parts.values()), unsure
 
 
 def _replaced(bodies: pa.BinaryArray, replacements: Mapping[int, bytes]) -> pa.BinaryArray:

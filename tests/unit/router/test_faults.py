@@ -54,6 +54,9 @@ def worker(last: str) -> JavaError:
         ModuleNotFoundError("no module"),
         worker("OSError: [Errno 28] No space left on device"),
         worker("bindings.inbox.errors.InboxFormatError: frame 3"),
+        worker(
+            "catalog.schemas.ids.contract.RegistryUnavailableError: schema registry lake at https://r cannot be asked"
+        ),
         worker("ModuleNotFoundError: No module named 'router'"),
         JavaError((SPARK, ABORTED), ("org.apache.kafka.common.errors.TimeoutException", "Topic x not present")),
         JavaError((SPARK, ABORTED), ("java.io.IOException", "No space left on device")),

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catalog.schemas.avro.validating import AvroValidator, compile_schema, references_of
-from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
+from catalog.schemas.avro.validating import compile_schema, references_of
+from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource, Validator
 from tests.support.corpora import SHARED
 from tests.support.examples import examples
 from tests.support.schema_documents import NOTHING, Documents, real_schemas
@@ -34,7 +34,7 @@ VALUE = {"device": "d", "celsius": 1.5, "state": "OFF", "at": 0, "marks": [{"a":
 TREE = {"type": "record", "name": "T", "fields": [{"name": "kids", "type": {"type": "array", "items": "T"}}]}
 
 
-def validator(document: Any, name: str = "", pointer: str = "") -> AvroValidator:
+def validator(document: Any, name: str = "", pointer: str = "") -> Validator:
     return compile_schema(SchemaSource("Avro", "1.11", document, name, pointer), NOTHING)
 
 
@@ -232,7 +232,7 @@ import resource
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (50, 50))
 from catalog.schemas.avro.validating import compile_schema
-from catalog.schemas.contract import SchemaSource
+from catalog.schemas.contract import SchemaSource, Validator
 from tests.support.schema_documents import NOTHING
 import json
 huge = bytes([0x80] * 8 + [0x20])
@@ -295,7 +295,7 @@ def decoded(schema: Any, body: bytes) -> bool:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(HELD), st.binary(max_size=60), st.sampled_from(["avro/binary", "application/json", None]))
-def test_any_bytes_get_a_verdict(held: tuple[Any, AvroValidator], body: bytes, content_type: str | None) -> None:
+def test_any_bytes_get_a_verdict(held: tuple[Any, Validator], body: bytes, content_type: str | None) -> None:
     schema, compiled = held
     fault = compiled.fault(body, content_type)
     assert fault is None or (len(fault.message) <= 300 and "\n" not in str(fault))
@@ -355,7 +355,7 @@ PARTS = st.recursive(
 @pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(HELD), JSON)
-def test_any_json_gets_a_verdict(held: tuple[Any, AvroValidator], value: Any) -> None:
+def test_any_json_gets_a_verdict(held: tuple[Any, Validator], value: Any) -> None:
     held[1].fault(json.dumps(value).encode(), "application/json")
 
 

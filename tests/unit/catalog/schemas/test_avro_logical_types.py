@@ -18,7 +18,9 @@ from tests.support.schema_documents import NOTHING
 
 
 def validator(document: Any) -> AvroValidator:
-    return compile_schema(SchemaSource("Avro", "1.12", document), NOTHING)
+    compiled = compile_schema(SchemaSource("Avro", "1.12", document), NOTHING)
+    assert isinstance(compiled, AvroValidator)
+    return compiled
 
 
 def written(schema: Any, value: Any) -> bytes:

@@ -34,7 +34,7 @@ for source, body in (
 ):
     survey = Survey()
     columns = family_of(source.family).open_columns(source, NOTHING, survey)
-    column = PayloadColumn(*columns, survey.findings, source.family)
+    column = PayloadColumn(source, NOTHING, *columns, survey.findings)
     array, undecoded = column.decode(pa.array([body], pa.binary()), [None])
     print(undecoded[0].why if undecoded else len(array[0].as_py()["m"]))
 """

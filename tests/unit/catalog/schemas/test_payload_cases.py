@@ -20,7 +20,7 @@ from google.protobuf import json_format
 from catalog.model import Catalog, Definition
 from catalog.schemas.columns_of import PayloadColumn, payload_column, payload_findings
 from catalog.schemas.contract import SchemaSource
-from catalog.schemas.protobuf.validating import compile_schema
+from catalog.schemas.protobuf.validating import open_message
 from tests.support.cases import read_cases
 from tests.support.payloads import NOTHING
 from tests.support.schema_catalogs import XID, catalog_of
@@ -108,7 +108,7 @@ def bodies(family: str, schema: Any, row: Mapping[str, Any]) -> Iterator[tuple[b
         yield bytes.fromhex(row["hex"]), BINARY
     elif "message" in row:
         message = json_format.Parse(
-            json.dumps(row["message"]), compile_schema(SchemaSource(family, "", schema), NOTHING).message()
+            json.dumps(row["message"]), open_message(SchemaSource(family, "", schema), NOTHING).message()
         )
         yield message.SerializeToString(), BINARY
         yield json_format.MessageToJson(message).encode(), JSON

@@ -151,7 +151,7 @@ def test_what_conforms_to_any_schema_has_its_values_in_columns(schema: tuple[str
 def test_both_json_readers_say_the_same(shape: Any, value: Any) -> None:
     body = json.dumps(value).replace("NaN", "null").replace("-Infinity", "0").replace("Infinity", "0").encode()
     reader = JsonReader(shape)
-    columns = PayloadColumn(shape, reader, (), "JsonSchema")
+    columns = PayloadColumn(SchemaSource("JsonSchema", "", {}), NOTHING, shape, reader)
     array, undecoded = decoded(columns, [body])
     if any(each.column is None for each in undecoded):
         assert array.to_pylist() == [None]
@@ -367,7 +367,7 @@ def test_names_of_messages_do_not_mix_types_of_equal_shape() -> None:
 
 
 def compile_protobuf(schema: str) -> Message:
-    from catalog.schemas.protobuf.validating import compile_schema as compile_message
+    from catalog.schemas.protobuf.validating import open_message as compile_message
 
     message = compile_message(SchemaSource("Protobuf", "", schema), NOTHING).message()
     for name in ("one", "two"):

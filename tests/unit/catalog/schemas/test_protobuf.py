@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
 from catalog.schemas.protobuf.protoc import imports_of
-from catalog.schemas.protobuf.validating import ProtobufValidator, compile_schema, references_of
+from catalog.schemas.protobuf.validating import ProtobufValidator, open_message, references_of
 from tests.support.corpora import SHARED
 from tests.support.examples import examples
 from tests.support.schema_documents import NOTHING, Documents, real_schemas
@@ -49,7 +49,7 @@ message Payload {
 
 
 def validator(text: Any, name: str = "", version: str = "3", library: Documents = NOTHING) -> ProtobufValidator:
-    return compile_schema(SchemaSource("Protobuf", version, text, name), library)
+    return open_message(SchemaSource("Protobuf", version, text, name), library)
 
 
 def told(fault: SchemaFault | None) -> str:
@@ -205,15 +205,15 @@ HOSTILE = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (50, 50))
-from catalog.schemas.protobuf.validating import compile_schema
+from catalog.schemas.protobuf.validating import open_message
 from catalog.schemas.contract import SchemaError, SchemaSource
 from tests.support.examples import examples
 from tests.support.schema_documents import NOTHING
 text = "message M { M m = 1; repeated M r = 2; repeated int32 i = 3; }"
 fields = " ".join(f"string s{n} = {n + 2};" for n in range(60))
-wide = compile_schema(SchemaSource("Protobuf", "3", "message M { repeated M r = 1; " + fields + " }"), NOTHING)
+wide = open_message(SchemaSource("Protobuf", "3", "message M { repeated M r = 1; " + fields + " }"), NOTHING)
 print(wide.fault(b"\\x0a\\x00" * (1 << 14), None), wide.fault(b"\\xf8\\x0f\\x01" * 300_000, None, at_any_cost=True))
-held = compile_schema(SchemaSource("Protobuf", "3", text), NOTHING)
+held = open_message(SchemaSource("Protobuf", "3", text), NOTHING)
 deep = b""
 for _ in range(1000):
     size, length = len(deep), b""
@@ -229,7 +229,7 @@ for body, kind in [
 for text in ("message M {" * 100_000, "message M { option (x) = {" + "a{" * 100_000, "enum E {" + "A=0;" * 100_000,
              "".join(f"message M{n} {{}}" for n in range(50_000))):
     try:
-        compile_schema(SchemaSource("Protobuf", "3", text), NOTHING)
+        open_message(SchemaSource("Protobuf", "3", text), NOTHING)
         print("compiled")
     except SchemaError as error:
         print(str(error)[:70])

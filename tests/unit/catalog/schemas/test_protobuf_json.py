@@ -13,7 +13,9 @@ from tests.support.schema_documents import NOTHING
 
 
 def validator(document: str) -> ProtobufValidator:
-    return compile_schema(SchemaSource("Protobuf", "3", document), NOTHING)
+    compiled = compile_schema(SchemaSource("Protobuf", "3", document), NOTHING)
+    assert isinstance(compiled, ProtobufValidator)
+    return compiled
 
 
 MAPPED = """

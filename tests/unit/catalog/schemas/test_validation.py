@@ -14,6 +14,7 @@ from catalog.model import Catalog, Definition
 from catalog.schemas import compiling, validation
 from catalog.schemas.compiling import compile_schema, fingerprint
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaError, SchemaSource
+from catalog.schemas.ids.frames import Begin
 from catalog.schemas.library import CatalogLibrary
 from catalog.schemas.validation import PayloadValidation
 
@@ -40,7 +41,9 @@ def test_verdicts_of_a_batch_are_in_its_order() -> None:
     types = (None, "application/json", "text/plain", "", None, None)
     faults = PayloadValidation(CATALOG).faults("text", bodies, types)
     assert [fault is None for fault in faults] == [True, False, True, True, False, False]
-    framed = PayloadValidation(CATALOG).faults("text", (None, b""), (None, None), ("confluent", "confluent"))
+    framed = PayloadValidation(CATALOG).faults(
+        "text", (None, b""), (None, None), (Begin("confluent"), Begin("confluent"))
+    )
     assert [fault is None for fault in framed] == [True, False]
 
 

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import strategies as st
 
 from catalog.schemas.contract import SchemaSource
-from catalog.schemas.protobuf.validating import compile_schema
+from catalog.schemas.protobuf.validating import open_message
 from registry.compatibility.formats import NoLibrary
 from registry.compatibility.protobuf import messages_of, unreadable
 from registry.compatibility.undecided import Budget, Undecided
@@ -128,10 +128,10 @@ def test_what_is_called_readable_is_read_as_it_was_written(
     reader, writer = text_of(one), text_of(other)
     if verdict(reader, writer) != "yes":
         return
-    message = compile_schema(source(writer), NoLibrary()).message()
+    message = open_message(source(writer), NoLibrary()).message()
     for number, (kind, label) in other.items():
         written(message, kind, label, f"f{number}", chosen)
-    validator = compile_schema(source(reader), NoLibrary())
+    validator = open_message(source(reader), NoLibrary())
     body = message.SerializeToString()
     assert validator.fault(body, None) is None
     again = validator.message.FromString(body)

@@ -36,6 +36,10 @@ def loaded(folder: Path, text: str) -> Settings:
         (PLAIN + MASTER % "shared_folders: lak", "sinks.events.path: is a folder of this machine"),
         (PLAIN + MASTER % "conf: {spark.submit.deployMode: cluster}", "spark.conf.spark.submit.deployMode: must be"),
         (
+            PLAIN + MASTER % "shared_folders: lake" + "\nschema_registries: {r: {url: 'https://r', bearer_file: t}}",
+            "schema_registries.r.bearer_file: is a file of this machine, and executors read it",
+        ),
+        (
             SINKS % ("options: {ssl.truststore.location: /jks}", "bus") + MASTER % "",
             "sinks.bus.options.ssl.truststore.location: is a file of this machine",
         ),

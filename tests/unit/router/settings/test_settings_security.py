@@ -14,6 +14,7 @@ from router.sources.clusters import inbox_client
 KAFKA = "sources: [{endpoint: /endpoints/a, username: u, password: '${P}', %s}]"
 SINK = "sinks: {k: {type: kafka, bootstrap_servers: k, topic: t, %s}, e: {type: jsonl}}\nroutes: [{to: e}]"
 LOGIN = "catalog: {logins: [%s]}"
+REGISTRY = "schema_registries: {lake: {url: 'https://r/apis', %s}}"
 INBOX = "inbox: {kafka: {bootstrap_servers: k, topic: t, %s}}"
 
 
@@ -44,6 +45,31 @@ INBOX = "inbox: {kafka: {bootstrap_servers: k, topic: t, %s}}"
         (
             LOGIN % "{url: 'https://r', bearer: '${P}', token_endpoint: 'https://i'}",
             "0.username: is missing beside token",
+        ),
+        (REGISTRY % "bearer: hush", "schema_registries.lake.bearer: a secret must not be written out"),
+        (REGISTRY % "password: '${P}'", "schema_registries.lake.username: is missing beside password"),
+        (REGISTRY % "bearer: '${P}', bearer_file: f", "lake.bearer_file: and bearer are two ways to log in"),
+        (
+            "schema_registries: {lake: {url: 'http://r', username: u, password: '${P}'}}",
+            "schema_registries.lake.allow_plaintext_password: http://r would get a secret in plain text",
+        ),
+        ("schema_registries: {lake: {url: 'https://u:p@r'}}", "schema_registries.lake.url: string should match"),
+        ("schema_registries: {'a/b': {url: 'https://r'}}", "schema_registries.a/b: is no name of a folder"),
+        (
+            "schema_registries: {a: {url: 'https://a'}, b: {url: 'https://b'}}",
+            "has several and none with default: true",
+        ),
+        (
+            "schema_registries: {a: {url: 'https://a', default: true}, b: {url: 'https://b', default: true}}",
+            "schema_registries.b.default: a is the default as well",
+        ),
+        (
+            REGISTRY % "" + "\nsources: [{endpoint: /endpoints/a, schema_registry: sea}]",
+            "sources.0.schema_registry: sea is no schema registry; known are lake",
+        ),
+        (
+            "sources: [{endpoint: /endpoints/a, schema_registry: sea}]",
+            "sources.0.schema_registry: sea is no schema registry; there are none; add schema_registries",
         ),
         (LOGIN % "{url: 'https://r/reg', bearer: '${P}'}", "catalog.logins.0.url: string should match pattern"),
         (LOGIN % "{url: 'https://u@r', bearer: '${P}'}", "catalog.logins.0.url: string should match pattern"),

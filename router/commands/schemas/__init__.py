@@ -1,0 +1,1 @@
+"""``xrouter schemas``: the schemas of schema registries on this disk."""

@@ -1,0 +1,17 @@
+"""``xrouter schemas``: the schemas of schema registries on this disk; each command has a module of its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import typer
+
+from router.lazy import lazy_group
+
+COMMANDS: Final = {"pull": "router.commands.schemas.pull:pull"}
+schemas_app = typer.Typer(add_completion=False, cls=lazy_group(COMMANDS), help="Mirror schema registries.")
+
+
+@schemas_app.callback()
+def _schemas() -> None:
+    """Mirror schema registries."""

@@ -1,0 +1,77 @@
+"""``xrouter schemas pull``: all ids of schema registries onto the disk, for a router without a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bindings.private import open_to
+from catalog.schemas.ids.contract import RegistryUnavailableError
+from router.errors import BrokerUnreachable, ConfigError, RouterError
+from router.logs import configure_logs
+from router.schemaids.mirroring import Mirrored, mirror
+from router.schemaids.opening import address_of, folder_of
+from router.settings import Settings, load_settings
+from router.terminal import counted, say
+
+
+def pull(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    registry: Annotated[
+        list[str] | None, typer.Option("--registry", metavar="NAME", help="One of `schema_registries`; repeatable.")
+    ] = None,
+    subject: Annotated[
+        list[str] | None, typer.Option("--subject", metavar="S", help="Only this subject; repeatable.")
+    ] = None,
+) -> None:
+    """Mirror the schemas of all versions of all subjects, by id, into the state folder; beside a running router.
+
+    What is on the disk is not asked for again. A router then needs the registry for no id that is mirrored. Ends with
+    5 when a registry gives no answer; what was mirrored by then stays.
+
+    Example: xrouter schemas pull router.yaml --registry lake --subject rides-value
+    """
+    settings = load_settings(config)
+    configure_logs(settings.log)
+    open_to(settings.readable_by)
+    errors = [error for name in _chosen(settings, registry or []) if (error := _pulled(settings, name, subject or []))]
+    if errors:
+        first, *others = errors
+        first.others = tuple(others)
+        raise first
+
+
+def _chosen(settings: Settings, names: list[str]) -> list[str]:
+    known = settings.schema_registries
+    if not known:
+        raise ConfigError("the settings have no schema registry", hint="add schema_registries")
+    for name in names:
+        if name not in known:
+            raise RouterError(f"{name} is no schema registry of the settings", hint=f"known are {', '.join(known)}")
+    return names or list(known)
+
+
+def _pulled(settings: Settings, name: str, subjects: list[str]) -> RouterError | None:
+    """Mirror one registry and say what came; return why not all of it is here."""
+    tally = Mirrored()
+    error: RouterError | None = None
+    try:
+        mirror(
+            address_of(settings, name),
+            folder_of(settings, name),
+            subjects,
+            tally,
+            lambda: say(f"{name}: {tally.versions} of {tally.found} versions", err=True),
+        )
+    except RegistryUnavailableError as away:
+        error = BrokerUnreachable(str(away), hint="run this again when it answers; what came so far is kept")
+    known = f"{tally.known} on the disk already, {tally.new} new"
+    say(f"{name}: {counted(tally.subjects, 'subject')}, {counted(tally.versions, 'version')}: {known}")
+    for fault in tally.unusable:
+        say(f"xrouter: warning: {name}: {fault}", err=True)
+    if error is None and tally.missing:
+        text = f"schema registry {name} has no subject {', '.join(tally.missing)}"
+        error = RouterError(text, hint="correct --subject")
+    return error

@@ -1,0 +1,389 @@
+"""The ids of schemas that bodies of Kafka begin with: which candidates they leave, and how each body is read
+(JUDGING.md#schema-ids).
+
+A stage in front of :mod:`router.matching.conformance`, under every ``match.validate``. Each combination of a channel, a
+match set and a frame is decided once and remembered; rows are only sorted into those. Where an id is neither declared
+nor known and ``framing`` is ``auto``, a body may as well have no frame: those rows are held against schemas whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from bindings.kafka.codec import PROTOCOL as KAFKA
+from catalog.schemas.codings import decoded
+from catalog.schemas.contract import MessagePlace
+from catalog.schemas.ids.contract import Framing
+from catalog.schemas.ids.deciding import DIGITS, PROPERTY, Asked, Decision
+from catalog.schemas.ids.frames import PLAIN, Begin, Frames, frame_of, ids_of, message_place
+from catalog.schemas.validation import PayloadValidation
+from router.matching.channels import Channel
+from router.matching.facts import Facts, FoundIds, Payload, protocol_number
+from router.matching.index.columns import Bool, Int, SplitColumn
+from router.matching.index.index import MatchIndex
+
+KEY: Final = f"p.{PROPERTY}"
+"""The property of the id, as constraints have it."""
+MAX_GROUPS: Final = 20_000
+"""Decisions that are remembered; past it, all are forgotten."""
+PLAUSIBLE: Final = 1 << 24
+"""Ids below this are counted where nothing says whether a body has a frame; registries count from 1."""
+MAX_COUNTED: Final = 1_000
+"""Ids of one Arrow batch that are counted apart."""
+MAX_SHOWN: Final = 3
+_KAFKA: Final = protocol_number(KAFKA)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What holds for rows of one channel, match set and frame: the decisions by target, the set that is left, and how
+    bodies are read, by xid.
+    """
+
+    asked: Asked
+    certain: bool
+    decisions: Mapping[int, Decision]
+    left: int
+    begins: Mapping[str, Begin]
+
+    @property
+    def dropped(self) -> dict[int, Decision]:
+        """The targets that the id drops."""
+        return {target: each for target, each in self.decisions.items() if not each.takes}
+
+
+@dataclass(slots=True)
+class Identified:
+    """The sets that ids leave. ``numbers`` say in which of the ``groups`` a row is, -1 for none."""
+
+    sets: Int
+    numbers: Int
+    groups: list[Group] = field(default_factory=list)
+
+    def group(self, row: int) -> Group | None:
+        """Return the group of a row; None for one whose id decided nothing."""
+        number = int(self.numbers[row])
+        return self.groups[number] if number >= 0 else None
+
+    def lost(self) -> dict[int, Group]:
+        """Return the rows whose candidates did all not take their id."""
+        empty = [bool(each.dropped) and len(each.dropped) == len(each.decisions) for each in self.groups]
+        rows = np.flatnonzero(np.array([*empty, False], bool)[self.numbers])
+        return {row: self.groups[int(self.numbers[row])] for row in rows.tolist()}
+
+
+class SchemaIdStage:
+    """Drops candidates by the ids of schemas, for the match sets of one index."""
+
+    def __init__(self, index: MatchIndex, channels: Sequence[Channel], payloads: PayloadValidation | None) -> None:
+        self._index = index
+        self._frames = [channel.frames for channel in channels]
+        self._payloads = payloads
+        self._declared = [frozenset[str]() for _ in channels]
+        self._framed = [False] * len(channels)
+        self._decides = [False] * len(channels)
+        self._groups: dict[Any, Group] = {}
+        if payloads is not None:
+            for number, channel in enumerate(channels):
+                self._look_at(number, channel, payloads)
+
+    def _look_at(self, number: int, channel: Channel, payloads: PayloadValidation) -> None:
+        frames, rule = channel.frames, payloads.ids
+        if frames.framing == "none":
+            return
+        definitions = [
+            target.definition
+            for target in (self._index.targets[candidate] for candidate in channel.candidates)
+            if target.protocol in (None, KAFKA)
+        ]
+        declared = [each for each in (rule.declared(one, frames.registry) for one in definitions) if each is not None]
+        framed = any(map(rule.framed, definitions))
+        constrained = {
+            str(option.value)
+            for one in definitions
+            for option in one.protocoloptions
+            if option.name == PROPERTY and option.value is not None
+        }
+        self._declared[number] = frozenset[str]().union(constrained, *(each.ids for each in declared))
+        self._framed[number] = framed or bool(declared) or self.constrains
+        resolves = frames.registry is not None or frames.required
+        self._decides[number] = bool(declared) or (framed and resolves) or any(map(rule.names_message, definitions))
+
+    @property
+    def constrains(self) -> bool:
+        """Whether some definition constrains the id."""
+        return KEY in self._index.keys
+
+    @property
+    def finds_any(self) -> bool:
+        """Whether ids are looked for in bodies of some channel."""
+        return any(self._framed)
+
+    def finds(self, channel: int) -> bool:
+        """Return whether ids are looked for in bodies of that channel; their first bytes are enough."""
+        return channel >= 0 and self._framed[channel]
+
+    def needs_bodies(self, channel: int) -> bool:
+        """Return whether bodies of that channel are needed to decide by ids."""
+        return channel >= 0 and self._decides[channel]
+
+    def framing(self, channel: int) -> Framing:
+        """Return how bodies of a channel begin."""
+        return self._frames[channel].framing if channel >= 0 else "none"
+
+    def find(self, facts: Facts, heads: pa.BinaryArray | None) -> None:
+        """Note the ids that bodies begin with; *heads* begin the bodies of the rows that columns settle."""
+        wanted = np.flatnonzero(np.array([*self._framed, False], bool)[facts.channels] & (facts.protocols == _KAFKA))
+        if not len(wanted):
+            return
+        codes = np.full(facts.columns.rows, -1, np.int64)
+        names: dict[str, int] = {}
+        settled = wanted[wanted < (0 if heads is None else len(heads))]
+        if heads is not None and len(settled):
+            framings = [self._frames[channel].framing for channel in range(len(self._frames))]
+            kinds = sorted({framings[number] for number in np.unique(facts.channels[settled]).tolist()})
+            whole = len(kinds) == 1 and len(settled) == len(heads)
+            for kind in kinds:
+                chosen = np.array([each == kind for each in (*framings, "")], bool)[facts.channels[settled]]
+                rows = settled[chosen]
+                found = ids_of(heads if whole else heads.take(pa.array(rows)), kind)
+                numbers = [names.setdefault(name, len(names)) for name in found.names]
+                codes[rows] = np.array([*numbers, -1], np.int64)[found.codes]
+        self._find_one_by_one(facts, wanted, codes, names)
+        facts.ids = FoundIds(codes, list(names))
+        if self.constrains:
+            known = pa.array(facts.ids.names, pa.string()).take(pa.array(codes, mask=codes < 0))
+            facts.columns = replace(facts.columns, by_key={**facts.columns.by_key, KEY: SplitColumn(known)})
+
+    def _find_one_by_one(self, facts: Facts, wanted: Int, codes: Int, names: dict[str, int]) -> None:
+        """Note the ids of rows that the codec read, and of bodies in a content coding."""
+        coded = np.zeros(0, np.int64)
+        if facts.codings is not None and facts.codings.null_count < len(facts.codings):
+            coded = np.flatnonzero(facts.codings.is_valid().to_numpy(zero_copy_only=False))
+        rows = [row for row in facts.readings if row < len(codes)]
+        chosen = np.intersect1d(wanted, np.array([*rows, *coded.tolist()], np.int64))
+        for row, payload in zip(chosen.tolist(), facts.payloads(chosen.tolist()), strict=True):
+            codes[row] = -1
+            if payload is None or not payload.whole or payload.body is None:
+                continue
+            body = decoded(payload.body, payload.coding) if payload.coding else payload.body
+            frame = frame_of(body, self.framing(int(facts.channels[row]))) if isinstance(body, bytes) else None
+            if frame is not None:
+                codes[row] = names.setdefault(frame.id, len(names))
+
+    def drop(self, facts: Facts, sets: Int) -> Identified:
+        """Return the sets without the candidates that do not take the ids of their records.
+
+        Raises:
+            RegistryUnavailableError: a registry cannot be asked for now.
+        """
+        found, none = facts.ids, np.full(facts.columns.rows, -1, np.int64)
+        if found is None or self._payloads is None or not any(self._decides):
+            return Identified(sets, none)
+        deciding = np.array([*self._decides, False], bool)[facts.channels] & (found.codes >= 0)
+        deciding[list(facts.faults)] = False
+        rows = np.flatnonzero(deciding)
+        if not len(rows):
+            return Identified(sets, none)
+        identified = Identified(sets.copy(), none)
+        width, depth = len(found.names), int(sets.max()) + 1
+        keys = (facts.channels[rows] * depth + sets[rows]) * width + found.codes[rows]
+        distinct, owners = np.unique(keys, return_inverse=True)
+        order = np.argsort(owners, kind="stable")
+        starts = np.searchsorted(owners[order], np.arange(len(distinct) + 1))
+        for number, key in enumerate(distinct.tolist()):
+            (channel, matched), code = divmod(key // width, depth), key % width
+            if not self._index.sets[matched].targets:
+                continue
+            mine = rows[order[starts[number] : starts[number + 1]]]
+            for group, members in self._grouped(facts, mine, channel, matched, found.names[code]):
+                identified.sets[members] = group.left
+                identified.numbers[members] = len(identified.groups)
+                identified.groups.append(group)
+        return identified
+
+    def _grouped(self, facts: Facts, rows: Int, channel: int, matched: int, name: str) -> list[tuple[Group, Int]]:
+        """Divide rows of one channel, set and id into groups: by the message they name, and by what fits whole."""
+        frames, targets = self._frames[channel], self._index.sets[matched].targets
+        assert self._payloads is not None  # who asks has seen that there are schemas
+        rule = self._payloads.ids
+        definitions = {target: self._index.targets[target].definition for target in targets}
+        written = frames.registry.written(name) if frames.registry is not None else None
+        certain = frames.framing != "auto" or name in self._declared[channel] or written is not None
+        by_message = any(map(rule.names_message, definitions.values()))
+        framed = [target for target in targets if rule.framed(definitions[target])]
+        if not by_message and certain:
+            return [(self._group(channel, matched, Asked(name, frames.registry, written, None, frames.required)), rows)]
+        payloads = [each if isinstance(each, Payload) else None for each in facts.opened(rows.tolist())]
+        given = [None if each is None else each.body for each in payloads]
+        places: list[MessagePlace | None] = [None] * len(rows)
+        if by_message:
+            places = [_place(body, frames.framing) for body in given]
+        fitting: list[tuple[int, ...]] = [()] * len(rows)
+        if not certain:
+            fitting = self._fitting(payloads, framed)
+        groups: dict[tuple[MessagePlace | None, tuple[int, ...]], list[int]] = {}
+        for row, place, whole in zip(rows.tolist(), places, fitting, strict=True):
+            groups.setdefault((place, whole), []).append(row)
+        return [
+            (
+                self._group(
+                    channel, matched, Asked(name, frames.registry, written, place, frames.required), certain, whole
+                ),
+                np.array(mine, np.int64),
+            )
+            for (place, whole), mine in groups.items()
+        ]
+
+    def _fitting(self, payloads: Sequence[Payload | None], framed: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return per row the targets whose schemas take its whole body, so that it has no frame for them."""
+        assert self._payloads is not None
+        bodies = [None if each is None else each.body for each in payloads]
+        types = [None if each is None else each.content_type for each in payloads]
+        by_target = {target: self._payloads.faults(self._index.targets[target].xid, bodies, types) for target in framed}
+        return [
+            tuple(target for target in framed if by_target[target][at] is None and body is not None)
+            for at, body in enumerate(bodies)
+        ]
+
+    def _group(
+        self, channel: int, matched: int, asked: Asked, certain: bool = True, whole: tuple[int, ...] = ()
+    ) -> Group:
+        key = (channel, matched, asked.id, asked.place, certain, whole, id(asked.written))
+        group = self._groups.get(key)
+        if group is None or group.asked.written is not asked.written:
+            if len(self._groups) >= MAX_GROUPS:
+                self._groups.clear()
+            group = self._groups[key] = self._decided(channel, matched, asked, certain, whole)
+        return group
+
+    def _decided(self, channel: int, matched: int, asked: Asked, certain: bool, whole: tuple[int, ...]) -> Group:
+        assert self._payloads is not None
+        rule, frames = self._payloads.ids, self._frames[channel]
+        known = self._index.sets[matched]
+        decisions: dict[int, Decision] = {}
+        begins: dict[str, Begin] = {}
+        bits = known.bits
+        for target in known.targets:
+            definition = self._index.targets[target].definition
+            if target in whole:
+                decisions[target] = Decision(True, "any: the whole body fits its schema, and has no frame", asked.id)
+                begins[definition.xid] = PLAIN
+                continue
+            decision = rule.decide(definition, asked)
+            if not certain and decision.unread and frames.registry is None and not frames.required:
+                # Nothing says that there is a frame at all: the body is read as it is.
+                decision = Decision(True, decision.expected, f"{decision.found}, and so no frame")
+                begins[definition.xid] = PLAIN
+            elif decision.takes:
+                kind: Framing = _kind(frames) if certain or asked.place is not None else frames.framing
+                begins[definition.xid] = Begin(kind, asked.written)
+            decisions[target] = decision
+            if not decision.takes:
+                bits &= ~(1 << target)
+        return Group(asked, certain, decisions, self._index.set_number(bits, event=known.event), begins)
+
+    def begins(self, facts: Facts, rows: Sequence[int], xid: str) -> list[Begin]:
+        """Return how the bodies of rows are to be read for a definition: only those of Kafka have frames."""
+        framings = [*(_BEGINS[each.framing] for each in self._frames), PLAIN]
+        channels = np.where(facts.protocols == _KAFKA, facts.channels, -1)[rows].tolist()
+        identified = facts.identified
+        if identified is None or not identified.groups:
+            return [framings[channel] for channel in channels]
+        numbers = identified.numbers[rows].tolist()
+        known = [each.begins.get(xid) for each in identified.groups]
+        return [
+            (known[number] if number >= 0 else None) or framings[channel]
+            for number, channel in zip(numbers, channels, strict=True)
+        ]
+
+    def shown(self, facts: Facts) -> pa.StringArray:
+        """Return the ids of rows, null for a row without a frame, or with what is hardly one."""
+        found = facts.ids
+        if found is None:
+            return pa.nulls(facts.columns.rows, pa.string())
+        shown = self._shown(facts, found)
+        return pa.array(found.names, pa.string()).take(pa.array(found.codes, mask=~shown))
+
+    def _shown(self, facts: Facts, found: FoundIds) -> Bool:
+        plausible = np.array([*(_plausible(name) for name in found.names), False], bool)[found.codes]
+        sure = np.array([*(each.framing != "auto" for each in self._frames), False], bool)[facts.channels]
+        if (identified := facts.identified) is not None and identified.groups:
+            certain = np.array([*(each.certain for each in identified.groups), False], bool)[identified.numbers]
+            whole = [PLAIN in each.begins.values() for each in identified.groups]
+            sure |= certain
+            plausible &= ~np.array([*whole, False], bool)[identified.numbers]
+        shown: Bool = (found.codes >= 0) & (sure | plausible)
+        return shown
+
+    def counted(self, facts: Facts, winners: Int, order: Int) -> list[list[Any]]:
+        """Count routed rows among *order* by the target that takes them, their id, and what decided by that."""
+        found = facts.ids
+        if found is None:
+            return []
+        rows = order[(winners[order] >= 0) & self._shown(facts, found)[order]]
+        identified = facts.identified
+        groups = identified.groups if identified is not None else []
+        numbers = identified.numbers[rows] if identified is not None else np.full(len(rows), -1, np.int64)
+        width, depth = len(found.names), len(groups) + 1
+        keys = (winners[rows] * depth + numbers + 1) * width + found.codes[rows]
+        counts: Counter[tuple[int, str, str]] = Counter()
+        for key, count in zip(*(each.tolist() for each in np.unique(keys, return_counts=True)), strict=True):
+            (target, number), code = divmod(key // width, depth), key % width
+            decision = groups[number - 1].decisions.get(target) if number else None
+            counts[target, found.names[code], decision.by if decision is not None else "nothing"] += count
+        most = counts.most_common(MAX_COUNTED)
+        return [[*key, count] for key, count in most]
+
+
+_BEGINS: Final[Mapping[Framing, Begin]] = {
+    kind: Begin(kind) for kind in ("auto", "confluent", "apicurio", "glue", "none")
+}
+
+
+def detail_of(group: Group, targets: Sequence[Any]) -> str:
+    """Return the detail of a dead letter whose candidates all lost by the id."""
+    listed = [
+        f"{targets[target].xid}: protocoloptions.{PROPERTY}: expected {each.expected!r}, found {each.found!r}"
+        for target, each in sorted(group.dropped.items(), key=lambda item: targets[item[0]].xid)[:MAX_SHOWN]
+    ]
+    named = f"schema id {group.asked}"
+    if any(each.unread for each in group.dropped.values()):
+        registry = group.asked.registry
+        if group.asked.written is None:
+            where = "and nothing declares it" if registry is None else f"which registry {registry.name} does not have"
+            named = f"the body begins with schema id {group.asked.id}, {where}"
+        else:
+            named = f"the body begins with schema id {group.asked}, of whose file its message indexes lead nowhere"
+        return named
+    return f"{named}; " + "; ".join(listed)
+
+
+def mismatches_of(group: Group, targets: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the definitions that an id dropped, as ``nearest`` gives them."""
+    shown: dict[str, dict[str, Any]] = {}
+    for target, each in sorted(group.dropped.items(), key=lambda item: targets[item[0]].xid):
+        mismatch = {"property": f"protocoloptions.{PROPERTY}", "expected": each.expected, "found": each.found}
+        shown.setdefault(targets[target].xid, {"message": targets[target].xid, "mismatches": [mismatch]})
+    return list(shown.values())[:MAX_SHOWN]
+
+
+def _kind(frames: Frames) -> Framing:
+    return "confluent" if frames.framing == "auto" else frames.framing
+
+
+def _plausible(name: str) -> bool:
+    return DIGITS.fullmatch(name) is not None and 0 < int(name) < PLAUSIBLE
+
+
+def _place(body: bytes | None, framing: Framing) -> MessagePlace | None:
+    frame = frame_of(body, framing) if body is not None else None
+    data = frame.opened(body) if frame is not None and body is not None else None
+    found = message_place(data, framing) if isinstance(data, bytes) else None
+    return None if found is None else found[0]

@@ -1,0 +1,218 @@
+"""The files of ids below ``state/schemas``: what a schema registry said, for ever, for every process of the router.
+
+An id never changes, so its file is written once: ``<id>.json``, with a version of its format and the address of its
+registry; what another registry said under the same name does not count. "There is nothing" is a line of a file for
+each address, kept for :data:`FORGET_SECONDS`: a batch that is repeated within that time is judged alike. The first
+answer that is on the disk counts for all, whoever asks in the same moment. Only ``xrouter schemas pull`` puts a schema
+in the place of "nothing" earlier.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from bindings.locks import waiting_lock
+from bindings.private import private_file, private_folder, replaced
+from catalog.schemas.ids.contract import WrittenSchema
+
+FORMAT: Final = 1
+"""The format of a file; any earlier one can be read for ever."""
+FORGET_SECONDS: Final = 7 * 86_400.0
+MOST_NOTHING: Final = 200_000
+"""Ids that are kept as unknown; past them the older half is forgotten, so that noise cannot fill the disk."""
+SCHEMAS: Final = "schemas"
+"""The folder below that of the state, with one for each registry."""
+_NOTHING: Final = "nothing-"
+_LINE: Final = re.compile(rb"([0-9]{1,19}) ([0-9]{1,12})")
+_PULLED: Final = "pulled"
+_LOCK: Final = ".lock"
+_SUFFIX: Final = ".json"
+
+
+class _File(msgspec.Struct):
+    """What a file holds."""
+
+    format: int
+    url: str
+    id: str
+    family: str
+    document: str
+    references: dict[str, str]
+    subjects: list[tuple[str, int]]
+    fault: str = ""
+
+
+class _Index(msgspec.Struct):
+    """What was mirrored: ids by subject and version."""
+
+    format: int
+    url: str
+    subjects: dict[str, dict[int, str]]
+
+
+class Damaged(Exception):
+    """A file that cannot be read; the message names it."""
+
+
+@dataclass(slots=True)
+class KeptIds:
+    """The ids of one registry. ``folder`` is that of the registry, ``url`` its address. Made when first written to."""
+
+    folder: Path
+    url: str
+    clock: Callable[[], float] = time.time
+    _nothing: dict[str, float] = field(default_factory=dict)
+    _stamp: tuple[int, int] = (0, 0)
+
+    def schema(self, schema_id: str) -> WrittenSchema | None:
+        """Return what is kept of an id; None where nothing is.
+
+        Raises:
+            Damaged: its file cannot be read as one.
+            OSError: the disk refuses.
+        """
+        path = self.folder / f"{schema_id}{_SUFFIX}"
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            kept = msgspec.json.decode(data, type=_File)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Damaged(f"{path} is damaged: {error}") from error
+        if kept.format > FORMAT or kept.id != schema_id:
+            raise Damaged(f"{path} is of format {kept.format} and id {kept.id}, not {FORMAT} and {schema_id}")
+        if kept.url != self.url:
+            return None
+        return WrittenSchema(kept.id, kept.family, kept.document, kept.references, tuple(kept.subjects), kept.fault)
+
+    def is_nothing(self, schema_id: str) -> bool:
+        """Tell whether the registry said, not too long ago, that it has nothing under an id."""
+        self._read_nothing()
+        since = self._nothing.get(schema_id)
+        return since is not None and self.clock() < since + FORGET_SECONDS
+
+    def keep(self, schema_id: str, answer: WrittenSchema | None, *, anew: bool = False) -> WrittenSchema | None:
+        """Keep an answer, and return the one that counts: what another process has kept meanwhile goes before it.
+
+        With *anew*, a schema counts even where "nothing" is kept: from then on it is what :meth:`schema` returns.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        with self._locked():
+            if not anew:
+                try:
+                    held = self.schema(schema_id)
+                except Damaged:
+                    held = None  # It is written anew.
+                if held is not None:
+                    return held
+                if self.is_nothing(schema_id):
+                    return None
+            if answer is None:
+                self._add_nothing(schema_id)
+                return None
+            path = self.folder / f"{schema_id}{_SUFFIX}"
+            subjects = list(answer.subjects)
+            form = _File(
+                FORMAT,
+                self.url,
+                answer.id,
+                answer.family,
+                answer.document,
+                dict(answer.references),
+                subjects,
+                answer.fault,
+            )
+            with replaced(path, path.with_suffix(".new")) as file:
+                file.write(msgspec.json.encode(form))
+            return answer
+
+    def ids(self) -> Iterator[str]:
+        """Yield the ids that have a file, of whatever address."""
+        try:
+            names = sorted(os.listdir(self.folder))
+        except FileNotFoundError:
+            return
+        for name in names:
+            if name.endswith(_SUFFIX):
+                yield name.removesuffix(_SUFFIX)
+
+    def nothings(self) -> list[str]:
+        """Return the ids that the registry was said to have nothing under."""
+        self._read_nothing()
+        return list(self._nothing)
+
+    def pulled(self) -> dict[str, dict[int, str]]:
+        """Return the ids of the versions of each subject that were mirrored; none where that is not known."""
+        try:
+            index = msgspec.json.decode((self.folder / _PULLED).read_bytes(), type=_Index)
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            return {}
+        return index.subjects if (index.format, index.url) == (FORMAT, self.url) else {}
+
+    def note_pulled(self, subjects: Mapping[str, Mapping[int, str]]) -> None:
+        """Keep which id each version of a subject has."""
+        index = _Index(FORMAT, self.url, {subject: dict(versions) for subject, versions in subjects.items()})
+        with self._locked(), replaced(self.folder / _PULLED, self.folder / f"{_PULLED}.new") as file:
+            file.write(msgspec.json.encode(index))
+
+    @property
+    def _unknown(self) -> Path:
+        return self.folder / (_NOTHING + hashlib.sha256(self.url.encode()).hexdigest()[:12])
+
+    def _replaced_unknown(self) -> AbstractContextManager[BinaryIO]:
+        # A new file has a number of its own, by which other processes see that what they read before is forgotten.
+        return replaced(self._unknown, self._unknown.with_suffix(".new"))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        private_folder(self.folder)
+        with waiting_lock(self.folder / _LOCK):
+            yield
+
+    def _add_nothing(self, schema_id: str) -> None:
+        now = self.clock()
+        fresh = {key: since for key, since in self._nothing.items() if now < since + FORGET_SECONDS}
+        if len(self._nothing) >= MOST_NOTHING:
+            kept = sorted(fresh.items(), key=lambda each: each[1])[-(MOST_NOTHING // 2) :]
+            lines = "".join(f"{key} {since:.0f}\n" for key, since in kept)
+            with self._replaced_unknown() as file:
+                file.write(f"{lines}{schema_id} {now:.0f}\n".encode())
+            return
+        with private_file(self._unknown, "ab") as file:
+            # The first line feed ends a line that a crash left half written.
+            file.write(f"\n{schema_id} {now:.0f}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _read_nothing(self) -> None:
+        """Read what was added since the last look."""
+        try:
+            with open(self._unknown, "rb") as file:
+                status = os.fstat(file.fileno())
+                number, size = self._stamp
+                if (status.st_ino, status.st_size) == self._stamp:
+                    return
+                if status.st_ino != number or status.st_size < size:
+                    self._nothing, size = {}, 0
+                file.seek(size)
+                whole, end, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            self._nothing, self._stamp = {}, (0, 0)
+            return
+        for line in whole.split(b"\n"):
+            if found := _LINE.fullmatch(line):
+                self._nothing[found[1].decode()] = float(found[2])
+        self._stamp = (status.st_ino, size + len(whole) + len(end))
