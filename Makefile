@@ -20,6 +20,11 @@ WORKERS ?= $(shell awk -v most=$$((2 * $(CORES))) '/^MemTotal/ { n = int($$2 / 3
 # Compiled modules are kept beside their sources, whatever the surroundings say: each start of a router, of its workers and
 # of those that run tests would compile all it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
+# What pip does, a line each; and signs of life, since it unpacks for minutes without a word.
+STEPS := awk '/^ +(Downloading|Using cached|Building wheel.*started)/ { print; fflush() } \
+	/^Installing collected/ { print "  Unpacking all of them"; fflush() }'
+TICKING := { while sleep 15 </dev/null >/dev/null 2>&1; do echo "  ... $$(du -sm $(VENV) | cut -f1) MB in $(VENV)"; done; } & \
+	trap "kill $$!" EXIT;
 # More options for pytest, such as --junitxml=FILE.
 PYTEST_FLAGS ?=
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
@@ -48,7 +53,7 @@ $(STAMP): pyproject.toml $(LOCK_DEV)
 	@echo "1/3 a Python environment in $(VENV)"
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@echo "2/3 packages, half a gigabyte of them: minutes, of which PySpark takes the most"
-	@$(BIN)/python -m pip install --require-hashes -r $(LOCK_DEV)
+	@set -o pipefail; $(TICKING) $(BIN)/python -m pip install --progress-bar off --require-hashes -r $(LOCK_DEV) | $(STEPS)
 	@echo "3/3 the xrouter command: $(BIN)/xrouter"
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

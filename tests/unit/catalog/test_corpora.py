@@ -14,7 +14,6 @@ from catalog.load import load
 from catalog.parsing.texts import parse_text
 from tests.support.corpora import Row, declared, documents, rows, table
 
-pytestmark = pytest.mark.shared
 NO_CATALOGS: Final = {
     "doc-store-data.json",
     "doc-store-model.json",
@@ -32,6 +31,7 @@ def corpora() -> list[Row]:
 
 
 @pytest.mark.slow
+@pytest.mark.shared
 def test_no_error_that_the_author_would_call_wrong(corpora: list[Row]) -> None:
     for row in corpora:
         assert row.catalog is not None, row.error
@@ -39,6 +39,7 @@ def test_no_error_that_the_author_would_call_wrong(corpora: list[Row]) -> None:
         assert row.counts("error") == expected, row.path
 
 
+@pytest.mark.shared
 def test_every_definition_written_is_effective(corpora: list[Row]) -> None:
     for row in corpora:
         assert row.catalog is not None
@@ -48,6 +49,7 @@ def test_every_definition_written_is_effective(corpora: list[Row]) -> None:
         assert effective == declared(parse_text(row.path.name, row.path.read_bytes()).tree), row.path
 
 
+@pytest.mark.shared
 def test_every_catalog_survives_being_written_down(corpora: list[Row]) -> None:
     for row in corpora:
         assert row.catalog is not None
@@ -61,6 +63,7 @@ def test_every_catalog_survives_being_written_down(corpora: list[Row]) -> None:
         )
 
 
+@pytest.mark.shared
 def test_every_schema_is_linked_or_told_of(corpora: list[Row]) -> None:
     for row in corpora:
         assert row.catalog is not None
@@ -70,6 +73,7 @@ def test_every_schema_is_linked_or_told_of(corpora: list[Row]) -> None:
                 assert told & {"network-off", "unresolvable-schema"}, definition.xid
 
 
+@pytest.mark.shared
 def test_the_table_has_a_row_for_each_document() -> None:
     lines = table().splitlines()
     assert len(lines) == len(documents()) + 3
