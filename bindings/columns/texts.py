@@ -86,8 +86,10 @@ def unusual(values: pa.BinaryArray | pa.StringArray) -> Int:
     held = data[bounds[0] : bounds[-1]]
     if not len(held) or (int(held.min()) >= _SPACE and int(held.max()) < _DELETE):
         return np.zeros(0, np.int64)
-    marked = np.flatnonzero((held < _SPACE) | (held >= _DELETE)) + bounds[0]
-    return np.unique(np.searchsorted(bounds, marked, "right") - 1)
+    filled = np.flatnonzero(np.diff(bounds))
+    # What is below a space comes out above all else.
+    tops = np.maximum.reduceat(held - np.uint8(_SPACE), bounds[filled] - bounds[0])
+    return filled[tops >= _DELETE - _SPACE]
 
 
 def printable(values: pa.StringArray) -> pa.BooleanArray:

@@ -91,6 +91,8 @@ def typed_of(outcomes: Outcomes, settled: Settled) -> Filling:
     :func:`bindings.events.typed_names` does.
     """
     envelopes, entries = settled.envelopes, settled.envelopes.entries
+    if not envelopes.typed.any():
+        return np.zeros(0, np.int64), pa.nulls(0, pa.string())
     leaving = _routed(outcomes, settled) & envelopes.binary
     chosen = envelopes.attributes[(leaving[entries.owners] & entries.are(JSON_KIND))[envelopes.attributes]]
     chosen = chosen[envelopes.typed[entries.numbers[chosen]]]

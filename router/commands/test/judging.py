@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from bindings.events import members_of, with_types
 from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.protocols import binding_of
 from catalog.errors import RecordError
@@ -157,12 +158,13 @@ class RouterJudging:
         return {"route": number, "sinks": list(settings.routes[number].to)}
 
 
-def _attributes(decided: Decided, row: int, entry: NumberedRecord) -> dict[str, str]:
+def _attributes(decided: Decided, row: int, entry: NumberedRecord) -> dict[str, Any]:
     """Return the attributes that an event leaves with: those that sinks are given, else those that its headers are."""
     given = decided.columns["attributes"][row].as_py()
     if given is None:
-        return dict(envelope_of_row(decided.outcomes.facts, row, entry).attributes)
-    return {_name(each["key"]): each["value"].decode("utf-8") for each in given}
+        return members_of(envelope_of_row(decided.outcomes.facts, row, entry).attributes)
+    texts = {_name(each["key"]): each["value"].decode("utf-8") for each in given}
+    return members_of(with_types(texts, decided.columns["typed"][row].as_py()))
 
 
 def _name(key: str) -> str:
