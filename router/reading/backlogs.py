@@ -12,7 +12,7 @@ from bindings.inbox.offsets import InboxPosition, positions_of
 from bindings.inbox.view import InboxView
 from bindings.kafka.client import KafkaClient
 from bindings.kafka.ends import KafkaEnds
-from bindings.kafka.heads import PLACES, KafkaHeads
+from bindings.kafka.heads import PLACES, Head, KafkaHeads
 from router.reading.positions import EARLIEST, Offsets
 from router.watching.backlogs import Backlog
 
@@ -86,19 +86,19 @@ class TopicBacklogs:
         starts = self._starts(ends, positions)
         self._note(asked, wanted, ends, starts)
         waiting = {
-            (topic, number): starts[topic][number]
+            (topic, number): (starts[topic][number], end)
             for topic, partitions in ends.items()
             for number, end in partitions.items()
             if end > starts[topic][number]
         }
-        arrived = self._heads.arrived(waiting) if 0 < len(waiting) <= PLACES else {}
-        backlogs: dict[str, Backlog | None] = dict.fromkeys(wanted)
-        for topic, partitions in ends.items():
-            records = sum(max(0, end - starts[topic][number]) for number, end in partitions.items())
-            heads = [arrived.get(place) for place in waiting if place[0] == topic]
-            oldest = None if None in heads else min((at for at in heads if at is not None), default=None)
-            backlogs[topic] = Backlog(records, oldest)
-        return backlogs
+        heads = self._heads.of(waiting) if 0 < len(waiting) <= PLACES else {}
+        backlogs: dict[str, Backlog | None] = {topic: Backlog(0) for topic in ends}
+        for (topic, number), (start, end) in waiting.items():
+            # Offsets before the first record have none: markers of transactions, what is aborted or compacted.
+            head = heads.get((topic, number), Head(start))
+            if head.offset < end:
+                backlogs[topic] = _more(backlogs[topic], end - head.offset, head.arrived)
+        return {topic: backlogs.get(topic) for topic in wanted}
 
     def _note(
         self, asked: float, topics: list[str], ends: Mapping[str, Mapping[int, int]], starts: dict[str, dict[int, int]]
@@ -119,6 +119,14 @@ class TopicBacklogs:
         for topic, firsts in (self._ends.firsts(unknown) if unknown else {}).items():
             starts[topic] |= firsts
         return starts
+
+
+def _more(backlog: Backlog | None, records: int, arrived: int | None) -> Backlog:
+    """Return a backlog with the records of another partition, the first of which *arrived* then."""
+    if backlog is None or not backlog.records:
+        return Backlog(records, arrived)
+    known = None if None in (backlog.oldest, arrived) else min(backlog.oldest or 0, arrived or 0)
+    return Backlog(backlog.records + records, known)
 
 
 class InboxBacklog:
