@@ -65,7 +65,7 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """Outcomes in the batch."""
+        """Outcomes in the batch; those of batches of no events are written nowhere."""
         return self.records.total()
 
     @property
