@@ -85,7 +85,7 @@ def open_pairs(name: str, settings: Sink) -> PairSink:
 def open_table(name: str, settings: TableSink) -> PairSink:
     """Make the Delta table."""
     rules = UpkeepRules(settings.compact_after, settings.file_bytes, settings.keep_replaced)
-    table = DeltaSink(name, settings.path, PAIRS, upkeep=Upkeep(name, rules))
+    table = DeltaSink(name, settings.path, PAIRS, upkeep=Upkeep(name, rules), rejects=False)
     return _PairTable(table)
 
 

@@ -257,6 +257,10 @@ class BatchWriter:
             result = self._write(name, lambda: sink.write(rows, commit_of(name, batch)))
         else:
             return self._publish_events(name, events)
+        if result.refused and not events.arrived:
+            # The sink says them again when it is given the batch again.
+            hint = "none is needed: they become dead letters when the batch is tried again"
+            raise SinkError(name, f"rejects {len(result.refused)} rows: {result.refused[0].reason}", hint=hint)
         if receipts is not None:
             receipts.add(name, result)
         return result.refused

@@ -43,7 +43,7 @@ _FIELDS: Final = {
 }
 
 
-def catalog(definitions: int, bootstrap: str) -> dict[str, Any]:
+def catalog(definitions: int, bootstrap: str, topic: str = TOPIC) -> dict[str, Any]:
     """Return a catalog of CloudEvents, told apart by type, each with a JSON Schema of eight members."""
     messages = {
         f"reading{number}": {
@@ -57,7 +57,7 @@ def catalog(definitions: int, bootstrap: str) -> dict[str, Any]:
     endpoint = {
         "usage": ["consumer"],
         "protocol": "KAFKA",
-        "protocoloptions": {"endpoints": [{"uri": bootstrap}], "options": {"topic": TOPIC}},
+        "protocoloptions": {"endpoints": [{"uri": bootstrap}], "options": {"topic": topic}},
         "messagegroups": ["/messagegroups/readings"],
     }
     return {
@@ -95,12 +95,13 @@ def records(count: int, definitions: int) -> Iterator[tuple[None, bytes, list[tu
 class Sender(threading.Thread):
     """Sends at a steady rate for some seconds; ``sent`` counts what left."""
 
-    def __init__(self, bootstrap: str, definitions: int, rate: int, seconds: float) -> None:
+    def __init__(self, bootstrap: str, definitions: int, rate: int, seconds: float, topic: str = TOPIC) -> None:
         super().__init__(name="sender", daemon=True)
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
         self._definitions = definitions
         self._rate = rate
         self._seconds = seconds
+        self._topic = topic
         self.sent = 0
 
     def run(self) -> None:
@@ -119,7 +120,7 @@ class Sender(threading.Thread):
 
     def _send(self, number: int) -> None:
         _, body, headers = record(number, self._definitions)
-        self._producer.produce(TOPIC, body, headers=list(headers))
+        self._producer.produce(self._topic, body, headers=list(headers))
 
 
 def main() -> None:

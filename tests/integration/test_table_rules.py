@@ -35,8 +35,7 @@ def test_rows_that_break_a_rule_become_letters_and_the_rest_is_written(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:
     folder, topic = router.folder, topic_factory("readings")
-    catalog = steady_tables.catalog(2, kafka.bootstrap)
-    catalog["endpoints"]["hall"]["protocoloptions"]["options"]["topic"] = topic
+    catalog = steady_tables.catalog(2, kafka.bootstrap, topic)
     typed = {"type": "table", "layout": "definition", "path": str(folder / "typed"), "table": "{messageid}"}
     router.configure(
         {

@@ -50,7 +50,8 @@ class DeltaSink(ArrowSink):
     same form; a table in an object store takes it as rows of the driver. Others may write to the table as well
     (OPERATIONS.md#tables-that-others-write-to). Rows that break a rule of the table are rejected.
     The table is created at the first batch. It has exactly the columns of *schema*, or with *grows* at least those:
-    further columns of a batch are added to it (:mod:`router.sinks.tables.evolving`).
+    further columns of a batch are added to it (:mod:`router.sinks.tables.evolving`). With *rejects* a row that breaks a
+    rule of the table may become a dead letter.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class DeltaSink(ArrowSink):
         grows: bool = False,
         partition_by: Sequence[str] = (),
         upkeep: Upkeep | None = None,
+        rejects: bool = True,
     ) -> None:
         self._name = name
         self._uri = uri
@@ -69,6 +71,7 @@ class DeltaSink(ArrowSink):
         self._grows = grows
         self._partition_by = list(partition_by)
         self._upkeep = upkeep
+        self._rejects = rejects
         self._head: Head | None = None
         self._sweeping = Sweeping(uri.removeprefix("file://"))
         self.known = b""
@@ -94,7 +97,7 @@ class DeltaSink(ArrowSink):
             with self._lock:
                 # delta-rs writes behind the version that it has read.
                 self._head = None
-                batch = RowsOfCommit(self._name, rows)
+                batch = RowsOfCommit(self._name, rows, may_reject=self._rejects)
                 result = self._append(rows.schema, rows.num_rows, commit, partial(self._write, batch, commit))
                 if result.repeated and (head := self._opened()) is not None:
                     self._hold_to_rules(batch, head, evolved(head.schema, rows.schema))
@@ -220,11 +223,13 @@ class DeltaSink(ArrowSink):
             SinkError: rows do, and none can become a dead letter in this attempt: the next one can.
         """
         batch.hold_to(head.form, target)
-        if batch.refused and not batch.may_reject:
-            self.may_reject = True
+        if not batch.refused:
+            return
+        self.may_reject = self._rejects
+        if not batch.may_reject:
             reason = f"{self._uri}: {len(batch.refused)} rows cannot be written; {batch.refused[0].reason}"
-            hint = "none is needed for events, which become dead letters; drop the rule from a table of dead letters"
-            raise SinkError(self._name, reason, hint=hint)
+            hint = "none is needed: they become dead letters when the batch is tried again"
+            raise SinkError(self._name, reason, hint=hint if self._rejects else "drop the rule, or correct it")
 
     def _require_files(self, batch: FilesOfCommit, head: Head) -> None:
         """Look whether the files of a batch are as they were written.

@@ -26,7 +26,8 @@ def open_tables(name: str, settings: TableSink, kind: str, catalog: Catalog, fra
         if settings.format == "parquet":
             return ParquetSink(name, Path(path))
         schema = WIDE if kind == "events" else DEAD_LETTER
-        return DeltaSink(name, path, schema, grows=grows, partition_by=settings.partition_by, upkeep=upkeep)
+        parts, events = settings.partition_by, kind == "events"
+        return DeltaSink(name, path, schema, grows=grows, partition_by=parts, upkeep=upkeep, rejects=events)
 
     if settings.layout == "wide" or kind == "dead-letters":
         # How ambiguous records were decided for has a column only while such are decided for.

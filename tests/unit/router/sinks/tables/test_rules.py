@@ -164,6 +164,20 @@ def test_before_letters_can_be_made_the_batch_is_judged_again(spark: SparkSessio
     assert take(replaced_sink(tmp_path), 1, given("good"), may_reject=False).rows == 1
 
 
+def test_what_can_become_no_letter_holds_the_batch_and_is_whole_once_the_rule_is_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table(tmp_path, short="length(id) < 6")
+    letters = DeltaSink("dead", str(tmp_path), WIDE, rejects=False)
+    for _ in range(2):
+        with pytest.raises(SinkError, match="CHECK constraint short") as caught:
+            letters.write(given("good", "too long"), Commit("a", 1))
+        assert "drop the rule" in (caught.value.hint or "") and not letters.may_reject
+    constrain(tmp_path, short="true")
+    assert letters.write(given("good", "too long"), Commit("a", 1)).rows == 2
+    assert ids(tmp_path) == ["first", "good", "too long"]
+
+
 def replaced_sink(folder: Path) -> DeltaSink:
     return DeltaSink("lake", str(folder), WIDE, grows=True)
 
