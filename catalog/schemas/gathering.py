@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from catalog.declared import Place
 from catalog.documents.fetching import Fetcher, is_url
@@ -20,12 +20,18 @@ from catalog.schemas.bodies import short
 from catalog.schemas.compiling import references_of
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.families import family_of
+from catalog.schemas.ids.client import FAMILIES, registered
 from catalog.schemas.library import as_document, as_tree
 from catalog.schemas.registry import Entry, Link, SchemaRegistry
 
 MAX_DOCUMENTS: Final = 500
 """Documents outside of the catalog that one load takes in for its schemas."""
-_DEEP_LINK: Final = re.compile(r"(?P<document>.*[^#/:]\.[A-Za-z][A-Za-z0-9]*):(?P<name>[A-Za-z_][\w./-]*)")
+_DEEP_LINK: Final = re.compile(
+    r"(?P<document>.*(?:[^#/:]\.[A-Za-z][A-Za-z0-9]*|/versions/(?:[0-9]+|latest)|/schemas/ids/[0-9]+))"
+    r":(?P<name>[A-Za-z_][\w./-]*)"
+)
+_WRAPPED: Final = re.compile(r"(?P<base>https?://.*)(?:/subjects/[^/]+/versions/(?:[0-9]+|latest)|/schemas/ids/[0-9]+)")
+"""Addresses in a schema registry of Confluent's API, whose answer has the schema as a text, with its references."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,8 @@ class Gathering:
     inside: set[str] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
     pending: set[str] = field(default_factory=set)
+    _named: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Addresses of what schemas of a schema registry refer to, by the names that they use."""
     _registries: dict[str, SchemaRegistry] = field(default_factory=dict)
     _asked: set[str] = field(default_factory=set)
     _whole: dict[tuple[str, str], bool] = field(default_factory=dict)
@@ -113,8 +121,7 @@ class Gathering:
         uri = entry.address or ""
         try:
             uri = self.fetcher.resolve(uri, entry.place.file)
-            self._count(uri)
-            self._keep(entry.key, entry.format, read_document(uri, self.fetcher.fetch(uri)), Place(uri))
+            self._read(entry.key, entry.format, uri)
         except DocumentError as error:
             self._unfetched(uri, error, entry.place)
             return False
@@ -164,15 +171,23 @@ class Gathering:
         if reference in known:
             return known[reference]
         place = self.places[source.uri]
+        if (named := self._named.get(source.uri, {}).get(reference)) is not None:
+            return self._refers(source.uri, reference, self.addressed(named, place))
         entry = self.registry.by_id(reference)
         link = Link(entry) if entry is not None else self.registry.link(reference)
         if link is None:
             entry = self.registry.sibling(reference, source.uri)
             link = Link(entry) if entry is not None and entry.key != source.uri else None
-        located = self.linked(link, place) if link is not None else self.addressed(reference, place)
+        return self._refers(
+            source.uri, reference, self.linked(link, place) if link is not None else self.addressed(reference, place)
+        )
+
+    def _refers(self, key: str, reference: str, located: Located | None) -> str | None:
+        """Note which document a reference in that of *key* means."""
         if located is None:
             return None
-        self.schemas[source.uri]["references"] = {**known, reference: located.key}
+        known = self.schemas[key].get("references", {})
+        self.schemas[key]["references"] = {**known, reference: located.key}
         return located.key
 
     def _foreign(self, document: str, fragment: str, place: Place) -> Located | None:
@@ -194,9 +209,21 @@ class Gathering:
     def _fetch(self, uri: str, form: str | None) -> str:
         key = self.abroad.label(uri)
         if key not in self.schemas:
-            self._count(uri)
-            self._keep(key, form, read_document(uri, self.fetcher.fetch(uri)), Place(uri))
+            self._read(key, form, uri)
         return key
+
+    def _read(self, key: str, form: str | None, uri: str) -> None:
+        """Take in what an address gives; of a schema registry's answer, the schema in it."""
+        self._count(uri)
+        document, wrapped = read_document(uri, self.fetcher.fetch(uri)), _WRAPPED.fullmatch(uri.partition("?")[0])
+        if wrapped is not None and isinstance(document, dict) and isinstance(document.get("schema"), str):
+            held = registered(document)
+            document, form = as_tree(held.document), form or FAMILIES.get(held.type)
+            self._named[key] = {
+                each.name: f"{wrapped['base']}/subjects/{quote(each.subject, safe='')}/versions/{each.version}"
+                for each in held.references
+            }
+        self._keep(key, form, document, Place(uri))
 
     def _embedded(self, entry: Entry) -> None:
         if entry.key not in self.schemas:

@@ -18,7 +18,7 @@ def read_catalog(settings: Settings) -> Catalog:
     """
     read = settings.catalog
     try:
-        catalog = load(read.source, fetcher=fetcher_of(read), base_uri=read.base_uri)
+        catalog = load(read.source, fetcher=fetcher_of(settings), base_uri=read.base_uri)
     except DocumentError as error:
         raise CatalogUnavailable(f"catalog: {error}", hint=error.hint or "correct catalog.source") from error
     if not catalog.definitions:

@@ -35,7 +35,7 @@ def marked_catalog(settings: Settings) -> tuple[Catalog | None, Marks]:
     declarations = Declarations()
     read = settings.catalog
     try:
-        catalog = load(read.source, fetcher=fetcher_of(read), declarations=declarations, base_uri=read.base_uri)
+        catalog = load(read.source, fetcher=fetcher_of(settings), declarations=declarations, base_uri=read.base_uri)
     except DocumentError as error:
         _log.warning("the catalog cannot be read, so what it marks as sensitive is unknown", problem=str(error))
         return None, given | Marks(everything=True)

@@ -62,7 +62,7 @@ class Reloader:
             self._interval,
             network=settings.catalog.network,
             allow=settings.catalog.allow_addresses,
-            logins=logins_of(settings.catalog),
+            logins=logins_of(settings),
             base_uri=settings.catalog.base_uri,
             max_shrink=settings.catalog.max_shrink,
             current=active.catalog,

@@ -143,7 +143,7 @@ class Service:
         self._metrics, self._status, self._overview = monitoring.metrics, monitoring.status, monitoring.overview
         self._comparisons = Comparisons(self._metrics, self._status)
         make_metrics = partial(SubscriptionMetrics, self._metrics.registry)
-        self._subscriptions = Subscriptions(state.root, logins_of(plan.settings.catalog), self._status, make_metrics)
+        self._subscriptions = Subscriptions(state.root, logins_of(plan.settings), self._status, make_metrics)
         endpoints = [source.endpoint for source in plan.sources]
         # This comes before their series begin: what an account adds to a series that was seen looks like traffic.
         for query, account in self._accounts.opened(endpoints).items():

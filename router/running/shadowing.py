@@ -53,7 +53,7 @@ class Shadowing:
                 self._interval,
                 network=catalog.network,
                 allow=catalog.allow_addresses,
-                logins=logins_of(catalog),
+                logins=logins_of(active.settings),
                 base_uri=catalog.base_uri,
                 max_shrink=1.0,
                 current=active.catalog,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, SecretStr
 
@@ -17,6 +17,9 @@ from catalog.documents.tokens import TokenSource
 from router.settings.logins import PLAIN_TEXT, TlsSettings, login_faults, path_of
 from router.settings.section import Section
 from router.settings.values import Duration, Texts
+
+if TYPE_CHECKING:
+    from router.settings.model import Settings
 
 
 class CatalogLogin(Section):
@@ -88,18 +91,19 @@ class CatalogSettings(Section):
     allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
 
 
-def fetcher_of(settings: CatalogSettings) -> Fetcher:
+def fetcher_of(settings: Settings) -> Fetcher:
     """Return what reads the catalog of the settings once.
 
     Raises:
         ValueError: an allowed address that looks like a network is none.
     """
-    return Fetcher(network=settings.network, reach=Reach(settings.allow_addresses), logins=logins_of(settings))
+    read = settings.catalog
+    return Fetcher(network=read.network, reach=Reach(read.allow_addresses), logins=logins_of(settings))
 
 
-def logins_of(settings: CatalogSettings) -> Logins:
-    """Return the logins, without a token as yet."""
-    return Logins(map(login_of, settings.logins))
+def logins_of(settings: Settings) -> Logins:
+    """Return the logins of a catalog, without a token as yet; its schemas may be in a schema registry."""
+    return Logins(map(login_of, (*settings.catalog.logins, *settings.schema_registries.values())))
 
 
 def catalog_login_faults(settings: CatalogSettings) -> Iterator[tuple[str, str]]:

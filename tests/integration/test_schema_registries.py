@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import ssl
 from collections.abc import Iterator
@@ -11,10 +12,14 @@ import pytest
 
 from catalog.documents.certificates import Certificates
 from catalog.documents.logins import Login, basic
+from catalog.load import load
 from catalog.schemas.ids.client import SchemaRegistry
 from catalog.schemas.ids.contract import RegistryUnavailableError
+from catalog.schemas.validation import PayloadValidation
 from router.cli import status_of
 from router.schemaids.ids import RegistryAddress, RegistryIds
+from router.settings import load_settings
+from router.settings.catalogs import fetcher_of
 from tests.support.apicurio import Apicurio
 from tests.support.front import Front
 from tests.support.qpid import make_certificates
@@ -268,3 +273,37 @@ def examined(config: Path, capsys: pytest.CaptureFixture[str]) -> str:
     capsys.readouterr()
     status_of(["doctor", str(config)])
     return capsys.readouterr().out
+
+
+def test_a_catalog_takes_its_schemas_out_of_a_registry(
+    apicurio: Apicurio, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is at such an address is an answer with the schema in it, and with what that refers to elsewhere."""
+    ids = registered(apicurio, "catalog-")
+    with Front(apicurio.url, authorization=basic("ann", "hush")) as front:
+        places = {
+            "ride": f"{front.url}/subjects/catalog-ride/versions/1",
+            "latest": f"{front.url}/subjects/catalog-ride/versions/latest",
+            "bill": f"{front.url}/schemas/ids/{ids['bill']}:Bill",
+            "plain": f"{front.url}/schemas/ids/{ids['plain']}",
+        }
+        messages = {
+            name: {"envelope": "CloudEvents/1.0", "dataschemauri": place, "envelopemetadata": {"type": {"value": name}}}
+            for name, place in places.items()
+        }
+        catalog = tmp_path / "catalog.xreg.json"
+        catalog.write_text(json.dumps({"specversion": "1.0-rc2", "messagegroups": {"g": {"messages": messages}}}))
+        config = tmp_path / "router.yaml"
+        login = "username: ann, password: '${HUSH}', allow_plaintext_password: true"
+        config.write_text(f"schema_registries: {{lake: {{url: '{front.url}', {login}}}}}\n")
+        environ = {"HUSH": "hush"}
+        loaded = load([str(catalog)], fetcher=fetcher_of(load_settings(config, environ)))
+    assert not [each for each in loaded.findings if "schema" in each.rule]
+    checks = PayloadValidation(loaded)
+    good = {"ride": b"\0" * 8, "latest": b"\0" * 8, "bill": b"\x0a\x02\x08\x05", "plain": b'{"a": 1}'}
+    bad = {"ride": b"\0" * 7, "latest": b"\0" * 9, "bill": b"\x0a\x02\x08", "plain": b'{"a": "1"}'}
+    for name in places:
+        (xid,) = (xid for xid in loaded.definitions if xid.endswith(f"/{name}"))
+        kind = "application/json" if name == "plain" else None
+        assert checks.faults(xid, [good[name], bad[name]], [kind] * 2)[0] is None, name
+        assert checks.faults(xid, [good[name], bad[name]], [kind] * 2)[1] is not None, name

@@ -77,7 +77,7 @@ def suggest(
     selection = filter_of(
         reasons=reasons, endpoints=endpoint, messages=message, since=since, until=until, standings=("open",)
     )
-    basis = Basis(settings.catalog.source, fetcher_of(settings.catalog))
+    basis = Basis(settings.catalog.source, fetcher_of(settings))
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         records = _records(read_letters(settings, sinks=sink or ()), ledger, selection)
         suggestion = drafted(records, basis, group=group, least=least, hides=_hides(settings, basis))

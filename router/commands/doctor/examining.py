@@ -12,7 +12,7 @@ from catalog.watch import new_errors
 from router.errors import ConfigError, StateError
 from router.examining.checks import machine_checks, place_checks, reach_checks
 from router.examining.diagnosis import Diagnosis, diagnoses
-from router.settings import CatalogSettings, Settings, load_settings
+from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of
 from router.sources.sources import missing_sources, sources_of
 from router.state.trust import Pins, clients_of, distrusted
@@ -33,7 +33,7 @@ def examine(config: Path | None = None) -> Iterator[Diagnosis]:
     yield Diagnosis("settings", "ok", str(config))
     read = settings.catalog
     try:
-        catalog = _load(read.source, read)
+        catalog = _load(read.source, settings)
     except DocumentError as error:
         yield Diagnosis("catalog", "fail", str(error), error.hint or "correct catalog.source")
         return
@@ -43,8 +43,8 @@ def examine(config: Path | None = None) -> Iterator[Diagnosis]:
     yield from _others(catalog, settings)
 
 
-def _load(sources: Sequence[str], read: CatalogSettings) -> Catalog:
-    return load(sources, fetcher=fetcher_of(read), base_uri=read.base_uri)
+def _load(sources: Sequence[str], settings: Settings) -> Catalog:
+    return load(sources, fetcher=fetcher_of(settings), base_uri=settings.catalog.base_uri)
 
 
 def _catalog(catalog: Catalog, settings: Settings) -> Diagnosis:
@@ -66,7 +66,7 @@ def _shadow(catalog: Catalog, settings: Settings) -> Diagnosis:
     read = settings.catalog
     sources = " ".join(map(str, read.shadow))
     try:
-        shadow = _load(read.shadow, read)
+        shadow = _load(read.shadow, settings)
     except DocumentError as error:
         return Diagnosis("shadow", "warn", str(error), error.hint or "correct catalog.shadow")
     errors = new_errors(shadow, catalog.findings, elsewhere=True)

@@ -143,7 +143,7 @@ def plan(
 def _loaded(sources: list[str], settings: Settings) -> tuple[Catalog, Marks]:
     """Load a catalog in the way of the settings; returns with it what it marks as sensitive."""
     declarations, read = Declarations(), settings.catalog
-    loaded = usable_catalog(sources, fetcher_of(read), base_uri=read.base_uri, declarations=declarations)
+    loaded = usable_catalog(sources, fetcher_of(settings), base_uri=read.base_uri, declarations=declarations)
     if loaded.pending:
         # A reload waits for them; judged without, their definitions would look as if they were gone.
         away = ", ".join(loaded.pending[:PENDING])

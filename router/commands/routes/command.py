@@ -47,7 +47,7 @@ def routes(
     """
     settings = load_settings(config)
     read = settings.catalog
-    loaded = usable_catalog(list(read.source), fetcher_of(read), base_uri=read.base_uri)
+    loaded = usable_catalog(list(read.source), fetcher_of(settings), base_uri=read.base_uri)
     plan = Plan(loaded, settings)
     seen = sightings_in(Path(settings.state))
     surveyed = survey(plan)

@@ -82,7 +82,7 @@ def tap(
     settings = load_settings(config)
     configure_logs(settings.log)
     declarations, read = Declarations(), settings.catalog
-    catalog = usable_catalog(list(read.source), fetcher_of(read), base_uri=read.base_uri, declarations=declarations)
+    catalog = usable_catalog(list(read.source), fetcher_of(settings), base_uri=read.base_uri, declarations=declarations)
     redactor = redactor_of(
         marks_of(declarations, catalog) | marks_of_settings(settings.dead_letters.redact), reveal=reveal
     )

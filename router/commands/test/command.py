@@ -71,9 +71,7 @@ class _Options:
         settings = load_settings(config)
         sources = list(catalog or settings.catalog.source)
         base_uri = self.base_uri or settings.catalog.base_uri
-        loaded = usable_catalog(
-            sources, fetcher_of(settings.catalog), base_uri=base_uri, declarations=self.declarations
-        )
+        loaded = usable_catalog(sources, fetcher_of(settings), base_uri=base_uri, declarations=self.declarations)
         return RouterJudging(loaded, settings), settings
 
 
