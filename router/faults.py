@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Literal
 
+from catalog.schemas.ids.contract import RegistryUnavailableError
 from router.errors import RouterError, StateError
 
 FaultKind = Literal["error", "worker", "time"]
 TEXT_CAP: Final = 300
+REASON_CAP: Final = 600
 _NOISE: Final = re.compile(r"0x[0-9a-fA-F]+|'[^']{0,200}'|\"[^\"]{0,200}\"|[0-9]+")
 _LAST_LINE: Final = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
 _SQL_STATE: Final = re.compile(r"\s+SQLSTATE: \w+\s*\Z")
@@ -63,7 +65,7 @@ _WORLD_PYTHON: Final = frozenset(
         *("ConnectionRefusedError", "BrokenPipeError", "TimeoutError", "BlockingIOError", "NotADirectoryError"),
         *("InterruptedError", "ImportError", "ModuleNotFoundError", "KeyboardInterrupt", "SystemExit"),
         *("InboxDamaged", "InboxError", "InboxFormatError", "InboxFull"),
-        *("KafkaException", "KafkaError", "RangeUnreadable", "RangeLost", "RegistryUnavailableError"),
+        *("KafkaException", "KafkaError", "RangeUnreadable", "RangeLost", RegistryUnavailableError.__name__),
     )
 )
 _GONE: Final = ("Py4JNetworkError", "Py4JError")
@@ -114,6 +116,17 @@ def is_unreadable(error: BaseException) -> bool:
     return any(pair == _UNREADABLE for pair in pairwise(name for name, _ in _java_chain(error)))
 
 
+def registry_away(error: BaseException) -> str:
+    """Return which schema registry gives no answer for now, and why, where an error shows that; else nothing."""
+    if isinstance(error, RegistryUnavailableError):
+        return str(error)[:REASON_CAP]
+    for name, message in _java_chain(error):
+        if name.startswith("org.apache.spark.api.python.PythonException"):
+            kind, _, reason = _last_line(message).partition(":")
+            return reason.strip()[:REASON_CAP] if kind.rpartition(".")[2] == RegistryUnavailableError.__name__ else ""
+    return ""
+
+
 def _is_world(kind: type[Exception], error: Exception) -> bool:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return False  # A name that a record gave.
@@ -123,12 +136,16 @@ def _is_world(kind: type[Exception], error: Exception) -> bool:
 
 def _of_worker(message: str) -> Fault | None:
     """Return the fault in the traceback of a Python worker: its last line that begins with a class."""
-    lines = [line for line in _SQL_STATE.sub("", message).split("\n") if line.strip()]
-    last = next((line for line in reversed(lines) if _LAST_LINE.match(line)), lines[-1] if lines else "")
+    last = _last_line(message)
     name = last.partition(":")[0].rpartition(".")[2]
     if name in _WORLD_PYTHON:
         return None
     return _fault("error", name, last.partition(":")[2])
+
+
+def _last_line(message: str) -> str:
+    lines = [line for line in _SQL_STATE.sub("", message).split("\n") if line.strip()]
+    return next((line for line in reversed(lines) if _LAST_LINE.match(line)), lines[-1] if lines else "")
 
 
 def _fault(kind: FaultKind, name: str, message: str) -> Fault:

@@ -27,7 +27,10 @@ RETRY_MOST: Final = 30.0
 LOOK: Final = 1.0
 """Longest time in which a held batch does not look for an operator's order to set it aside."""
 FOREVER: Final = float("inf")
+AWAY: Final = "the batch is written when it answers, or when `xrouter schemas pull` has brought its ids onto the disk"
 MEND: Final = "mend the catalog, and the batch is judged anew; or raise dead_letters.max_ratio and restart"
+_REGISTRY: Final = "schema-registry"
+"""The label, in the metrics, of what holds a batch when it is neither a sink nor its dead letters."""
 _log = get_logger()
 
 
@@ -79,6 +82,16 @@ class Holding:
         self.metrics.sink_write(error.sink, "error")
         self._say(batch, str(error), error.sink, hint=hint, retry_seconds=seconds)
         self._note(batch, str(error), error.sink, loaded.writer.taken(batch))
+        self._wait(batch, seconds, parked=parked)
+
+    def by_registry(self, loaded: LoadedPlan, batch: Batch, reason: str, seconds: float, *, parked: bool) -> None:
+        """Hold a batch with ids that only a schema registry knows which gives no answer for now, and wait.
+
+        Raises:
+            Draining: the query is to end.
+        """
+        self._say(batch, reason, _REGISTRY, hint=AWAY, retry_seconds=seconds)
+        self._note(batch, reason, "", loaded.writer.taken(batch))
         self._wait(batch, seconds, parked=parked)
 
     def by_breaker(self, loaded: LoadedPlan, batch: Batch, reason: str) -> None:

@@ -28,7 +28,7 @@ from router.batches.journal import BatchJournal, TooManyLetters
 from router.batches.parts import BatchParts, Part
 from router.batches.plans import PlanHolder
 from router.errors import DiskError, RouterError, SinkError
-from router.faults import Fault, fault_of, is_unreadable
+from router.faults import Fault, fault_of, is_unreadable, registry_away
 from router.judging.kinds import Kind
 from router.judging.plan import Plan
 from router.judging.tally import Tally
@@ -275,6 +275,10 @@ class Pipeline:
             except TooManyLetters as error:
                 self._holding.by_breaker(loaded, batch, str(error))
                 waits = pauses()
+            except Exception as error:
+                if not (away := registry_away(error)):
+                    raise
+                self._holding.by_registry(loaded, batch, away, next(waits), parked=park is not None)
 
     def _suspects_shadow(self, number: int, fault: Fault) -> bool:
         """Whether a shadow catalog judged beside what failed: without it the batch has all its tries still."""

@@ -353,16 +353,14 @@ def detail_of(group: Group, targets: Sequence[Any]) -> str:
         f"{targets[target].xid}: protocoloptions.{PROPERTY}: expected {each.expected!r}, found {each.found!r}"
         for target, each in sorted(group.dropped.items(), key=lambda item: targets[item[0]].xid)[:MAX_SHOWN]
     ]
-    named = f"schema id {group.asked}"
-    if any(each.unread for each in group.dropped.values()):
+    unread = {each.unread for each in group.dropped.values()}
+    if "message" in unread:
+        return f"the body begins with schema id {group.asked}, and names no message of its file"
+    if "id" in unread:
         registry = group.asked.registry
-        if group.asked.written is None:
-            where = "and nothing declares it" if registry is None else f"which registry {registry.name} does not have"
-            named = f"the body begins with schema id {group.asked.id}, {where}"
-        else:
-            named = f"the body begins with schema id {group.asked}, of whose file its message indexes lead nowhere"
-        return named
-    return f"{named}; " + "; ".join(listed)
+        where = "and nothing declares it" if registry is None else f"which registry {registry.name} does not have"
+        return f"the body begins with schema id {group.asked}, {where}"
+    return f"schema id {group.asked}; " + "; ".join(listed)
 
 
 def mismatches_of(group: Group, targets: Sequence[Any]) -> list[dict[str, Any]]:

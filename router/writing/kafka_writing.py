@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from router.errors import SinkError
-from router.faults import fault_of, is_lost, is_unreadable
+from router.faults import fault_of, is_lost, is_unreadable, registry_away
 from router.settings import KafkaSink
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str) -> None:
     try:
         rows.write.format("kafka").options(**options).save()
     except (PySparkException, Py4JJavaError) as error:
-        if is_lost(str(error)) or is_unreadable(error) or fault_of(error) is not None:
+        if is_lost(str(error)) or is_unreadable(error) or registry_away(error) or fault_of(error) is not None:
             raise  # Not the sink's fault, and none that writing again can mend.
         problem = f"Kafka at {sink.bootstrap_servers} did not take the batch: {_cause(error)}"
         raise SinkError(name, problem) from error

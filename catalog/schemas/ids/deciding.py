@@ -74,6 +74,7 @@ class Asked:
         return written_as(self.id, self.written).removeprefix("schema id ")
 
 
+Unread = Literal["", "id", "message"]
 DecidedBy = Literal["declared", "name", "nothing"]
 
 
@@ -81,14 +82,14 @@ DecidedBy = Literal["declared", "name", "nothing"]
 class Decision:
     """Whether a definition takes bodies of a frame. ``expected`` and ``found`` say why, as a mismatch does.
 
-    ``unread`` tells a frame that nobody can read: its id is unknown, or its message indexes lead nowhere. ``by`` says
+    ``unread`` tells a frame that nobody can read: its ``id`` is unknown, or it names no ``message``. ``by`` says
     what decided: nothing, where ids of other types may be among those that are taken.
     """
 
     takes: bool
     expected: str
     found: str
-    unread: bool = False
+    unread: Unread = ""
     by: DecidedBy = "nothing"
 
 
@@ -142,9 +143,9 @@ class SchemaIdRule:
             return self._by_name(definition, asked, asked.written)
         if asked.registry is not None:
             why = f"an id that the registry {asked.registry.name} knows"
-            return Decision(False, why, str(asked), unread=True)
+            return Decision(False, why, str(asked), unread="id")
         if asked.required:
-            return Decision(False, "an id that a definition declares or a registry resolves", str(asked), unread=True)
+            return Decision(False, "an id that a definition declares or a registry resolves", str(asked), unread="id")
         return self._by_message(definition, asked) or Decision(True, "any: nothing is known of ids", str(asked))
 
     def _by_name(self, definition: Definition, asked: Asked, written: WrittenSchema) -> Decision:
@@ -157,7 +158,7 @@ class SchemaIdRule:
             return Decision(False, f"an id of {source.family}", f"{asked} of {written.family}")
         if family_of(source.family).frames == "message" and asked.place is not None and not theirs:
             return Decision(
-                False, _listed(own), f"{asked}, of whose file the message indexes lead nowhere", unread=True
+                False, _listed(own), f"{asked}, of whose file the message indexes lead nowhere", unread="message"
             )
         kind = next((kind for kind in own if kind in theirs), None)
         if kind is None:
@@ -180,7 +181,7 @@ class SchemaIdRule:
             return None
         if not theirs:
             found = f"{asked}, of whose file the message indexes lead nowhere"
-            return Decision(False, _listed(own), found, unread=True)
+            return Decision(False, _listed(own), found, unread="message")
         return Decision(False, _listed(own), f"{asked}, {_listed(theirs)}")
 
     def _source(self, definition: Definition) -> SchemaSource | None:
