@@ -76,7 +76,11 @@ class _SourceEndpoint(Section):
 class SourceSettings(KafkaLogin, _SourceEndpoint):
     """One endpoint of the catalog that records are taken from."""
 
-    kafka: Options = Field({}, description="More options of the Kafka client, by their own names.")
+    kafka: Options = Field(
+        {},
+        description="More options of the Kafka client, by their own names. Records of transactions are read once "
+        "committed, unless `isolation.level` is read_uncommitted.",
+    )
     path: str | None = Field(
         None, description="HTTP: the path to listen at, instead of the endpoint's own.", pattern="^/"
     )
