@@ -262,7 +262,7 @@ class BatchWriter:
             result = self._write(name, lambda: sink.write(rows, commit_of(name, batch)))
         else:
             return self._publish_events(name, events)
-        if result.refused and not events.arrived:
+        if result.refused and not events.may_reject:
             # The sink says them again when it is given the batch again.
             hint = "none is needed: they become dead letters when the batch is tried again"
             raise SinkError(name, f"rejects {len(result.refused)} rows: {result.refused[0].reason}", hint=hint)
@@ -304,7 +304,7 @@ class BatchWriter:
 
     def _take(self, share: Share, outcomes: Outcomes, commit: Commit) -> WriteResult:
         staged = outcomes.staged(share)
-        staged.may_reject = outcomes.arrived and not share.letters
+        staged.may_reject = outcomes.may_reject and not share.letters
         sink = self._sink(share.name, letters=share.letters)
         return self._write(share.name, lambda: sink.take(staged, commit))
 
