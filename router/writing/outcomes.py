@@ -40,7 +40,7 @@ class Decision:
 class Outcomes(Protocol):
     """The outcomes of one attempt, or those of them that one sink gets. Asking again gives the same.
 
-    With ``may_reject`` a sink may still reject each: they know how records arrived, for a dead letter, or nobody makes one.
+    With ``may_reject`` a sink may still reject each: they know how records arrived, for a letter, or nobody makes one.
     """
 
     may_reject: bool
