@@ -94,11 +94,12 @@ def attempt(outcomes: Outcomes, batch: Batch, writer: BatchWriter, journal: Jour
         tally = outcomes.evaluate()
         journal.look(tally)
         journal.pin(outcomes)
+        reached = {route for (_, route), (count, _) in tally.routes.items() if count}
         aside = journal.set_aside()
         held = journal.hold_back(outcomes, tally)
         events = held.left(outcomes)
         if aside is None:
-            rejections = writer.send_events(events, batch, journal.only, receipts)
+            rejections = writer.send_events(events, batch, journal.only, receipts, reached)
         else:
             rejections = writer.withhold_events(events, batch, aside)
         writer.reject_held(rejections, held, batch, receipts)
@@ -106,7 +107,7 @@ def attempt(outcomes: Outcomes, batch: Batch, writer: BatchWriter, journal: Jour
         if journal.writes_letters:
             letters = outcomes.letters(rejections)
             journal.spill(letters, tally, rejections)
-            writer.send_letters(letters, batch, receipts)
+            writer.send_letters(letters, batch, receipts, reached | rejections.routes)
             receipts.settle(tally, writer.routes, rejections)
         journal.relate(outcomes)
         journal.settle(outcomes, tally, rejections)

@@ -102,7 +102,7 @@ class LoadedPlan:
             rows_of = partial(unified, decided, kind, batch.first_query, arrived=arrived)
             bare = source if part.bare else None
             return SparkOutcomes(
-                rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare, judge=self.judge, arrived=arrived
+                rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare, judge=self.judge, may_reject=arrived
             )
         texts = self._nothing_counted(rows, batch.query)
         counted = partial(_counts, texts, self.plan)
@@ -114,7 +114,9 @@ class LoadedPlan:
             return unified(outcomes, kind, batch.first_query, arrived=arrived)
 
         staging = None if at_once or arrived or self.plan.pairs else self._staging(prepared(rows, kind), batch)
-        how: dict[str, Any] = {"outgoing": outgoing, "staging": staging, "judge": self.judge, "arrived": arrived}
+        # Letters that are replayed stay where they are, whatever becomes of their records.
+        rejects = arrived or kind == "letters"
+        how: dict[str, Any] = {"outgoing": outgoing, "staging": staging, "judge": self.judge, "may_reject": rejects}
         return SparkOutcomes(one_form, batch, self.plan, counted, **how)
 
     def _staging(self, source: DataFrame, batch: Batch) -> tuple[Sequence[Share], DataFrame] | None:

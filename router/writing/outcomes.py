@@ -40,10 +40,10 @@ class Decision:
 class Outcomes(Protocol):
     """The outcomes of one attempt, or those of them that one sink gets. Asking again gives the same.
 
-    With ``arrived`` they know how records arrived, so that each may still become a dead letter.
+    With ``may_reject`` a sink may still reject each: they know how records arrived, for a letter, or nobody makes one.
     """
 
-    arrived: bool
+    may_reject: bool
 
     def evaluate(self) -> Tally:
         """Judge every record and keep the outcomes until :meth:`release`; return their counts."""

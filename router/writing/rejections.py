@@ -81,6 +81,11 @@ class Rejections:
         rejected = (self._records[position] for position, sinks in self._details.items() if sink in sinks)
         return Counter(record.endpoint for record in rejected)
 
+    @property
+    def routes(self) -> frozenset[int]:
+        """The routes that take the letters of rejected records."""
+        return frozenset(self._routes.letters(record.endpoint, REASON) for record in self._records.values())
+
     def letters_on(self, routes: Collection[int]) -> Counter[str]:
         """Return the rejected records whose letter one of these routes takes, by endpoint."""
         endpoints = Counter(record.endpoint for record in self._records.values())

@@ -59,9 +59,9 @@ class SparkOutcomes:
         outgoing: DataFrame | None = None,
         staging: tuple[Sequence[Share], DataFrame] | None = None,
         judge: Broadcast[Judge] | None = None,
-        arrived: bool = False,
+        may_reject: bool = False,
     ) -> None:
-        self.arrived = arrived
+        self.may_reject = may_reject
         self._make = rows
         self._frame: DataFrame | None = None
         self._outgoing = outgoing

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -128,8 +128,11 @@ class BatchWriter:
         batch: Batch,
         only: Container[str] | None = None,
         receipts: Receipts | None = None,
+        reached: Set[int] | None = None,
     ) -> Rejections:
         """Step: each sink takes its share of the events; *only* are the sinks that get any, None for all.
+
+        *reached* are the routes that outcomes took, where that is known: sinks of others are not asked at all.
 
         A crash or an error leaves some sinks with their share and some without: tables and files have it wholly or not
         at all, and take no commit twice. A sink that took its share in this process is not asked again, unless it
@@ -142,7 +145,9 @@ class BatchWriter:
         for name, numbers in self._plan.routes.event_sinks.items():
             # A sink that has its share is not given it again while another holds the batch: Kafka would double it.
             if (only is None or name in only) and name not in self._noted(batch):
-                rejected = self._send_events(name, numbers, events.on_routes(numbers), batch, receipts)
+                rejected: tuple[Rejected, ...] = ()
+                if reached is None or not reached.isdisjoint(numbers):
+                    rejected = self._send_events(name, numbers, events.on_routes(numbers), batch, receipts)
                 rejections.add(name, rejected)
                 if not rejected:
                     self._note_taken(name, batch)
@@ -182,8 +187,16 @@ class BatchWriter:
             elif receipts is not None:
                 receipts.waive(name)
 
-    def send_letters(self, letters: Outcomes, batch: Batch, receipts: Receipts | None = None) -> None:
+    def send_letters(
+        self,
+        letters: Outcomes,
+        batch: Batch,
+        receipts: Receipts | None = None,
+        reached: Set[int] | None = None,
+    ) -> None:
         """Step: each sink of dead letters takes its share, those of rejected records with the others.
+
+        *reached* is as for events, with the routes of rejected records.
 
         It comes after all sinks of events, so a sink that has the letters of a batch shows that these have its events.
         A crash or an error leaves some sinks without their share; tables and files take no commit twice.
@@ -192,7 +205,8 @@ class BatchWriter:
             SinkError: a sink cannot take them now.
         """
         for name, numbers in self._plan.routes.letter_sinks.items():
-            self._send_letters(name, numbers, letters.on_routes(numbers), batch, receipts)
+            if reached is None or not reached.isdisjoint(numbers):
+                self._send_letters(name, numbers, letters.on_routes(numbers), batch, receipts)
 
     def has_letters(self, batch: Batch) -> bool:
         """Whether a sink of dead letters is known to have those of the batch: then all sinks have its events.
@@ -257,7 +271,7 @@ class BatchWriter:
             result = self._write(name, lambda: sink.write(rows, commit_of(name, batch)))
         else:
             return self._publish_events(name, events)
-        if result.refused and not events.arrived:
+        if result.refused and not events.may_reject:
             # The sink says them again when it is given the batch again.
             hint = "none is needed: they become dead letters when the batch is tried again"
             raise SinkError(name, f"rejects {len(result.refused)} rows: {result.refused[0].reason}", hint=hint)
@@ -299,7 +313,7 @@ class BatchWriter:
 
     def _take(self, share: Share, outcomes: Outcomes, commit: Commit) -> WriteResult:
         staged = outcomes.staged(share)
-        staged.may_reject = outcomes.arrived and not share.letters
+        staged.may_reject = outcomes.may_reject and not share.letters
         sink = self._sink(share.name, letters=share.letters)
         return self._write(share.name, lambda: sink.take(staged, commit))
 

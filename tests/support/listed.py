@@ -177,7 +177,7 @@ class ListOutcomes:
     kept: bool = False
     shares: Sequence[Share] | None = None
     results: StagedShares = field(default_factory=lambda: StagedShares(()))
-    arrived: bool = True
+    may_reject: bool = True
 
     def evaluate(self) -> Tally:
         """Judge, and fail as some records do."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+import pyarrow as pa
 import pytest
 
 from router.batches.holding import Draining, Holding
 from router.batches.journal import ASIDE, BatchJournal
 from router.batches.parts import BatchParts
 from router.reading import generations
+from router.sinks import Commit, WriteResult
 from router.sources.sources import INBOX
 from router.state.ledger import LetterLedger
 from router.state.notes import BatchNotes, Park
@@ -330,3 +332,31 @@ def test_what_has_the_whole_batch_does_not_get_its_parts(state: State, world: Wo
     assert Counter(world.numbers("lake")) == Counter(set(range(8)) - {5})
     assert set(world.letters()) == {3, 5}
     assert process.counts() == Counter({"routed": 6, "no-match": 1, REASON: 1})
+
+
+def test_a_sink_whose_routes_took_nothing_is_not_asked(
+    state: State, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs nothing: neither a write of no rows, nor a second in what the log says of the batch."""
+    plan = plan_of(SINKS)
+    process = Process(state, plan, world, generations.begin(state, INBOX, ()))
+    publish, write = ListOutcomes.publish_events, ListSink.write
+    asked: list[str] = []
+
+    def asking(self: ListOutcomes, sink: str) -> None:
+        asked.append(sink)
+        publish(self, sink)
+
+    monkeypatch.setattr(ListOutcomes, "publish_events", asking)
+    world.staging = set()
+
+    def writing(self: ListSink, rows: pa.Table, commit: Commit) -> WriteResult:
+        asked.append(self.name)
+        return write(self, rows, commit)
+
+    monkeypatch.setattr(ListSink, "write", writing)
+    process.batch(0, ListRows((Given(0, reason="no-match"), Given(1, reason="no-match"))))
+    assert asked == ["dead"] and len(world.letters()) == 2
+    asked.clear()
+    process.batch(1, ListRows((Given(2),)))
+    assert asked == list(SINKS)
