@@ -88,14 +88,12 @@ class ConnectorError(RouterError):
 class SinkError(RouterError):
     """A destination that cannot take a batch; exit code 8. ``sink`` is its name in the settings.
 
-    Nothing is lost by it: the batch is not committed and is written again after the next start. Without ``of_batch``
-    the batch is not the cause: setting it aside would make dead letters of good events, and the hint says what helps.
+    Nothing is lost by it: the batch is not committed and is written again, now or after the next start.
     """
 
-    def __init__(self, sink: str, message: str, *, hint: str = "", of_batch: bool = True) -> None:
+    def __init__(self, sink: str, message: str, *, hint: str = "") -> None:
         super().__init__(f"sink {sink}: {message}", hint=hint)
         self.sink = sink
-        self.of_batch = of_batch
 
 
 class BatchPinError(RouterError):

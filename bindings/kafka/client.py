@@ -23,8 +23,10 @@ asks for the partition's ends behind it, so that Kafka's 500 ms would be added t
 ISOLATION: Final = "isolation.level"
 COMMITTED: Final = "read_committed"
 """What readers see unless the settings differ: no record of a transaction that is aborted, or not yet committed."""
-_WRITING: Final = {"compression.type": "lz4"}
-"""Headers of lineage repeat from record to record, so batches of them shrink to a third: brokers have less to do."""
+_WRITING: Final = {"compression.type": "lz4", "max.block.ms": "20000"}
+"""Headers of lineage repeat from record to record, so batches of them shrink to a third: brokers have less to do. And
+a topic that does not exist is waited for as long at each try, which is a minute by Kafka's own default.
+"""
 
 
 class KafkaUnreachable(Exception):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
+from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from bindings.kafka.client import COMMITTED, TIMEOUT_SECONDS, KafkaClient, KafkaUnreachable
@@ -18,6 +21,14 @@ _REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaE
 _NO_TOPIC: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION})
 _NO_ID: Final = "A" * 22
 """How the client writes an id that brokers do not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """What a topic takes: whether we may write to it, and the largest batch of records, None where that is not told."""
+
+    writable: bool
+    most_bytes: int | None = None
 
 
 class KafkaEnds:
@@ -61,6 +72,36 @@ class KafkaEnds:
                         raise
                 else:
                     found[name] = "" if id == _NO_ID else id
+        return found
+
+    def takes(self, topics: Iterable[str]) -> dict[str, Takes]:
+        """Return what those topics that exist take of us.
+
+        Raises:
+            KafkaUnreachable: as :meth:`partitions`.
+        """
+        found: dict[str, Takes] = {}
+        if not (names := sorted(set(topics))):
+            return found
+        with self._connected() as admin:
+            options: dict[str, Any] = {"request_timeout": TIMEOUT_SECONDS}
+            asked = admin.describe_topics(TopicCollection(names), include_authorized_operations=True, **options)
+            for name, answer in asked.items():
+                try:
+                    may = answer.result().authorized_operations
+                except KafkaException as error:
+                    if error.args[0].code() in (*_NO_TOPIC, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+                        if error.args[0].code() not in _NO_TOPIC:
+                            found[name] = Takes(writable=False)
+                        continue
+                    raise
+                found[name] = Takes(not may or AclOperation.WRITE in may)
+            there = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in found]
+            for resource, settings in (admin.describe_configs(there, **options) if there else {}).items():
+                # Who may write need not be allowed to read the configuration.
+                with contextlib.suppress(KafkaException):
+                    limit = settings.result()["max.message.bytes"].value
+                    found[resource.name] = Takes(found[resource.name].writable, int(limit))
         return found
 
     def ends(self, topics: Iterable[str], *, committed: bool = True) -> dict[str, dict[int, int]]:

@@ -76,9 +76,7 @@ class Holding:
         Raises:
             Draining: the query is to end.
         """
-        hint = f"`xrouter batches park CONFIG {self.query}` makes dead letters of what a sink will never take"
-        if not error.of_batch:
-            hint = error.hint
+        hint = error.hint or "repair the sink: the batch is tried again by itself, and nothing is lost meanwhile"
         self.metrics.sink_write(error.sink, "error")
         self._say(batch, str(error), error.sink, hint=hint, retry_seconds=seconds)
         self._note(batch, str(error), error.sink, loaded.writer.taken(batch))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -16,16 +16,19 @@ from typing import Final
 from bindings.addresses import Address, AddressForm, addresses_of, tls_context
 from bindings.gateways import Connection, GatewayError, Tls
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
-from bindings.kafka.ends import KafkaEnds
+from bindings.kafka.ends import KafkaEnds, Takes
 from bindings.protocols import BINDINGS
 from catalog.model import Catalog
 from catalog.schemas.ids.contract import RegistryUnavailableError
 from router.errors import BrokerUnreachable, ConfigError, RouterError, SinkError
 from router.examining.diagnosis import Check, Diagnosis, State
 from router.intake.gateways import connections_of
+from router.judging.plan import Plan
+from router.logs import few
+from router.overview.survey import survey
 from router.schemaids.kept import Damaged, KeptIds
 from router.schemaids.opening import address_of, folder_of
-from router.settings import Settings
+from router.settings import KafkaSink, Settings
 from router.settings.sinks.contract import RemoteSink
 from router.sinks.messages.opening import endpoint_of
 from router.sources.clusters import inbox_client, source_client
@@ -78,6 +81,8 @@ def peer_checks(
     for name in settings.schema_registries if sinks else ():
         called = f"schema registry {name}"
         yield Check(called, partial(_schema_registry, called, settings, name))
+    if sinks and any(sink.topics is not None for sink in settings.sinks.values()):
+        yield Check("topics of sinks", partial(_sink_topics, settings, catalog))
 
 
 def _schema_registry(called: str, settings: Settings, name: str) -> Iterator[Diagnosis]:
@@ -150,6 +155,41 @@ def _kafka(group: Sequence[_Asked]) -> Iterator[Diagnosis]:
         else:
             observation = f"Kafka at {client.servers}, topic {each.topic}, {len(topics[each.topic])} partitions"
             yield Diagnosis(each.name, "ok", observation)
+
+
+def _sink_topics(settings: Settings, catalog: Catalog) -> Iterator[Diagnosis]:
+    """Look whether the topics exist that routes name whatever a record has, and whether they take our records."""
+    surveyed = survey(Plan(catalog, settings))
+    aims = [aim for flow in surveyed.flows for way in flow.ways for aim in way.aims]
+    aims += [aim for letters in surveyed.letters for aim in letters.aims]
+    for name, sink in settings.sinks.items():
+        topics = sorted({aim.destination for aim in aims if aim.sink == name and "{" not in aim.destination})
+        if sink.topics is None or not topics:
+            continue
+        client = sink.topics.cluster()
+        try:
+            takes = KafkaEnds(client).takes(topics)
+        except KafkaUnreachable:
+            continue  # The check of the cluster says so.
+        told = list(_untaken(f"sink {name}", sink.topics, client.servers, topics, takes))
+        yield from told or (Diagnosis(f"sink {name}", "ok", f"{counted(len(topics), 'topic')} to write to"),)
+
+
+def _untaken(
+    called: str, sink: KafkaSink, servers: str, topics: Sequence[str], takes: Mapping[str, Takes]
+) -> Iterator[Diagnosis]:
+    """Say what is in the way of writing to topics; a start waits for none of it, since batches do."""
+    if missing := [topic for topic in topics if topic not in takes]:
+        remedy = "make it before records come, unless the brokers make topics by themselves; a batch for it waits"
+        yield Diagnosis(called, "warn", f"Kafka at {servers} has no topic {few(missing)}", remedy, SinkError)
+    if denied := [topic for topic, each in takes.items() if not each.writable]:
+        remedy = "grant the login of the sink Write and Describe on it; a batch for it waits"
+        yield Diagnosis(called, "warn", f"it may not write to topic {few(denied)}", remedy, SinkError)
+    small = {topic: each.most_bytes for topic, each in takes.items() if each.most_bytes is not None}
+    for topic in sorted(topic for topic, most in small.items() if most < sink.max_message_bytes):
+        told = f"topic {topic} takes {small[topic]} bytes at most (max.message.bytes)"
+        remedy = f"set max_message_bytes of the sink, now {sink.max_message_bytes}, to no more; or raise the topic's"
+        yield Diagnosis(called, "warn", told, remedy, SinkError)
 
 
 def _servers(

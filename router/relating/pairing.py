@@ -76,13 +76,13 @@ class Pairing:
         """Let a batch wait while the sink is too far behind.
 
         Raises:
-            SinkError: it is; not ``of_batch``.
+            SinkError: it is.
         """
         waiting = self._exchanges.undelivered
         if waiting >= self._most:
             hint = "repair the sink: the log says why it takes no pairs; or raise relations.most and restart"
             problem = f"{waiting} pairs wait for it, which is relations.most"
-            raise SinkError(self._to, problem, hint=hint, of_batch=False)
+            raise SinkError(self._to, problem, hint=hint)
 
     def take(self, rows: Iterable[Mapping[str, Any]], commit: Commit, query: str, epoch: str) -> None:
         """Pair the records of a batch: durable when this returns, and done once however often the *commit* comes.

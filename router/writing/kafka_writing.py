@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from router.errors import SinkError
 from router.faults import fault_of, is_lost, is_unreadable, registry_away
@@ -10,6 +11,9 @@ from router.settings import KafkaSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_ABSENT: Final = re.compile(r"Topic ([A-Za-z0-9._-]{1,249}) not present in metadata")
+_DENIED: Final = "TopicAuthorizationException"
 
 
 def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str) -> None:
@@ -27,8 +31,14 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str) -> None:
     except (PySparkException, Py4JJavaError) as error:
         if is_lost(str(error)) or is_unreadable(error) or registry_away(error) or fault_of(error) is not None:
             raise  # Not the sink's fault, and none that writing again can mend.
+        told = str(error)
+        if lacking := _ABSENT.search(told):
+            problem = f"Kafka at {sink.bootstrap_servers} has no topic {lacking[1]}, or shows it to no such login"
+            hint = f"make topic {lacking[1]}, or grant the login Describe and Write on it; the batch is then written"
+            raise SinkError(name, problem, hint=hint) from error
         problem = f"Kafka at {sink.bootstrap_servers} did not take the batch: {_cause(error)}"
-        raise SinkError(name, problem) from error
+        hint = "grant the login of the sink Write on it; the batch is then written" if _DENIED in told else ""
+        raise SinkError(name, problem, hint=hint) from error
 
 
 def _cause(error: Exception) -> str:

@@ -26,6 +26,9 @@ def test_what_settings_say_of_a_source_comes_first() -> None:
 
 
 def test_a_sink_compresses_batches_unless_settings_say_otherwise() -> None:
-    assert KafkaClient("h:9092").writing() == CONNECTING | {"kafka.compression.type": "lz4"}
-    client = KafkaClient("h:9092", options={"compression.type": "none"})
-    assert client.writing() == CONNECTING | {"kafka.compression.type": "none"}
+    assert KafkaClient("h:9092").writing() == CONNECTING | {
+        "kafka.compression.type": "lz4",
+        "kafka.max.block.ms": "20000",
+    }
+    client = KafkaClient("h:9092", options={"compression.type": "none", "max.block.ms": "60000"})
+    assert client.writing() == CONNECTING | {"kafka.compression.type": "none", "kafka.max.block.ms": "60000"}

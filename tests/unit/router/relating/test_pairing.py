@@ -99,9 +99,8 @@ def test_a_topic_gets_pairs_as_events_once_it_is_there(tmp_path: Path, monkeypat
         rows = [row("1", asks=("k",)), row("2", answers="k", correlation="c")]
         pairing.take(rows, Commit("g-relations", 0), "q", "e")
         wait_until(lambda: "error" in written, 30, lambda: "a refused write")
-        with pytest.raises(SinkError, match=r"relations\.most") as raised:
+        with pytest.raises(SinkError, match=r"relations\.most"):
             pairing.require_room()
-        assert not raised.value.of_batch
         publisher.up = True
         wait_until(lambda: publisher.sent, 60, lambda: "the pair to be sent")
     (message,) = publisher.sent
