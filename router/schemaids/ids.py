@@ -6,6 +6,7 @@ behind. Without a folder, as on executors that do not see that of the router, it
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,7 +17,6 @@ from typing import Any, Final
 from catalog.documents.logins import Login
 from catalog.schemas.ids.client import SchemaRegistry, number_of
 from catalog.schemas.ids.contract import RegistryUnavailableError, WrittenSchema
-from router.logs import get_logger
 from router.schemaids.kept import FORGET_SECONDS, MOST_NOTHING, Damaged, KeptIds
 
 MAX_HELD: Final = 10_000
@@ -24,7 +24,7 @@ MAX_HELD: Final = 10_000
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 PAUSE_SECONDS: Final = 1.0
 """Time after a failure in which a registry is not asked again, so that one that is away costs a batch one wait."""
-_log = get_logger()
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class RegistryIds:
             kept = self._kept.schema(key) if self._kept is not None else None
         except Damaged as damage:
             kept, damaged = None, f"; {damage}"
-            _log.warning("schema file is damaged", registry=self.name, reason=str(damage))
+            _logger.warning("the file of a schema of registry %s is damaged: %s", self.name, damage)
         if kept is not None:
             return self._remember(schema_id, kept)
         if self._is_nothing(key):

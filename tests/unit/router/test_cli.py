@@ -183,7 +183,7 @@ def test_doctor_looks_at_the_shadow(xrouter: Any, tmp_path: Path) -> None:
     config.write_text(f"catalog: {{source: {MARKET}, shadow: {shadow}}}\n{sources}\n")
     good = json.loads(Path(MARKET).read_text())
     wrong = json.loads(json.dumps(good))
-    wrong["messagegroups"]["Market.Tills"]["envelope"] = 7
+    wrong["messagegroups"]["Market.Tills"]["envelope"] = []
     wants = ((None, "warn"), (json.dumps(good), "ok"), (json.dumps(wrong), "warn"), ("{}", "warn"))
     for document, state in wants:
         if document is not None:

@@ -67,6 +67,7 @@ CONTRACT = {
     "xrouter_shadow_info": {"epoch"},
     "xrouter_shadow_broken": set(),
     "xrouter_unfit_values": {"sink", "message"},
+    "xrouter_schema_ids": {"message", "schemaid", "by"},
 }
 NOW = 1_700_000_000_000
 
@@ -90,6 +91,7 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
         )
     )
     decided.delivered["lake", "/endpoints/a"] = 1
+    decided.ids["/m", "7", "name"] = 1
     metrics.batch_done("q", decided, 0.1, NOW)
     metrics.sinks.account("q", 1, 0, 0)
     metrics.shadow.expect(["next.json"], ["/endpoints/a"])
