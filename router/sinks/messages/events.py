@@ -7,29 +7,36 @@ own codec of that protocol reads back.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
 import msgspec
 import pyarrow as pa
 
 from bindings.amqp.forms import TYPES, types_of
+from bindings.codings import coding_of
 from bindings.envelope import EVENT_MEDIA, STRUCTURED, UNESCAPED, attribute_part
 from bindings.events import encode_event
 from bindings.parts import JSON_KIND, Part
 from bindings.protocols import Binding
 from bindings.sending import Outbound
 from catalog.values import media_type_of
+from router.matching.facts import SCHEMA_ID
 from router.rendering.exact import TIME_TEXT
 from router.sinks.forms import AMBIGUOUS, RARE, WIDE, instant_text, pairs_of
 from router.sinks.messages.passing import LINEAGE as LINEAGE
 from router.sinks.messages.passing import HeaderPassing
 
+if TYPE_CHECKING:
+    from router.schemaids.framing import WrittenFrame
+
 Mode = Literal["binary", "structured", "native"]
 MESSAGE: Final = pa.schema([*WIDE, (TIME_TEXT, pa.string()), (AMBIGUOUS, pa.string())])
 """The columns that message sinks get: an instant cannot give back ``time`` as the event wrote it."""
+_JSON: Final = re.compile("[/+]json")
 _NAMES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
 
 
@@ -116,6 +123,20 @@ def outbound(
         parts = with_types(parts, [part for part in came if part.key not in keys or part.key == TYPES])
     identity = "|".join((event.endpoint, event.position, event.attributes["source"], event.attributes["id"]))
     return Outbound(address, parts, body, event.position.rpartition("-")[0], identity)
+
+
+def framed(message: Outbound, event: Event, mode: Mode, frame: WrittenFrame | None) -> Outbound:
+    """Return a message whose body is behind a frame.
+
+    A body stays as it is that has one already, that is in a content coding, or that is JSON of a schema whose bodies
+    are bytes; so does an event in structured mode.
+    """
+    if frame is None or message.body is None or mode == "structured" or event.more_lineage.get(SCHEMA_ID):
+        return message
+    is_json = _JSON.search((event.attributes.get("datacontenttype") or "").lower()) is not None
+    if coding_of(message.parts) or (is_json and not frame.plain):
+        return message
+    return replace(message, body=frame.head + message.body)
 
 
 def with_types(parts: tuple[Part, ...], more: list[Part]) -> tuple[Part, ...]:
