@@ -127,8 +127,9 @@ class OutputBuilder:
         order, offsets = in_order(facts, len(sizes))
         arrived = arrivals[facts.sources[order]]
         taken = int(sizes.sum())
-        kept = {"spilled": len(spilled), "size": taken, "rows": len(sizes)}
-        counts = tally(placed, outcomes.reasons, decided, order, arrived, own, **kept)
+        kept: dict[str, int] = {"spilled": len(spilled), "size": taken, "rows": len(sizes)}
+        ids = self._ids.counted(facts, outcomes.winners, order)
+        counts = tally(placed, outcomes.reasons, decided, order, arrived, own, ids=ids, **kept)
         return Decided(outcomes, columns, order, offsets, counts)
 
 

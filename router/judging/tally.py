@@ -43,7 +43,8 @@ class Tally:
     source gave them, of which one may hold several events. ``routes`` has outcomes and their bytes by endpoint and the
     number of their route, as they were judged. The rest is known once they are written: ``delivered`` outcomes by sink
     and endpoint, ``delivered_bytes``, and ``missing``, how many a sink should have and reports not to have. ``shadow``
-    is what the shadow catalog would change (:mod:`router.judging.shadow`).
+    is what the shadow catalog would change (:mod:`router.judging.shadow`). ``ids`` counts routed records with the id of
+    a schema by definition, id, and what decided by it.
     """
 
     records: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -58,6 +59,7 @@ class Tally:
     delivered_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     missing: int = 0
     shadow: Counter[ShadowKey] = field(default_factory=Counter)
+    ids: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
     @property
     def total(self) -> int:
@@ -84,6 +86,7 @@ class Tally:
         self.delivered_bytes.update(other.delivered_bytes)
         self.missing += other.missing
         self.shadow.update(other.shadow)
+        self.ids.update(other.ids)
 
     def route(self, endpoint: str, route: int, count: int, size: int) -> None:
         """Add outcomes of an endpoint that a route takes."""
@@ -103,6 +106,7 @@ class Tally:
             "delivered": [[*key, count, self.delivered_bytes[key]] for key, count in self.delivered.items()],
             "missing": self.missing,
             "shadow": [[*key, count] for key, count in self.shadow.items()],
+            "ids": [[*key, count] for key, count in self.ids.items()],
         }
 
     @classmethod
@@ -118,6 +122,7 @@ class Tally:
             total.delivered[sink, endpoint] = count
             total.delivered_bytes[sink, endpoint] = size
         total.shadow.update(_shadowed(form))
+        total.ids.update({(message, name, by): count for message, name, by, count in form.get("ids", ())})
         return total
 
     def reject(self, counts: Mapping[tuple[str, str], int], reason: str) -> None:
@@ -136,6 +141,7 @@ def tally(
     arrivals: Int,
     sizes: Int,
     *,
+    ids: Sequence[Sequence[Any]] = (),
     spilled: int = 0,
     size: int = 0,
     rows: int = 0,
@@ -143,7 +149,8 @@ def tally(
     """Return the tally of the outcomes in *order* of *rows* records, which took *size* bytes, as text.
 
     ``reasons`` are those of dead letters by outcome, ``tied`` the routed ones for which ``match.ambiguous`` decided,
-    ``sizes`` the bytes of each. None when there is nothing to count.
+    ``sizes`` the bytes of each, ``ids`` the targets of records with the id of a schema, with it, what decided by it,
+    and how many they are. None when there is nothing to count.
     """
     if not rows and not len(order):
         return None
@@ -163,6 +170,8 @@ def tally(
     }
     if tied:
         form["ties"] = sorted(Counter(placed.endpoint_names(tied)).items())
+    if ids:
+        form["ids"] = ids
     return msgspec.json.encode(form).decode()
 
 
@@ -181,6 +190,8 @@ def collect(texts: Iterable[str], targets: Sequence[Target]) -> Tally:
             total.records[(endpoint, DEAD_LETTER, reason)] += count
         for endpoint, count in form.get("ties", ()):
             total.ties[endpoint] += count
+        for number, name, by, count in form.get("ids", ()):
+            total.ids[targets[number].xid, name, by] += count
         for endpoint, route, count, size in form.get("routes", ()):
             total.route(endpoint, route, count, size)
         total.shadow.update(_shadowed(form))

@@ -8,6 +8,7 @@ nor known and ``framing`` is ``auto``, a body may as well have no frame: those r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -33,6 +34,8 @@ MAX_GROUPS: Final = 20_000
 """Decisions that are remembered; past it, all are forgotten."""
 PLAUSIBLE: Final = 1 << 24
 """Ids below this are counted where nothing says whether a body has a frame; registries count from 1."""
+MAX_COUNTED: Final = 1_000
+"""Ids of one Arrow batch that are counted apart."""
 MAX_SHOWN: Final = 3
 _KAFKA: Final = protocol_number(KAFKA)
 
@@ -305,6 +308,10 @@ class SchemaIdStage:
         found = facts.ids
         if found is None:
             return pa.nulls(facts.columns.rows, pa.string())
+        shown = self._shown(facts, found)
+        return pa.array(found.names, pa.string()).take(pa.array(found.codes, mask=~shown))
+
+    def _shown(self, facts: Facts, found: FoundIds) -> Bool:
         plausible = np.array([*(_plausible(name) for name in found.names), False], bool)[found.codes]
         sure = np.array([*(each.framing != "auto" for each in self._frames), False], bool)[facts.channels]
         if (identified := facts.identified) is not None and identified.groups:
@@ -313,7 +320,26 @@ class SchemaIdStage:
             sure |= certain
             plausible &= ~np.array([*whole, False], bool)[identified.numbers]
         shown: Bool = (found.codes >= 0) & (sure | plausible)
-        return pa.array(found.names, pa.string()).take(pa.array(found.codes, mask=~shown))
+        return shown
+
+    def counted(self, facts: Facts, winners: Int, order: Int) -> list[list[Any]]:
+        """Count routed rows among *order* by the target that takes them, their id, and what decided by that."""
+        found = facts.ids
+        if found is None:
+            return []
+        rows = order[(winners[order] >= 0) & self._shown(facts, found)[order]]
+        identified = facts.identified
+        groups = identified.groups if identified is not None else []
+        numbers = identified.numbers[rows] if identified is not None else np.full(len(rows), -1, np.int64)
+        width, depth = len(found.names), len(groups) + 1
+        keys = (winners[rows] * depth + numbers + 1) * width + found.codes[rows]
+        counts: Counter[tuple[int, str, str]] = Counter()
+        for key, count in zip(*(each.tolist() for each in np.unique(keys, return_counts=True)), strict=True):
+            (target, number), code = divmod(key // width, depth), key % width
+            decision = groups[number - 1].decisions.get(target) if number else None
+            counts[target, found.names[code], decision.by if decision is not None else "nothing"] += count
+        most = counts.most_common(MAX_COUNTED)
+        return [[*key, count] for key, count in most]
 
 
 _BEGINS: Final[Mapping[Framing, Begin]] = {
@@ -327,16 +353,14 @@ def detail_of(group: Group, targets: Sequence[Any]) -> str:
         f"{targets[target].xid}: protocoloptions.{PROPERTY}: expected {each.expected!r}, found {each.found!r}"
         for target, each in sorted(group.dropped.items(), key=lambda item: targets[item[0]].xid)[:MAX_SHOWN]
     ]
-    named = f"schema id {group.asked}"
-    if any(each.unread for each in group.dropped.values()):
+    unread = {each.unread for each in group.dropped.values()}
+    if "message" in unread:
+        return f"the body begins with schema id {group.asked}, and names no message of its file"
+    if "id" in unread:
         registry = group.asked.registry
-        if group.asked.written is None:
-            where = "and nothing declares it" if registry is None else f"which registry {registry.name} does not have"
-            named = f"the body begins with schema id {group.asked.id}, {where}"
-        else:
-            named = f"the body begins with schema id {group.asked}, of whose file its message indexes lead nowhere"
-        return named
-    return f"{named}; " + "; ".join(listed)
+        where = "and nothing declares it" if registry is None else f"which registry {registry.name} does not have"
+        return f"the body begins with schema id {group.asked}, {where}"
+    return f"schema id {group.asked}; " + "; ".join(listed)
 
 
 def mismatches_of(group: Group, targets: Sequence[Any]) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from router.watching.coverage import Coverage
 from router.watching.deliveries import Deliveries
 from router.watching.flow import Flow
 from router.watching.process import watch_process
+from router.watching.schema_ids import SchemaIdFigures
 from router.watching.shadow import ShadowFigures
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Metrics:
         """What sinks have."""
         self.shadow = ShadowFigures(self.registry, self._endpoint_labels.of)
         """What the shadow catalog would change."""
+        self._schema_ids = SchemaIdFigures(self.registry)
         self.catalog_state = CatalogState(self.registry)
         """What is known of the active catalog."""
         self.flow = Flow()
@@ -203,6 +205,7 @@ class Metrics:
         self.flow.add(tally.records)
         self.sinks.delivered(tally.delivered, tally.delivered_bytes)
         self.shadow.add(tally)
+        self._schema_ids.add(tally.ids)
         for endpoint, _, _ in tally.records:
             if not self._notified_early:
                 self._notify(endpoint)

@@ -2,7 +2,11 @@
 
 One batch for each kind of sender, as gateways store them: CloudEvents in binary mode by HTTP, native MQTT messages told
 by topic, AMQP and NATS messages, events and native ones of each. A hundred definitions, of which every row is won by
-one. The last line is the first batch with every subject given twice, which leaves all its rows to the exact codec.
+one. Then the first batch with every subject given twice, which leaves all its rows to the exact codec.
+
+The last lines are records of Kafka whose bodies are Avro of ten fields in frames of Confluent's, one definition,
+``validate: always``: read with the definition's schema alone, and resolved to it from the same version, an older and a
+newer one.
 
 A figure is the median over rounds of rows per second of CPU time of this process, on one thread, warm; the rounds of
 all kinds take turns.
@@ -11,6 +15,7 @@ all kinds take turns.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import statistics
@@ -24,17 +29,28 @@ from typing import Any, Final
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import fastavro
 import pyarrow as pa
 
 from bindings.envelope import STRUCTURED
 from bindings.inbox.view import READ_SCHEMA
+from bindings.kafka.facts import SOURCE_SCHEMA
 from bindings.parts import BINARY_KIND, JSON_KIND
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
-from router.judging.judging import outcome_lists
-from router.judging.plan import Judge, Plan
+from catalog.schemas.ids.frames import Frames
+from catalog.schemas.validation import PayloadValidation
+from router.judging.judging import SIZE, outcome_lists
+from router.judging.kinds import Kind
+from router.judging.outputs import OutputBuilder
+from router.judging.plan import TOPIC, Judge, Plan
+from router.matching.channels import ChannelBuilder
+from router.matching.matcher import Matcher
+from router.routing.limits import SizeLimits
+from router.routing.routes import Routes
 from router.settings import settings_from_dict
 from tests.benchmarks.machine import machine
+from tests.support.schema_ids import confluent, known_ids
 
 BATCH: Final = 10_000
 DEFINITIONS: Final = 100
@@ -214,6 +230,83 @@ def rows_of(protocol: str, make: Maker, chosen: Random, *, odd: bool = False) ->
     return pa.RecordBatch.from_pylist(rows, READ_SCHEMA)
 
 
+_FIELDS: Final[Sequence[tuple[str, Any]]] = (
+    ("id", "string"),
+    ("at", {"type": "long", "logicalType": "timestamp-millis"}),
+    ("driver", "string"),
+    ("number", "int"),
+    ("price", "double"),
+    ("paid", "boolean"),
+    ("note", ["null", "string"]),
+    ("kind", {"type": "enum", "name": "Kind", "symbols": ["a", "b", "c"]}),
+    ("distance", "float"),
+    ("count", "long"),
+)
+
+
+def _ride(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    defaults: dict[str, dict[str, Any]] = {"note": {"default": None}, "count": {"default": 0}, "extra": {"default": ""}}
+    members = [{"name": name, "type": kind, **defaults.get(name, {})} for name, kind in fields]
+    return {"type": "record", "name": "bench.Ride", "fields": members}
+
+
+VERSIONS: Final = {
+    "older": _ride(_FIELDS[:-1]),
+    "same": _ride(_FIELDS),
+    "newer": _ride((*_FIELDS, ("extra", "string"))),
+}
+"""Schemas that bodies are written with; the definition has ``same``."""
+
+
+def framed_judge(*, registered: bool) -> Judge:
+    """Return what judges records of a topic whose bodies are in frames, with or without a registry."""
+    xid, key = f"{GROUP}/messages/ride", f"{GROUP}/messages/ride#dataschema"
+    ride = Definition(
+        xid, GROUP, protocol="KAFKA", dataschemaformat="Avro/1.11", dataschema=VERSIONS["same"], schemakey=key
+    )
+    documents = {key: {"format": None, "document": VERSIONS["same"]}}
+    catalog = Catalog({xid: ride}, {GROUP: (xid,)}, schemas=documents)
+    builder = ChannelBuilder(catalog)
+    known = {
+        number: {"schema": schema, "subjects": {"rides": number}} for number, schema in enumerate(VERSIONS.values())
+    }
+    frames = Frames("confluent", known_ids(known) if registered else None)
+    builder.definitions(f"{TOPIC}bench", [xid], frames)
+    matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), "always", builder.ties())
+    sink = {"type": "kafka", "bootstrap_servers": "localhost:9092", "topic": "out"}
+    routed = {"sinks": {"bus": sink}, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["bus"]}}
+    settings = settings_from_dict(routed, {}, Path())
+    outputs = OutputBuilder(matcher, Routes(settings), SizeLimits(settings))
+    return Judge(matcher, outputs, {f"{TOPIC}bench": 0}, 2**30)
+
+
+def framed_rows(version: str, chosen: Random) -> pa.RecordBatch:
+    """Return a batch of records whose bodies are of a version of the schema."""
+    schema, number = fastavro.parse_schema(VERSIONS[version]), list(VERSIONS).index(version)
+    rows: list[dict[str, Any]] = []
+    for at in range(BATCH):
+        body = io.BytesIO()
+        ride = {
+            "id": f"{chosen.randrange(1 << 60):x}",
+            "at": 1_780_000_000_000 + at,
+            "driver": f"driver {chosen.randrange(1_000)}",
+            "number": chosen.randrange(100_000),
+            "price": chosen.random(),
+            "paid": True,
+            "note": None if chosen.random() < 0.5 else "x" * 10,
+            "kind": "b",
+            "distance": 1.5,
+            "count": chosen.randrange(1 << 40),
+            "extra": "abc",
+        }
+        fastavro.schemaless_writer(body, schema, ride)
+        value = confluent(number, body.getvalue())
+        place = {"topic": "bench", "partition": 0, "offset": at, "timestamp": 1_780_000_000_000}
+        rows.append({"key": b"k%d" % at, "value": value, "headers": [{"key": "trace", "value": b"00-4bf9"}], **place})
+    batch = pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
+    return batch.append_column(SIZE, pa.array([len(row["value"]) for row in rows], pa.int32()))
+
+
 @dataclass
 class Bench:
     """One kind of sender, its batch, and the rates measured so far."""
@@ -221,18 +314,19 @@ class Bench:
     name: str
     judge: Judge
     rows: pa.RecordBatch
+    kind: Kind = "inbox"
     rates: list[float] = field(default_factory=list)
 
     def check(self) -> None:
         """Fail unless every row is routed."""
-        lists, _ = outcome_lists("inbox", self.judge, self.rows)
+        lists, _ = outcome_lists(self.kind, self.judge, self.rows)
         outcomes = lists.flatten()
         assert len(outcomes) == BATCH and outcomes.field("reason").null_count == BATCH, self.name
 
     def round(self) -> None:
         """Judge the batch once more."""
         begin = time.process_time()
-        outcome_lists("inbox", self.judge, self.rows)
+        outcome_lists(self.kind, self.judge, self.rows)
         self.rates.append(BATCH / (time.process_time() - begin))
 
 
@@ -243,7 +337,12 @@ def benches() -> list[Bench]:
         made.append(Bench(name, judge_of(protocol, event=event), rows_of(protocol, make, Random(7))))
     name, protocol, event, make = KINDS[0]
     odd = rows_of(protocol, make, Random(7), odd=True)
-    return [*made, Bench(f"{name}, odd", judge_of(protocol, event=event), odd)]
+    made.append(Bench(f"{name}, odd", judge_of(protocol, event=event), odd))
+    made.append(Bench("Avro, unresolved", framed_judge(registered=False), framed_rows("same", Random(7)), "kafka"))
+    for version in VERSIONS:
+        rows = framed_rows(version, Random(7))
+        made.append(Bench(f"Avro, {version}", framed_judge(registered=True), rows, "kafka"))
+    return made
 
 
 def report(measured: Sequence[Bench], rounds: int) -> str:

@@ -61,6 +61,8 @@ class Plant:
         """The alerts that have fired and cleared."""
         self.stray = False
         """Whether each second record that is sent is one that no definition takes."""
+        self.framed = False
+        """Whether records are sent, too, whose bodies begin with one of two schema ids."""
         self.kafka_answers = True
         self.hook = stack.enter_context(Webhook())
         self.schemas = stack.enter_context(Webhook(lambda request: Answer(503)))
@@ -94,8 +96,9 @@ class Plant:
 
     def write_catalog(self, *, spare: bool = True, schema: bool = False, text: str = "") -> None:
         """Write the catalog: with a definition that nobody needs, with a schema from elsewhere, or a text instead."""
-        types = ("plain", "alarm", "spare") if spare else ("plain", "alarm")
+        types = ("plain", "alarm", "framed", "spare") if spare else ("plain", "alarm", "framed")
         messages: dict[str, Any] = {kind: {"envelopemetadata": {"type": {"value": kind}}} for kind in types}
+        messages["framed"] |= {"dataschemaformat": "JsonSchema/draft-07", "dataschema": {}}
         if schema:
             uri = f"{self.schemas.url}/schema.json"
             messages["plain"] |= {"dataschemaformat": "JsonSchema/draft-07", "dataschemauri": uri}
@@ -159,6 +162,8 @@ class Plant:
                     self.post(kind, 2_000)
                     if self.kafka_answers:
                         self.produce(kind, 20)
+                    if self.kafka_answers and self.framed:
+                        self.produce("framed", 1, b"\0\0\0\0" + bytes((1 + number % 2,)) + b"{}")
 
         thread = threading.Thread(target=send, daemon=True)
         thread.start()
@@ -168,10 +173,10 @@ class Plant:
             over.set()
             thread.join(LIMIT)
 
-    def produce(self, kind: str, count: int) -> None:
+    def produce(self, kind: str, count: int, body: bytes = b"{}") -> None:
         """Send records to the topic."""
         headers = [(f"ce_{name}", value.encode()) for name, value in attributes(kind).items()]
-        produce(self.kafka.bootstrap, TOPIC, [(None, b"{}", headers)] * count)
+        produce(self.kafka.bootstrap, TOPIC, [(None, body, headers)] * count)
 
     def post(self, kind: str, size: int = 2, *, client: httpx.Client | None = None) -> int:
         """Send an event with a body of so many bytes over HTTP; return the status of its answer.
@@ -221,19 +226,19 @@ def test_each_alert_fires_in_its_failure_and_clears_after_it(tmp_path: Path) -> 
 def small_failures(plant: Plant) -> None:
     """A broker, a certificate, senders, workers and threads, all at a time; then descriptors."""
     names = ["XrouterGatewayDown", "XrouterCertificateEnds", "XrouterDeadLetters"]
-    names += ["XrouterBackgroundFaults", "XrouterBatchFaults", "XrouterShadowBroken"]
+    names += ["XrouterBackgroundFaults", "XrouterBatchFaults", "XrouterShadowBroken", "XrouterSchemaIdsMixed"]
     with plant.failing(*names) as fires:
         plant.mqtt.kill()
         plant.renew(2)
         plant.write_shadow('{"messagegroups": ')
-        plant.stray = True
+        plant.stray = plant.framed = True
         (plant.folder / "fault").touch()
         wait_until(lambda: kill(plant), LIMIT, "a batch that fails for its workers")
         fires(gateway="/endpoints/mqtt", certificate="catalog.logins.0.tls", part="backlogs", fault="worker")
         plant.mqtt.start()
         plant.renew(90)
         plant.write_shadow("")
-        plant.stray = False
+        plant.stray = plant.framed = False
     with plant.failing("XrouterDescriptorsShort") as fires, ExitStack() as stack:
         pid = plant.router.pid
         for _ in range(CONNECTIONS):

@@ -54,6 +54,7 @@ def families() -> tuple[Metric, ...]:
     tally = Tally()
     tally.definitions["/endpoints/e", "/m"] = 1
     tally.ties["/endpoints/e"] = 1
+    tally.ids["/m", "1", "nothing"] = 1
     tally.delivered["s", "/endpoints/e"] = 1
     metrics.batch_done("q", tally, 0.1, 0)
     metrics.sinks.account("q", 1, 0, 0)

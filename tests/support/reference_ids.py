@@ -57,6 +57,8 @@ def held(
             takes = True
         elif written is not None:
             takes = named_alike(each, written, body, frames, catalog)
+            nowhere = written.family == "Protobuf" and message_at(written.document, body, frames) is None
+            unread = unread or (source is not None and source.family == "Protobuf" and nowhere)
         elif frames.registry is not None or frames.required:
             takes, unread = False, True
         if takes and framed and written is None and source is not None and source.family == "Protobuf":
@@ -86,7 +88,7 @@ def ids_of(definition: Definition, frames: Frames, catalog: Catalog) -> tuple[se
     }
     subject = re.search(r"^(.*)/subjects/([^/:?#]+)(?:/versions/([0-9]+))?", address)
     of = (subject[2], subject[3] or "") if subject and registry is not None and subject[1] == registry.url else None
-    return ids or None, of
+    return {each.lower() for each in ids} or None, of
 
 
 def of_subject(written: WrittenSchema | None, subject: tuple[str, str]) -> bool:

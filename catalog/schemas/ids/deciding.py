@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import unquote
 
 from catalog.model import Definition
@@ -74,17 +74,23 @@ class Asked:
         return written_as(self.id, self.written).removeprefix("schema id ")
 
 
+Unread = Literal["", "id", "message"]
+DecidedBy = Literal["declared", "name", "nothing"]
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Whether a definition takes bodies of a frame. ``expected`` and ``found`` say why, as a mismatch does.
 
-    ``unread`` tells a frame that nobody can read: its id is unknown, or its message indexes lead nowhere.
+    ``unread`` tells a frame that nobody can read: its ``id`` is unknown, or it names no ``message``. ``by`` says
+    what decided: nothing, where ids of other types may be among those that are taken.
     """
 
     takes: bool
     expected: str
     found: str
-    unread: bool = False
+    unread: Unread = ""
+    by: DecidedBy = "nothing"
 
 
 class SchemaIdRule:
@@ -130,16 +136,16 @@ class SchemaIdRule:
             if not declared.takes(asked.id, asked.written):
                 return Decision(False, str(declared), str(asked))
             by_message = self._by_message(definition, asked)
-            return by_message or Decision(True, str(declared) or "as constrained", str(asked))
+            return by_message or Decision(True, str(declared) or "as constrained", str(asked), by="declared")
         if not self.framed(definition):
             return Decision(True, "any: it has no schema that bodies with frames may have", str(asked))
         if asked.written is not None:
             return self._by_name(definition, asked, asked.written)
         if asked.registry is not None:
             why = f"an id that the registry {asked.registry.name} knows"
-            return Decision(False, why, str(asked), unread=True)
+            return Decision(False, why, str(asked), unread="id")
         if asked.required:
-            return Decision(False, "an id that a definition declares or a registry resolves", str(asked), unread=True)
+            return Decision(False, "an id that a definition declares or a registry resolves", str(asked), unread="id")
         return self._by_message(definition, asked) or Decision(True, "any: nothing is known of ids", str(asked))
 
     def _by_name(self, definition: Definition, asked: Asked, written: WrittenSchema) -> Decision:
@@ -152,13 +158,13 @@ class SchemaIdRule:
             return Decision(False, f"an id of {source.family}", f"{asked} of {written.family}")
         if family_of(source.family).frames == "message" and asked.place is not None and not theirs:
             return Decision(
-                False, _listed(own), f"{asked}, of whose file the message indexes lead nowhere", unread=True
+                False, _listed(own), f"{asked}, of whose file the message indexes lead nowhere", unread="message"
             )
         kind = next((kind for kind in own if kind in theirs), None)
         if kind is None:
             return Decision(True, "any: there are no names to compare", str(asked))
         takes = own[kind] == theirs[kind]
-        return Decision(takes, f"an id of {own[kind]}", f"{asked} of {theirs[kind]}")
+        return Decision(takes, f"an id of {own[kind]}", f"{asked} of {theirs[kind]}", by="name")
 
     def _by_message(self, definition: Definition, asked: Asked) -> Decision | None:
         """Return the decision where the message that a frame names is not the definition's; None where it may be."""
@@ -175,7 +181,7 @@ class SchemaIdRule:
             return None
         if not theirs:
             found = f"{asked}, of whose file the message indexes lead nowhere"
-            return Decision(False, _listed(own), found, unread=True)
+            return Decision(False, _listed(own), found, unread="message")
         return Decision(False, _listed(own), f"{asked}, {_listed(theirs)}")
 
     def _source(self, definition: Definition) -> SchemaSource | None:

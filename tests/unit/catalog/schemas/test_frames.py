@@ -1,0 +1,93 @@
+"""Frames of bodies: one by one and whole columns say the same, and nothing is unpacked past the limit."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, get_args
+
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+
+from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault
+from catalog.schemas.ids.contract import Framing
+from catalog.schemas.ids.frames import HEAD_BYTES, frame_of, ids_of, message_place
+from tests.support.examples import examples
+from tests.support.schema_ids import apicurio, confluent, glue
+
+UUID = "b1946ac9-2492-4d23-8b1c-0a1b2c3d4e5f"
+BODIES = st.one_of(
+    st.none(),
+    st.binary(max_size=24),
+    st.builds(
+        lambda begin, rest: begin + rest, st.sampled_from([b"\0", b"\3\0", b"\3\5", b"\3\1"]), st.binary(max_size=24)
+    ),
+    st.sampled_from([confluent(7, b"x"), apicurio(7, b"x"), glue(UUID, b"x"), confluent(2**32 - 1, b"")]),
+)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.lists(BODIES, max_size=12), st.sampled_from(get_args(Framing)), st.integers(0, 3), st.booleans())
+def test_columns_say_what_each_body_says(bodies: list[bytes | None], framing: Framing, cut: int, heads: bool) -> None:
+    given = [body[:HEAD_BYTES] if heads and body is not None else body for body in bodies]
+    found = ids_of(pa.array([b"zz"] * cut + given, pa.binary()).slice(cut), framing)
+    told = [found.names[code] if code >= 0 else None for code in found.codes.tolist()]
+    frames = [None if body is None else frame_of(body, framing) for body in bodies]
+    assert told == [None if frame is None else frame.id for frame in frames]
+    assert len(set(found.names)) == len(found.names)
+
+
+def test_ids_are_told_as_registries_have_them() -> None:
+    for body, framing, due in (
+        (confluent(7, b"x"), "auto", "7"),
+        (confluent(2**32 - 1, b""), "confluent", "4294967295"),
+        (apicurio(2**40, b"x"), "apicurio", "1099511627776"),
+        (glue(UUID, b"x"), "glue", UUID),
+    ):
+        frame = frame_of(body, framing)  # type: ignore[arg-type]
+        assert frame is not None and frame.id == due
+        assert frame_of(body, "none") is None
+
+
+def test_what_is_packed_is_unpacked_within_limits() -> None:
+    for data in (b"", b"abc", b"x" * 100_000):
+        body = glue(UUID, data, packed=True)
+        frame = frame_of(body, "glue")
+        assert frame is not None and frame.opened(body) == data
+    bomb = glue(UUID, b"", packed=False)[:1] + b"\5" + glue(UUID, zlib.compress(b"\0" * (MAX_BODY_BYTES + 1)))[2:]
+    frame = frame_of(bomb, "glue")
+    assert frame is not None and frame.opened(bomb) is None
+    for wrong in (zlib.compress(b"abc")[:-3], zlib.compress(b"abc") + b"more", b"no zlib"):
+        body = bomb[:HEAD_BYTES] + wrong
+        frame = frame_of(body, "glue")
+        assert frame is not None and isinstance(frame.opened(body), SchemaFault)
+
+
+@pytest.mark.parametrize(
+    ("data", "framing", "due"),
+    [
+        (b"\0x", "confluent", ((0,), 1)),
+        (b"\2\2x", "confluent", ((1,), 2)),
+        (b"\4\2\0x", "confluent", ((1, 0), 3)),
+        (b"\2\1x", "confluent", None),
+        (b"\1x", "confluent", None),
+        (b"\xff\xff\xff\xff\x0f", "confluent", None),
+        (b"\4\2", "confluent", None),
+        (b"", "confluent", None),
+        (b"\0x", "apicurio", ((0,), 1)),
+        (b"\3\n\1Ax", "apicurio", ("A", 4)),
+        (b"\3\n\5Ax", "apicurio", None),
+        (b"\3\x12\1Ax", "apicurio", None),
+        (b"\3\n\1\xff", "apicurio", None),
+        (b"\2x", "glue", (2, 1)),
+    ],
+)
+def test_the_place_of_a_message_is_read(data: bytes, framing: Any, due: Any) -> None:
+    assert message_place(data, framing) == due
+
+
+@given(st.binary(max_size=30), st.sampled_from(["confluent", "apicurio", "glue"]))
+def test_any_bytes_have_a_place_or_none(data: bytes, framing: Any) -> None:
+    found = message_place(data, framing)
+    assert found is None or found[1] <= len(data)

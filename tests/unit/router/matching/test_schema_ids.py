@@ -1,0 +1,243 @@
+"""Ids of schemas: explained, counted, the same in any company, in tables, and with a registry that is away."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from structlog.testing import capture_logs
+
+from bindings.kafka.facts import SOURCE_SCHEMA
+from catalog.load import load
+from catalog.model import Catalog
+from catalog.schemas.columns_of import payload_column
+from catalog.schemas.ids.contract import RegistryUnavailableError, WrittenSchema
+from catalog.schemas.ids.frames import Frames
+from catalog.schemas.validation import PayloadValidation
+from router.judging.judging import SIZE, outcome_lists
+from router.judging.outputs import OutputBuilder
+from router.judging.plan import TOPIC, Judge
+from router.judging.tally import Tally, collect
+from router.matching.channels import ChannelBuilder
+from router.matching.explanation import Explainer
+from router.matching.matcher import Matcher
+from router.matching.records import RecordMatcher
+from router.routing.limits import SizeLimits
+from router.routing.routes import Routes
+from router.settings import settings_from_dict
+from router.sinks.tables.parting import Parting
+from router.sinks.tables.unwrapping import typed
+from router.watching.schema_ids import SchemaIdFigures
+from tests.support.schema_ids import KnownIds, confluent, known_ids
+from tests.unit.catalog.schemas.test_resolving import encoded, f, record
+
+RIDE: Final = "/messagegroups/G/messages/ride"
+V1: Final = record(f("id", "string"), f("n", "int"), name="t.Ride")
+V2: Final = record(f("id", "string"), f("n", "int"), f("note", "string", default=""), name="t.Ride")
+OLD: Final = record(f("id", "string"), name="t.Ride")
+CUSTOMER: Final = record(f("id", "string"), f("n", "int"), name="t.Customer")
+READER: Final = record(f("n", "long", default=-1), f("id", "string"), name="t.Ride")
+KNOWN: Final = {
+    1: {"schema": V1, "subjects": {"rides": 1}},
+    2: {"schema": V2, "subjects": {"rides": 2}},
+    3: {"schema": CUSTOMER, "subjects": {"customers": 1}},
+    4: {"schema": OLD, "subjects": {"rides": 3}},
+}
+BODIES: Final = [
+    confluent(1, encoded(V1, {"id": "a", "n": 1})),
+    confluent(2, encoded(V2, {"id": "b", "n": 2, "note": "x"})),
+    confluent(3, encoded(CUSTOMER, {"id": "c", "n": 3})),
+    confluent(4, encoded(OLD, {"id": "d"})),
+    confluent(9, encoded(V1, {"id": "e", "n": 5})),
+    encoded(READER, {"id": "f", "n": 6}),
+    confluent(1, b"\2"),
+]
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    ride = {
+        "protocol": "KAFKA",
+        "protocoloptions": {"topic": "t"},
+        "dataschemaformat": "Avro/1.11",
+        "dataschema": READER,
+    }
+    document = {"specversion": "1.0-rc4", "messagegroups": {"G": {"messages": {"ride": ride}}}}
+    (tmp_path / "catalog.json").write_text(json.dumps(document))
+    return load([str(tmp_path / "catalog.json")])
+
+
+def line_of(body: bytes) -> str:
+    native = {"topic": "t"}
+    return json.dumps({"protocol": "KAFKA", "native": native, "body_base64": base64.b64encode(body).decode()})
+
+
+def judge_of(catalog: Catalog, frames: Frames, validation: str = "always") -> Judge:
+    builder = ChannelBuilder(catalog)
+    builder.definitions(f"{TOPIC}t", catalog.definitions, frames)
+    matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation, builder.ties())  # type: ignore[arg-type]
+    sink = {"type": "kafka", "bootstrap_servers": "localhost:9092", "topic": "out"}
+    routed = {"sinks": {"bus": sink}, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["bus"]}}
+    settings = settings_from_dict(routed, {}, Path())
+    return Judge(matcher, OutputBuilder(matcher, Routes(settings), SizeLimits(settings)), {f"{TOPIC}t": 0}, 2**30)
+
+
+def rows_of(bodies: list[bytes]) -> pa.RecordBatch:
+    rows = [
+        {"value": body, "topic": "t", "partition": 0, "offset": at, "timestamp": 0, "headers": []}
+        for at, body in enumerate(bodies)
+    ]
+    return pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA).append_column(SIZE, pa.array([9] * len(rows), pa.int32()))
+
+
+def outcomes_of(judge: Judge, bodies: list[bytes]) -> tuple[list[dict[str, Any]], Tally]:
+    lists, counts = outcome_lists("kafka", judge, rows_of(bodies))
+    return [each[0] for each in lists.to_pylist()], collect([counts or "{}"], judge.matcher.targets)
+
+
+def test_a_story_tells_id_subject_and_version_and_how_each_candidate_was_decided(catalog: Catalog) -> None:
+    explainer = Explainer(RecordMatcher(catalog, validation="always", frames=Frames("auto", known_ids(KNOWN))))
+    (taken,) = explainer.explain(1, line_of(BODIES[1])).events
+    (check,) = [each for each in taken.candidates[0].checks if each.property == "protocoloptions.schemaid"]
+    assert (check.expected, check.actual, check.holds) == ("an id of t.Ride", "2 (rides version 2) of t.Ride", True)
+    assert taken.candidates[0].schema == ("fits",)
+    (refused,) = explainer.explain(2, line_of(BODIES[2])).events
+    (check,) = [each for each in refused.candidates[0].checks if not each.holds]
+    assert (check.property, check.actual) == ("protocoloptions.schemaid", "3 (customers version 1) of t.Customer")
+    assert refused.winner is None and refused.why.startswith("no candidate matches")
+
+
+def test_records_are_judged_alike_in_any_company(catalog: Catalog) -> None:
+    judge, chosen = judge_of(catalog, Frames("auto", known_ids(KNOWN))), random.Random(5)
+    many = [chosen.choice(BODIES) for _ in range(300)]
+    together, tally = outcomes_of(judge, many)
+    again, _ = outcomes_of(judge_of(catalog, Frames("auto", known_ids(KNOWN))), many[::-1])
+    told = ("message", "reason", "detail", "nearest", "schemaid")
+    assert [[each[name] for name in told] for each in together] == [
+        [each[name] for name in told] for each in again[::-1]
+    ]
+    alone = {body: outcomes_of(judge, [body])[0][0] for body in BODIES}
+    for body, outcome in zip(many, together, strict=True):
+        assert [outcome[name] for name in told] == [alone[body][name] for name in told]
+    counts = {name: sum(body.startswith(confluent(name, b"")) for body in many) for name in (1, 2, 4)}
+    counts[1] -= many.count(BODIES[6])
+    assert tally.ids == {(RIDE, str(name), "name"): count for name, count in counts.items()}
+    assert Tally.from_json(json.loads(json.dumps(tally.to_json()))).ids == tally.ids
+
+
+def test_the_id_is_in_the_lineage_of_framed_records_alone(catalog: Catalog) -> None:
+    outcomes, _ = outcomes_of(judge_of(catalog, Frames("auto", known_ids(KNOWN))), BODIES)
+    assert [each["reason"] for each in outcomes] == [
+        None,
+        None,
+        "no-match",
+        None,
+        "undecodable",
+        None,
+        "schema-violation",
+    ]
+    assert [outcomes[at]["schemaid"] for at in (0, 1, 3, 5)] == ["1", "2", "4", None]
+    assert "schema id 1 (rides version 1)" in outcomes[6]["detail"]
+
+
+def test_without_a_registry_bodies_are_read_as_ever_and_their_ids_counted(catalog: Catalog) -> None:
+    bodies = [confluent(number, encoded(READER, {"id": "a", "n": 1})) for number in (7, 7, 8)]
+    for validation in ("always", "never"):
+        outcomes, tally = outcomes_of(judge_of(catalog, Frames("auto"), validation), bodies)
+        assert [each["message"] for each in outcomes] == [RIDE] * 3
+        assert tally.ids == {(RIDE, "7", "nothing"): 2, (RIDE, "8", "nothing"): 1}
+    outcomes, tally = outcomes_of(judge_of(catalog, Frames("none"), "never"), bodies)
+    assert not tally.ids and "schemaid" not in outcomes[0]
+    outcomes, _ = outcomes_of(judge_of(catalog, Frames("auto", required=True), "never"), bodies)
+    assert {each["reason"] for each in outcomes} == {"undecodable"}
+
+
+def test_a_registry_that_is_away_is_no_verdict(catalog: Catalog) -> None:
+    judge = judge_of(catalog, Frames("auto", replace(known_ids(KNOWN), away=True)))
+    with pytest.raises(RegistryUnavailableError):
+        outcomes_of(judge, BODIES)
+    outcomes, _ = outcomes_of(judge, [BODIES[5]])
+    assert outcomes[0]["message"] == RIDE
+
+
+def test_a_schema_that_nobody_can_use_is_a_violation_that_says_why(catalog: Catalog) -> None:
+    class Broken(KnownIds):
+        def written(self, schema_id: str) -> WrittenSchema | None:
+            return WrittenSchema(schema_id, "", "", {}, (("rides", 4),), fault="its reference t.Gone leads nowhere")
+
+    outcomes, _ = outcomes_of(judge_of(catalog, Frames("auto", Broken("{}"))), BODIES[:1])
+    assert outcomes[0]["reason"] == "schema-violation"
+    assert "its reference t.Gone leads nowhere; written with schema id 1 (rides version 4)" in outcomes[0]["detail"]
+
+
+def test_tables_have_the_readers_columns_and_the_id(catalog: Catalog) -> None:
+    column = payload_column(catalog, RIDE)
+    assert column is not None
+    count = len(BODIES)
+    columns = {
+        "data": pa.array(BODIES, pa.binary()),
+        "datacontenttype": pa.nulls(count, pa.string()),
+        "protocol": pa.array(["KAFKA"] * count),
+        "native": pa.array(["{}"] * count),
+        "endpoint": pa.array(["/endpoints/e"] * count),
+        "message": pa.array([RIDE] * count),
+        "position": pa.array([str(at) for at in range(count)]),
+        "schemaid": pa.array(["1", "2", "3", "4", None, None, "1"], pa.string()),
+    }
+    framings = {"/endpoints/e": Frames("auto", known_ids(KNOWN))}
+    payload, undecoded = typed(column, pa.table(columns), framings)
+    due = [
+        {"n": 1, "id": "a"},
+        {"n": 2, "id": "b"},
+        {"n": 3, "id": "c"},
+        {"n": -1, "id": "d"},
+        None,
+        {"n": 6, "id": "f"},
+        None,
+    ]
+    assert payload.to_pylist() == due
+    assert [each.row for each in undecoded] == [4, 6]
+    assert "rides version 1" in undecoded[1].why
+    tables, _ = Parting("{messageid}", framings).parted(pa.table(columns), lambda message: column)
+    (table,) = tables.values()
+    assert table.column("schema_id").to_pylist() == ["1", "2", "3", "4", None, None, "1"]
+    assert "schemaid" not in table.schema.names
+
+
+def test_few_ids_are_decided_once_for_any_number_of_rows(catalog: Catalog) -> None:
+    asked: list[str] = []
+
+    class Counting(KnownIds):
+        def written(self, schema_id: str) -> WrittenSchema | None:
+            asked.append(schema_id)
+            return super().written(schema_id)
+
+    judge = judge_of(catalog, Frames("confluent", Counting(known_ids(KNOWN).text)))
+    outcomes_of(judge, [BODIES[0], BODIES[1]] * 2_000)
+    assert sorted(asked) == ["1", "2"]
+
+
+def test_a_second_id_by_which_nothing_decides_is_one_line_in_the_log() -> None:
+    registry = CollectorRegistry()
+    figures = SchemaIdFigures(registry, cap=3)
+    with capture_logs() as lines:
+        figures.add({("/m/a", "1", "name"): 2, ("/m/a", "2", "name"): 1})
+        figures.add({("/m/b", "1", "nothing"): 2})
+        figures.add({("/m/b", "1", "nothing"): 1})
+        assert not lines
+        more = SchemaIdFigures(CollectorRegistry())
+        for name in ("1", "2", "3"):
+            more.add({("/m/b", name, "nothing"): 1})
+    (line,) = lines
+    assert (line["message"], line["ids"]) == ("/m/b", "1, 2")
+    figures.add({("/m/b", "9", "nothing"): 4})
+    text = generate_latest(registry).decode()
+    assert 'xrouter_schema_ids_total{by="nothing",message="/m/b",schemaid="1"} 3.0' in text
+    assert 'xrouter_schema_ids_total{by="nothing",message="other",schemaid="other"} 4.0' in text
