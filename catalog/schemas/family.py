@@ -81,6 +81,17 @@ class SchemaFamily:
         names: Mapping[str, str] = self._module("validating").names_of(source, library) if self.named else {}
         return names
 
+    def message_indexes(self, source: SchemaSource, library: Library) -> bytes:
+        """Return how Confluent's frame says which message of its file a body is; nothing where a schema has just one.
+
+        Raises:
+            SchemaError: it can never be used.
+        """
+        indexes: bytes = (
+            self._module("validating").message_indexes(source, library) if self.frames == "message" else b""
+        )
+        return indexes
+
     def open_filler(self, source: SchemaSource, library: Library) -> Filler:
         """Return what makes payloads for a schema.
 

@@ -78,6 +78,11 @@ def peer_checks(
             (asked if isinstance(looked, _Asked) else others).append(looked)  # type: ignore[arg-type]
     yield from (Check(group[0].name, partial(_kafka, group)) for group in _by_cluster(asked))
     yield from others
+    plan = Plan(catalog, settings)
+    for name, sink in settings.sinks.items() if sinks else ():
+        if sink.framed is not None:
+            called = f"sink {name} schemas"
+            yield Check(called, partial(_written, called, name, plan))
     for name in settings.schema_registries if sinks else ():
         called = f"schema registry {name}"
         yield Check(called, partial(_schema_registry, called, settings, name))
@@ -107,6 +112,19 @@ def _schema_registry(called: str, settings: Settings, name: str) -> Iterator[Dia
         yield Diagnosis(called, "warn", f"{address.url} answers; {on_disk}; {damaged}", remedy)
         return
     yield Diagnosis(called, "ok", f"{address.url} answers; {on_disk}")
+
+
+def _written(called: str, name: str, plan: Plan) -> Iterator[Diagnosis]:
+    """Look whether the schemas of what a sink is to send have ids; nothing is registered here."""
+    try:
+        frames = plan.written_frames(name, register=False)
+    except SinkError as error:
+        text = error.message.removeprefix(f"sink {name}: ")
+        away = isinstance(error.__cause__, RegistryUnavailableError)
+        remedy = "start it, or correct schema_registries; batches for the sink wait until it answers"
+        yield Diagnosis(called, "warn" if away else "fail", text, remedy if away else error.hint, SinkError)
+        return
+    yield Diagnosis(called, "ok", f"{counted(len(frames), 'definition')} with the ids of their schemas")
 
 
 def _sink(name: str, sink: RemoteSink, catalog: Catalog) -> Check | _Asked:

@@ -33,6 +33,7 @@ from router.matching.facts import SCHEMA_ID
 from router.matching.matcher import Matcher
 from router.routing.limits import SizeLimits
 from router.routing.routes import Routes
+from router.schemaids.framing import SinkFrames, WrittenFrame
 from router.schemaids.opening import frames_of
 from router.settings import Settings, settings_from_dict
 from router.sources.sources import Source, by_query, sources_of
@@ -78,6 +79,32 @@ class Plan:
     def frames_anew(self) -> dict[str, Frames]:
         """Return :attr:`frames` with registries of their own, for another thread."""
         return frames_of(self.settings, [each.settings for each in self.sources])
+
+    @cached_property
+    def _sink_frames(self) -> SinkFrames:
+        return SinkFrames(self.settings, self.catalog)
+
+    def written_frames(self, sink: str, *, register: bool = True) -> Mapping[str, WrittenFrame]:
+        """Return what bodies begin with at a sink, by the xid of their definition; as :meth:`SinkFrames.of` does.
+
+        Raises:
+            SinkError: a schema has no id, or the schema registry gives no answer for now.
+        """
+        settings = self.settings.sinks[sink]
+        if settings.framed is None:
+            return {}
+        endpoint = self.catalog.endpoints.get(settings.framed.endpoint or "")
+        if endpoint is not None:
+            xids = [xid for xid in endpoint.candidates if xid in self.catalog.definitions]
+            return self._sink_frames.of(sink, xids, register=register)
+        numbers = self.routes.event_sinks.get(sink, ())
+        taken = (
+            xid
+            for source in self.sources
+            for xid in self.catalog.endpoints[source.endpoint].candidates
+            if any(rule.route in numbers for rule in self.routes.rules(xid, source.endpoint, lambda name: None))
+        )
+        return self._sink_frames.of(sink, taken, register=register)
 
     @cached_property
     def queries(self) -> Mapping[str, tuple[Source, ...]]:

@@ -35,6 +35,7 @@ SCHEMAS: Final = "schemas"
 _NOTHING: Final = "nothing-"
 _LINE: Final = re.compile(rb"([0-9]{1,19}) ([0-9]{1,12})")
 _PULLED: Final = "pulled"
+_FOUND: Final = "found-"
 _LOCK: Final = ".lock"
 _SUFFIX: Final = ".json"
 
@@ -58,6 +59,15 @@ class _Index(msgspec.Struct):
     format: int
     url: str
     subjects: dict[str, dict[int, str]]
+
+
+class _Lookup(msgspec.Struct):
+    """Where a schema was found that we write with."""
+
+    format: int
+    url: str
+    subject: str
+    id: str
 
 
 class Damaged(Exception):
@@ -153,6 +163,20 @@ class KeptIds:
         """Return the ids that the registry was said to have nothing under."""
         self._read_nothing()
         return list(self._nothing)
+
+    def lookup(self, digest: str) -> str | None:
+        """Return the id that a schema was found under in a subject, by a digest of both; None where it never was."""
+        try:
+            form = msgspec.json.decode((self.folder / f"{_FOUND}{digest}").read_bytes(), type=_Lookup)
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        return form.id if (form.format, form.url) == (FORMAT, self.url) else None
+
+    def note_lookup(self, digest: str, subject: str, schema_id: str) -> None:
+        """Keep the id that a schema was found under in a subject."""
+        path = self.folder / f"{_FOUND}{digest}"
+        with self._locked(), replaced(path, path.with_suffix(".new")) as file:
+            file.write(msgspec.json.encode(_Lookup(FORMAT, self.url, subject, schema_id)))
 
     def pulled(self) -> dict[str, dict[int, str]]:
         """Return the ids of the versions of each subject that were mirrored; none where that is not known."""

@@ -34,6 +34,10 @@ def _sinks(settings: Settings) -> Iterator[tuple[str, str]]:
             yield f"{key}.path", f"is also the path of sink {folders[sink.folder]}; give each sink its own folder"
         folders[sink.folder] = name
         yield from sink.faults(key, events=name in events, letters=name in letters)
+        if (framed := sink.framed) is not None:
+            yield from name_faults(f"{key}.schema_registry", framed.schema_registry, settings.schema_registries)
+            if not settings.schema_registries:
+                yield f"{key}.framing", "needs a schema registry, which knows ids; add schema_registries"
 
 
 def _sources(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -45,6 +45,8 @@ def _sinks(settings: Settings) -> Iterator[tuple[str, str]]:
             continue
         if sink.mode == "structured":
             yield f"sinks.{name}.mode", f"cannot be structured {_MODE}, which leaves bodies as they are; use binary"
+        if sink.framed is not None:
+            yield f"sinks.{name}.framing", f"cannot be {sink.framing} {_MODE}, which leaves bodies as they are"
         clusters[name] = sink.cluster()
         first = next(iter(clusters))
         if clusters[name] != clusters[first]:

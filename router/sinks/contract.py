@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
 from catalog.model import Catalog
+
+if TYPE_CHECKING:
+    from router.schemaids.framing import WrittenFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,10 @@ class ArrowSink(Protocol):
             SinkError: the destination cannot take it now; nothing of the batch is visible.
         """
         ...
+
+    def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
+        """Have the bodies of these definitions begin with frames; only of a sink whose settings say ``framed``."""
+        raise TypeError(f"{type(self).__name__} has no bodies that begin with frames")
 
     def staging(self, commit: Commit) -> Staging | None:
         """Return what writes a batch in the workers, to be handed to :meth:`take`; None where it comes as a table.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from bindings.codings import NAME as CODING
 from bindings.kafka.facts import LINEAGE
 from router.judging.judging import Judged, judged_columns, judging_column
 from router.judging.kinds import Kind
@@ -21,6 +22,7 @@ from router.judging.stages import (
     lineage_headers,
     partition_key,
 )
+from router.matching.facts import SCHEMA_ID
 from router.settings import KafkaSink
 from router.settings.names import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, parse_name, value_name
 from router.spark.projection import Projection, session_context
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from router.judging.plan import Judge
+    from router.schemaids.framing import WrittenFrame
 
 FAILED: Final = "xrouter.failed"
 """The property of Spark's jobs that says when the dead letters of an attempt were made."""
@@ -44,6 +47,27 @@ def sent_key(sink: KafkaSink) -> Column:
     if sink.key is None:
         return partition_key()
     return F.coalesce(partition_key(), key_template(sink.key).cast("binary"))
+
+
+def framed_value(body: Column, frames: Mapping[str, WrittenFrame], *, identified: bool) -> Column:
+    """Return a body behind the frame of its definition, where that has one.
+
+    A body stays as it is that has a frame already (by the id that judging found, if rows are *identified*), that is in
+    a content coding, or that is JSON of a schema whose bodies are bytes.
+    """
+    from pyspark.sql import functions as F
+
+    def head(plain: bool) -> Column:
+        pairs = [F.lit(each) for xid, frame in frames.items() if frame.plain is plain for each in (xid, frame.head)]
+        return F.create_map(*pairs).getItem(F.col("m.message")) if pairs else F.lit(None).cast("binary")
+
+    is_json = F.coalesce(F.lower(event_attribute("datacontenttype")).rlike("[/+]json"), F.lit(False))
+    frame = F.coalesce(head(True), F.when(~is_json, head(False)))
+    coded = F.exists(F.coalesce("headers", F.array().cast(HEADERS_TYPE)), lambda each: F.lower(each["key"]) == CODING)
+    asked = body.isNotNull() & frame.isNotNull() & ~coded
+    if identified:
+        asked &= F.col(f"m.{SCHEMA_ID}").isNull()
+    return F.when(asked, F.concat(frame, body)).otherwise(body)
 
 
 def sent_headers(sink: KafkaSink, epoch: str, related: Sequence[str] = ()) -> Column:

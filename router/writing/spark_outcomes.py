@@ -14,13 +14,13 @@ from router.judging.plan import Judge, Plan
 from router.judging.relating import EXCHANGE
 from router.judging.stages import ARRIVED, HEADERS_TYPE, came_from, header
 from router.judging.tally import Tally
-from router.matching.facts import EVENT_MEDIA
+from router.matching.facts import EVENT_MEDIA, SCHEMA_ID
 from router.rendering.exact import TIME_TEXT, TYPED
 from router.settings import KafkaSink, letter_sinks
 from router.sinks.contract import Staged
 from router.sinks.forms import AMBIGUOUS, DEAD_LETTER, WIDE
 from router.writing.commits import Batch
-from router.writing.kafka_columns import letter_headers, letter_value, order_key, sent_headers, sent_key
+from router.writing.kafka_columns import framed_value, letter_headers, letter_value, order_key, sent_headers, sent_key
 from router.writing.kafka_writing import save_to_kafka
 from router.writing.outcomes import Decision
 from router.writing.rejections import REASON, Rejections
@@ -186,7 +186,10 @@ class SparkOutcomes:
         from pyspark.sql import functions as F
 
         settings = self._kafka(sink)
+        frames = self._plan.written_frames(sink)
         value = structured_column(self._batch.kind) if settings.mode == "structured" else F.col("body")
+        if frames:
+            value = framed_value(value, frames, identified=SCHEMA_ID in self._plan.rare)
         headers = sent_headers(settings, self._plan.epoch, self._plan.rare)
         self._publish(sink, F.col(f"m.topic_{sink}"), sent_key(settings), value, headers)
 

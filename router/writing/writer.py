@@ -79,7 +79,8 @@ class BatchWriter:
         lists = [self._plan.settings.dead_letters.sinks, *(route.to for route in self._plan.settings.routes)]
         single = all(len(names) == 1 for names in lists)
         binary = all(sink.mode == "binary" for sink in kafka)
-        unchecked = self._plan.settings.dead_letters.max_ratio is None and not self.may_reject
+        framed = any(sink.framed is not None for sink in kafka)
+        unchecked = not framed and self._plan.settings.dead_letters.max_ratio is None and not self.may_reject
         return unchecked and len(kafka) == len(used) and len(clusters) == 1 and single and binary
 
     @property
@@ -347,5 +348,7 @@ class BatchWriter:
             plan = self._plan
             settings = plan.settings.sinks[name]
             sink = open_sink(name, settings, "dead-letters" if letters else "events", plan.catalog, plan.frames_anew())
+            if not letters and (frames := plan.written_frames(name)):
+                sink.begin_with(frames)
             self._arrow[(name, letters)] = sink
         return sink

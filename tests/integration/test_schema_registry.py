@@ -153,7 +153,7 @@ SUBJECTS: Final = (
         lambda n, v: {"items": n},
         (
             Version(
-                json.dumps({"title": "Order", "type": "object", "properties": {"items": {"type": "integer"}}}),
+                json.dumps({"title": "shop.Order", "type": "object", "properties": {"items": {"type": "integer"}}}),
                 lambda n: json.dumps({"items": n}).encode(),
             ),
         ),
@@ -166,7 +166,7 @@ SUBJECTS: Final = (
         lambda n, v: {"items": -n},
         (
             Version(
-                json.dumps({"title": "Cart", "type": "object", "properties": {"items": {"type": "integer"}}}),
+                json.dumps({"title": "shop.Cart", "type": "object", "properties": {"items": {"type": "integer"}}}),
                 lambda n: json.dumps({"items": -n}).encode(),
             ),
         ),
@@ -340,7 +340,8 @@ def check(folder: Path, traffic: Traffic) -> None:
         found = Counter(spelled(row["payload"]) for row in content.rows)
         assert found == traffic.rows[subject.message], subject.name
         assert {row["schema_id"] for row in content.rows} == {str(each) for each in traffic.ids[subject.name]}
-    letters = [json.loads(line) for file in (folder / "dead").glob("*.jsonl") for line in open(file)]
+    files = (folder / "dead").glob("*.jsonl")
+    letters = [json.loads(line) for file in files for line in file.read_text().split("\n") if line]
     assert Counter(letter["reason"] for letter in letters) == {"undecodable": sum(traffic.unknown.values())}
     named = Counter(next(each for each in traffic.unknown if each in letter["detail"]) for letter in letters)
     assert named == traffic.unknown

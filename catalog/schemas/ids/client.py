@@ -128,7 +128,11 @@ class SchemaRegistry:
 
     def found(self, subject: str, schema: Registered) -> Registered | None:
         """Return the version of a subject that has this schema; None when none has."""
-        answer = self._answer(f"/subjects/{_quoted(subject)}", _body(schema))
+        path = f"/subjects/{_quoted(subject)}"
+        answer = self._answer(path, _body(schema))
+        if answer is None:
+            # One that is written otherwise and means the same; not all registries know the parameter.
+            answer = self._answer(f"{path}?normalize=true", _body(schema))
         if answer is None:
             return None
         known = registered({"schema": schema.document, **answer} if isinstance(answer, dict) else answer)

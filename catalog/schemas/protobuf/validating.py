@@ -100,6 +100,25 @@ def names_of(source: SchemaSource, library: Library) -> Mapping[str, str]:
     return {"message": name} if name else {}
 
 
+def message_indexes(source: SchemaSource, library: Library) -> bytes:
+    """Return the place of a message in its file as Confluent's frame has it: the first message is a single 0.
+
+    Raises:
+        SchemaError: it can never be used.
+    """
+    path = open_message(source, library).place
+    return b"\0" if path == [0] else b"".join(map(_zigzag, (len(path), *path)))
+
+
+def _zigzag(number: int) -> bytes:
+    """Write a number that is not negative as a signed one of Protobuf."""
+    value, out = number << 1, bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))
+
+
 def file_of(written: Written) -> ProtobufValidator:
     """Compile the file that messages were written with.
 
@@ -255,6 +274,17 @@ class ProtobufValidator:
     def named(self, name: str) -> ProtobufValidator:
         """Return the validator of another message of the same file, by its full name."""
         return ProtobufValidator(self._pool.FindMessageTypeByName(name), self._pool, self._file)
+
+    @property
+    def place(self) -> list[int]:
+        """The message's place in its file: its index, below those of the messages that it is in."""
+        full = self._descriptor.full_name
+        name = full.removeprefix(f"{self._file.package}.") if self._file.package else full
+        path, messages = [], self._file.message_type
+        for each in name.split("."):
+            path.append(next(number for number, one in enumerate(messages) if one.name == each))
+            messages = messages[path[-1]].nested_type
+        return path
 
     def name_at(self, place: MessagePlace) -> str | None:
         """Return the full name of the message at a place of the file; None where the place leads nowhere."""

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
 from rich.progress import Progress
 
 from bindings.protocols import BINDINGS, binding_of
-from catalog.model import Definition
+from catalog.model import Catalog, Definition
 from router.commands.arguments import BaseUri, CatalogOption, pairs_of, usable_catalog
 from router.commands.emit.delivery import opened, protocol_of
 from router.commands.emit.naming import only_endpoint, xid_called
-from router.commands.emit.producer import MODES, Producer, check_matches
+from router.commands.emit.producer import MODES, EmitError, Producer, check_matches
 from router.commands.registries import LoginsOption, fetcher
+from router.schemaids.framing import declared_id
 from router.terminal import terminal
+
+
+class Framed(StrEnum):
+    """The frames that bodies can get."""
+
+    confluent = "confluent"
+
 
 _PROGRESS_FROM: Final = 100
 """Fewer records are gone before a bar could be read."""
@@ -56,6 +65,14 @@ def emit(
             "nats://HOST/SUBJECT (tls://); what has no path takes each record's own. Without it, standard output.",
         ),
     ] = None,
+    framing: Annotated[
+        Framed | None,
+        typer.Option("--framing", help="Kafka: begin bodies with the id of their schema, as Confluent's serializers."),
+    ] = None,
+    schema_id: Annotated[
+        str | None,
+        typer.Option("--schema-id", metavar="N", help="With --framing: the id; unset is the one that is declared."),
+    ] = None,
     base_uri: BaseUri = "",
     logins: LoginsOption = None,
 ) -> None:
@@ -86,7 +103,10 @@ def emit(
         mode=mode,
         context=pairs_of(values, "--context"),
         seed=seed,
+        schema_id=_schema_id(loaded, message, schema_id) if framing is not None else None,
     )
+    if framing is None and schema_id is not None:
+        raise EmitError("--schema-id has no use without a frame", hint="add --framing confluent")
     shown = count >= _PROGRESS_FROM and sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
     with (
         Progress(console=terminal(err=True), disable=not shown) as bar,
@@ -102,6 +122,14 @@ def emit(
                 bar.console.print(warning, soft_wrap=True)
             target.send(record)
             bar.advance(task)
+
+
+def _schema_id(catalog: Catalog, message: str, given: str | None) -> str:
+    schema_id = given or declared_id(catalog, catalog.definitions[message])
+    if schema_id is None:
+        hint = "give it with --schema-id, or declare it by the label schemaid of the schema's version"
+        raise EmitError(f"no id is known of the schema of {message}", hint=hint)
+    return schema_id
 
 
 def _towards(definition: Definition, protocol: str) -> str:

@@ -28,6 +28,8 @@ from catalog.definitions.targets import Target, target_of
 from catalog.model import Catalog, Definition, Endpoint, Property
 from catalog.record import Record
 from catalog.schemas.codings import encoded
+from catalog.schemas.ids.client import TYPES
+from catalog.schemas.library import CatalogLibrary, schema_source
 from catalog.schemas.making import PayloadMaker
 from catalog.templates import TEMPLATE_TYPES, Template
 from catalog.values import is_any_timestamp, text_of
@@ -35,6 +37,7 @@ from router.commands.emit.valid_values import content_type_of, event_id, value_o
 from router.errors import RouterError
 from router.matching.channels import source_of
 from router.matching.records import RecordMatcher, to_line
+from router.schemaids.framing import UnregisteredError, frame_of_id
 
 T = TypeVar("T")
 Mode = Literal["binary", "structured", "native"]
@@ -76,6 +79,7 @@ class Producer:
         context: Mapping[str, str] | None = None,
         seed: int | None = None,
         clock: Callable[[], str] = utc_now,
+        schema_id: str | None = None,
     ) -> None:
         self.definition: Definition = _known(message, catalog.definitions, "message")
         inline = self.definition.group if self.definition.group in catalog.endpoints else None
@@ -93,6 +97,7 @@ class Producer:
         self.payload_doubt = ""
         """Why the data of the record made last is not known to fit its schema; empty when there is no doubt."""
         self._require_context()
+        self._frame = b"" if schema_id is None else self._framed(catalog, schema_id)
 
     def records(self, count: int) -> Iterator[Record]:
         """Yield *count* records, numbered from 1."""
@@ -120,12 +125,34 @@ class Producer:
                 data, content = encode_event(attributes, data), STRUCTURED
             else:
                 parts = [*together(parts, attribute_parts(self._binding.rule, attributes))]
+        if self._frame and data is not None:
+            data = self._frame + data
         parts = self._completed(parts, content, context)
         coding = coding_of(parts)
         if coding and data is not None and self.mode != "structured":
             data = encoded(data, coding)
         native = self._binding.native(parts)
         return Record(self._binding.protocol, native, data, self.endpoint.xid if self.endpoint else None, now)
+
+    def _framed(self, catalog: Catalog, schema_id: str) -> bytes:
+        """Return what bodies begin with.
+
+        Raises:
+            EmitError: they cannot begin with the id of a schema.
+        """
+        xid, source = self.definition.xid, schema_source(self.definition, catalog.schemas)
+        if self._binding.sending.family != "kafka" or self.mode == "structured":
+            hint = "use Kafka, and --mode binary or native"
+            raise EmitError(f"{xid} has no body of its own that a frame could stand before", hint=hint)
+        if source is None or source.family not in TYPES:
+            raise EmitError(f"{xid} has no schema of Avro, Protobuf or JSON", hint="leave out --framing")
+        content_type = content_type_of(self.definition, self._payloads.family)
+        if source.family != "JsonSchema" and "json" in content_type:
+            raise EmitError(f"bodies of {xid} are JSON, and those of {source.family} with a frame are bytes")
+        try:
+            return frame_of_id(self.definition, source, CatalogLibrary(catalog.schemas), schema_id).head
+        except UnregisteredError as error:
+            raise EmitError(str(error), hint=error.hint) from error
 
     def _completed(self, parts: list[Part], content: str | None, context: Mapping[str, str]) -> list[Part]:
         """Add what the definition leaves to the channel: content type and address, unless they are there."""

@@ -80,6 +80,11 @@ class SinkSettings(Section):
         return None
 
     @property
+    def framed(self) -> KafkaSink | None:
+        """The sink itself where its bodies begin with the ids of their schemas."""
+        return None
+
+    @property
     def remote(self) -> RemoteSink | None:
         """The sink itself where it connects to somebody else's server."""
         return None

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from bindings.kafka.client import KafkaClient
 
 _SECONDS: Final = 30.0
+_FRAME_BYTES: Final = 64
+"""Bytes that are left for a frame: its id, and where the message is in its file."""
 
 
 class _KafkaRecords(RemoteSink):
@@ -55,6 +57,17 @@ class _KafkaRecords(RemoteSink):
     max_message_bytes: Size = Field(
         1_000_000, ge=65_536, description="Largest record the brokers take; a larger one is `sink-rejected`."
     )
+    framing: Literal["none", "confluent"] = Field(
+        "none",
+        description="Frame that bodies get, with the id of their definition's schema; one that has a frame keeps it.",
+    )
+    schema_registry: str | None = Field(
+        None, description="Which of `schema_registries` knows the ids of frames; unset is the default one."
+    )
+    subject_names: Literal["topic", "record", "topic-record"] = Field(
+        "topic", description="How subjects are named there: TOPIC-value, the schema's full name, or TOPIC-NAME."
+    )
+    register_schemas: bool = Field(False, description="Whether a schema that its subject lacks is registered there.")
 
 
 class KafkaSink(KafkaLogin, _KafkaRecords):
@@ -72,9 +85,14 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
         return None if self.endpoint else self
 
     @property
+    def framed(self) -> KafkaSink | None:
+        """The sink itself where its bodies get frames."""
+        return None if self.framing == "none" else self
+
+    @property
     def record_limit(self) -> int:
         """What the brokers take."""
-        return self.max_message_bytes
+        return self.max_message_bytes - (0 if self.framing == "none" else _FRAME_BYTES)
 
     @property
     def client_options(self) -> Mapping[str, SecretStr]:
@@ -93,6 +111,11 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
             yield from _name_faults(f"{key}.topic", self.topic, DEAD_LETTER_VARIABLES)
         if self.key:
             yield from _name_faults(f"{key}.key", self.key)
+        if self.framing == "none":
+            chosen = [name for name in ("schema_registry", "register_schemas") if getattr(self, name)]
+            yield from ((f"{key}.{name}", "has no use without framing: confluent; add it") for name in chosen)
+        elif self.mode == "structured":
+            yield f"{key}.framing", "is for bodies alone, which structured events are not; use mode: binary"
         yield from option_faults(f"{key}.options", self.options)
 
     def pair_faults(self) -> Iterator[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -27,8 +27,11 @@ from catalog.templates import TEMPLATE_TYPES, Template
 from catalog.values import is_any_timestamp, text_of
 from router.settings.addresses import AddressError, checked
 from router.sinks.messages.conforming import Conformance, ShapedMessage
-from router.sinks.messages.events import Event, Mode, NotTaken, outbound, source_key
+from router.sinks.messages.events import Event, Mode, NotTaken, framed, outbound, source_key
 from router.sinks.messages.passing import HeaderPassing
+
+if TYPE_CHECKING:
+    from router.schemaids.framing import WrittenFrame
 
 _OF_EVENT: Final[Mapping[str, str]] = {"message-id": "id", "creation-time": "time", "message_id": "id"}
 _QUERY: Final = "query."
@@ -110,6 +113,11 @@ class EndpointComposer:
         self._numbers = {each.definition.xid: number for number, each in enumerate(self._candidates)}
         definitions = [each.definition for each in self._candidates]
         self._conformance = Conformance(catalog, endpoint, binding, definitions, uncarried)
+        self._frames: Mapping[str, WrittenFrame] = {}
+
+    def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
+        """Have the bodies of these definitions begin with frames."""
+        self._frames = frames
 
     def compose(self, events: Sequence[Event]) -> list[Outbound | NotTaken]:
         """Return the message for each event, checked against the definition that it was made by.
@@ -126,7 +134,9 @@ class EndpointComposer:
             for (each, shaped), fault in zip(
                 attempts, self._conformance.faults([shaped for _, shaped in attempts]), strict=True
             ):
-                answers[each.place] = shaped.message
+                candidate = self._candidates[shaped.definition]
+                frame = self._frames.get(candidate.definition.xid)
+                answers[each.place] = framed(shaped.message, each.event, candidate.mode, frame)
                 if fault:
                     each.faults.append(f"{self._candidates[shaped.definition].definition.xid}: {fault}")
                     tries.append(each)

@@ -7,15 +7,17 @@ own codec of that protocol reads back.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
 import msgspec
 import pyarrow as pa
 
 from bindings.amqp.forms import TYPES, together
+from bindings.codings import coding_of
 from bindings.envelope import EVENT_MEDIA, STRUCTURED, UNESCAPED, attribute_parts
 from bindings.events import encode_event, with_types
 from bindings.parts import Part, first
@@ -23,14 +25,19 @@ from bindings.protocols import BINDINGS, Binding
 from bindings.sending import Outbound
 from catalog.errors import RecordError
 from catalog.values import media_type_of
+from router.matching.facts import SCHEMA_ID
 from router.rendering.exact import TIME_TEXT, TYPED
 from router.sinks.forms import AMBIGUOUS, RARE, WIDE, instant_text, pairs_of
 from router.sinks.messages.passing import LINEAGE as LINEAGE
 from router.sinks.messages.passing import HeaderPassing
 
+if TYPE_CHECKING:
+    from router.schemaids.framing import WrittenFrame
+
 Mode = Literal["binary", "structured", "native"]
 MESSAGE: Final = pa.schema([*WIDE, *((name, pa.string()) for name in (TIME_TEXT, TYPED, AMBIGUOUS))])
 """The columns that message sinks get: an instant cannot give back ``time`` as it was written, nor a text its type."""
+_JSON: Final = re.compile("[/+]json")
 _NAMES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
 
 
@@ -140,6 +147,20 @@ def _annotations(event: Event, binding: Binding) -> list[Part]:
     own = event.attributes.get("partitionkey")
     part = Part(binding.partition_key, own.encode() if own else source_key(event))
     return [part] if part.text else []
+
+
+def framed(message: Outbound, event: Event, mode: Mode, frame: WrittenFrame | None) -> Outbound:
+    """Return a message whose body is behind a frame.
+
+    A body stays as it is that has one already, that is in a content coding, or that is JSON of a schema whose bodies
+    are bytes; so does an event in structured mode.
+    """
+    if frame is None or message.body is None or mode == "structured" or event.more_lineage.get(SCHEMA_ID):
+        return message
+    is_json = _JSON.search((event.attributes.get("datacontenttype") or "").lower()) is not None
+    if coding_of(message.parts) or (is_json and not frame.plain):
+        return message
+    return replace(message, body=frame.head + message.body)
 
 
 def lineage_parts(event: Event, binding: Binding) -> list[Part]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
@@ -20,10 +20,13 @@ from router.errors import SinkError
 from router.settings.addresses import AddressError, AddressTemplate
 from router.settings.names import event_values, missing_value
 from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult
-from router.sinks.messages.events import Event, Mode, NotTaken, event_of, outbound
+from router.sinks.messages.events import Event, Mode, NotTaken, event_of, framed, outbound
 from router.sinks.messages.passing import HeaderPassing
 from router.sinks.messages.spread import Spread
 from router.watching.batches import progressed
+
+if TYPE_CHECKING:
+    from router.schemaids.framing import WrittenFrame
 
 CHUNK: Final = 500
 """Messages handed over at a time. When a client says no more, only whole groups are known to be confirmed."""
@@ -41,6 +44,10 @@ class Composer(Protocol):
 
     def compose(self, events: Sequence[Event]) -> Sequence[Outbound | NotTaken]:
         """Return the message for each event; NotTaken says why there can be none for this target."""
+        ...
+
+    def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
+        """Have the bodies of these definitions begin with frames."""
         ...
 
 
@@ -69,6 +76,11 @@ class TemplateComposer:
         self._lineage = lineage
         self._given = tuple(given)
         self._passing = passing
+        self._frames: Mapping[str, WrittenFrame] = {}
+
+    def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
+        """Have the bodies of these definitions begin with frames."""
+        self._frames = frames
 
     def compose(self, events: Sequence[Event]) -> list[Outbound | NotTaken]:
         """Return the message for each event; NotTaken for an address too long, or that misses a value and may not."""
@@ -89,9 +101,10 @@ class TemplateComposer:
             address = self._template.expand(values)
         except AddressError as error:
             raise NotTaken(str(error)) from error
-        return outbound(
+        message = outbound(
             event, self._binding, self._mode, address, self._given, lineage=self._lineage, passing=self._passing
         )
+        return framed(message, event, self._mode, self._frames.get(event.message))
 
 
 class ConfirmedSink(ArrowSink):
@@ -116,6 +129,10 @@ class ConfirmedSink(ArrowSink):
         self._publisher = publisher
         self._lock = threading.Lock()
         self._settled: dict[str, tuple[int, Settled]] = {}
+
+    def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
+        """Have the bodies of these definitions begin with frames."""
+        self._composer.begin_with(frames)
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Send what of the batch is not settled yet. Rows that the target will never take are ``refused``.

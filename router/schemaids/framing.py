@@ -1,0 +1,225 @@
+"""What bodies that we write begin with: byte 0, the id of the definition's schema, for Protobuf where the message is.
+
+An id is declared, or looked up in a schema registry once, by content, and kept on disk. A definition whose schema is
+not there ends a start, and holds batches of a catalog that came later; no record is blamed for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+
+from catalog.model import Catalog, Definition
+from catalog.schemas.contract import SchemaError, SchemaSource
+from catalog.schemas.families import family_of
+from catalog.schemas.ids.client import TYPES, Reference, Registered, RegistrationError, SchemaRegistry, number_of
+from catalog.schemas.ids.contract import RegistryUnavailableError
+from catalog.schemas.ids.deciding import SchemaIdRule
+from catalog.schemas.library import CatalogLibrary, schema_source
+from router.errors import SinkError
+from router.schemaids.kept import KeptIds
+from router.schemaids.opening import address_of, folder_of
+from router.settings.model import Settings
+from router.settings.schema_registries import default_registry
+from router.settings.sinks.kafka import KafkaSink
+
+_MOST: Final = 2**32
+_TITLE: Final = "title"
+_SUBJECTS: Final = "/subjects/"
+_UNREGISTERED: Final = "register it there, declare its id (label schemaid), or set register_schemas: true"
+
+
+class UnregisteredError(Exception):
+    """A schema without an id; the message says which, and ``hint`` the remedy."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFrame:
+    """What bodies of a definition begin with; ``plain`` tells a family whose bodies are text anyway."""
+
+    head: bytes
+    plain: bool
+
+
+class SinkFrames:
+    """The frames of the sinks of one plan that write some; found once."""
+
+    def __init__(self, settings: Settings, catalog: Catalog) -> None:
+        self._settings = settings
+        self._catalog = catalog
+        self._rule = SchemaIdRule(catalog.schemas)
+        self._found: dict[str, Mapping[str, WrittenFrame]] = {}
+
+    def of(self, name: str, xids: Iterable[str], *, register: bool = True) -> Mapping[str, WrittenFrame]:
+        """Return the frames of these definitions at a Kafka sink; nothing for one that writes none.
+
+        What is missing in the registry is registered there where the settings say so, unless *register* is off: then
+        such a definition has no frame.
+
+        Raises:
+            SinkError: a schema has no id, or the registry gives no answer for now.
+        """
+        sink = self._settings.sinks[name]
+        settings = sink.framed
+        if settings is None:
+            return {}
+        if name not in self._found:
+            definitions = [self._catalog.definitions[xid] for xid in dict.fromkeys(xids)]
+            try:
+                frames = dict(
+                    _Finder(self._settings, self._catalog, self._rule, settings, register).frames(definitions)
+                )
+            except UnregisteredError as error:
+                raise SinkError(name, str(error), hint=error.hint) from error
+            except RegistryUnavailableError as error:
+                raise SinkError(name, str(error), hint="it is asked again with growing pauses") from error
+            if not register:
+                return frames
+            self._found[name] = frames
+        return self._found[name]
+
+
+class _Finder:
+    """Finds the frames for one sink."""
+
+    def __init__(
+        self, settings: Settings, catalog: Catalog, rule: SchemaIdRule, sink: KafkaSink, register: bool
+    ) -> None:
+        name = sink.schema_registry or default_registry(settings.schema_registries) or ""
+        self._address = address_of(settings, name)
+        self._client: SchemaRegistry = self._address.client()
+        self._kept = KeptIds(folder_of(settings, name), self._address.url)
+        self._catalog = catalog
+        self._library = CatalogLibrary(catalog.schemas)
+        self._rule = rule
+        self._sink = sink
+        self._register = register
+        self._asker = _Named(name, self._address.url)
+
+    def frames(self, definitions: Iterable[Definition]) -> Iterator[tuple[str, WrittenFrame]]:
+        """Yield the frames of definitions whose schemas have any.
+
+        Raises:
+            UnregisteredError: one has no id.
+            RegistryUnavailableError: the registry gives no answer for now.
+        """
+        for definition in definitions:
+            source = schema_source(definition, self._catalog.schemas)
+            if source is None or source.family not in TYPES:
+                continue
+            schema_id = self._id(definition, source)
+            if schema_id is not None:
+                yield definition.xid, frame_of_id(definition, source, self._library, schema_id)
+
+    def _id(self, definition: Definition, source: SchemaSource) -> str | None:
+        declared = self._rule.declared(definition, self._asker)
+        if declared is not None and len(declared.ids) == 1:
+            return next(iter(declared.ids))
+        subject, version = declared.subject if declared is not None and declared.subject else (None, None)
+        subject = subject or self._subject(definition, source)
+        schema = self._schema(definition, source)
+        digest = hashlib.sha256(f"{subject}\0{version}\0{schema}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        known = self._kept.lookup(digest)
+        if known is not None:
+            return known
+        found = self._client.version(subject, version) if version is not None else self._client.found(subject, schema)
+        if found is not None and found.id:
+            schema_id = found.id
+        elif self._sink.register_schemas and version is None:
+            if not self._register:
+                return None
+            try:
+                schema_id = self._client.register(subject, schema)
+            except RegistrationError as error:
+                text = f"the schema of {definition.xid} cannot be registered in subject {subject}: {error}"
+                raise UnregisteredError(text, "make it compatible, or register it by hand") from error
+        else:
+            which = f"version {version} of subject {subject}" if version is not None else f"subject {subject}"
+            text = f"{which} of schema registry {self._address.name} does not have the schema of {definition.xid}"
+            raise UnregisteredError(text, _UNREGISTERED)
+        self._kept.note_lookup(digest, subject, schema_id)
+        return schema_id
+
+    def _schema(self, definition: Definition, source: SchemaSource) -> Registered:
+        """Return the schema as the registry is asked for it; what it refers to must be from that registry."""
+        entry = self._catalog.schemas[source.uri]
+        document = entry["document"]
+        text = document if isinstance(document, str) else msgspec.json.encode(document).decode()
+        references: list[Reference] = []
+        for name, key in sorted(entry.get("references", {}).items()):
+            base, found, rest = key.partition("?")[0].rpartition(_SUBJECTS)
+            subject, _, version = rest.partition("/versions/")
+            if not found or base != self._address.url or not version.isdecimal():
+                problem = f"the schema of {definition.xid} refers to {name}, which is not from the schema registry"
+                raise UnregisteredError(problem, "declare the id of the schema by its label schemaid")
+            references.append(Reference(name, unquote(subject), int(version)))
+        return Registered(text, TYPES[source.family], tuple(references))
+
+    def _subject(self, definition: Definition, source: SchemaSource) -> str:
+        topic = ""
+        if self._sink.subject_names != "record":
+            topic = self._sink.topic or self._topic(definition)
+            if not topic or "{" in topic:
+                problem = f"no one topic is known for {definition.xid}, by which its subject would be named"
+                raise UnregisteredError(problem, "set subject_names: record, or declare the id of the schema")
+            if self._sink.subject_names == "topic":
+                return f"{topic}-value"
+        try:
+            names = family_of(source.family).names_of(source, self._library)
+        except SchemaError as error:
+            raise UnregisteredError(f"the schema of {definition.xid} cannot be used: {error}", "correct it") from error
+        name = names.get(_TITLE) or next(iter(names.values()), "")
+        if not name:
+            problem = f"the schema of {definition.xid} has no name, by which its subject would be called"
+            raise UnregisteredError(problem, "give it one, set subject_names: topic, or declare its id")
+        return f"{topic}-{name}" if topic else name
+
+    def _topic(self, definition: Definition) -> str:
+        endpoint = self._catalog.endpoints.get(self._sink.endpoint or "")
+        own = next((str(each.value) for each in definition.protocoloptions if each.name == "topic" and each.value), "")
+        return own or str((endpoint.options if endpoint is not None else {}).get("topic") or "")
+
+
+@dataclass(slots=True)
+class _Named:
+    """A schema registry that rules only ask for its name and address."""
+
+    name: str
+    url: str
+
+    def written(self, schema_id: str) -> None:
+        """Know nothing: what a definition declares does not depend on what is registered."""
+
+
+def frame_of_id(definition: Definition, source: SchemaSource, library: CatalogLibrary, schema_id: str) -> WrittenFrame:
+    """Return the frame with an id.
+
+    Raises:
+        UnregisteredError: no frame of Confluent's holds such an id, or the schema cannot be used.
+    """
+    number = number_of(schema_id)
+    if number is None or number >= _MOST:
+        text = f"id {schema_id} of {definition.xid} does not fit into four bytes"
+        raise UnregisteredError(text, "give the id that Confluent's serializers would write")
+    head = struct.pack(">bI", 0, number)
+    try:
+        head += family_of(source.family).message_indexes(source, library)
+    except SchemaError as error:
+        raise UnregisteredError(f"the schema of {definition.xid} cannot be used: {error}", "correct it") from error
+    return WrittenFrame(head, source.family == "JsonSchema")
+
+
+def declared_id(catalog: Catalog, definition: Definition) -> str | None:
+    """Return the one id that a definition declares, by label or address; None where there is none, or several."""
+    declared = SchemaIdRule(catalog.schemas).declared(definition, None)
+    return next(iter(declared.ids)) if declared is not None and len(declared.ids) == 1 else None
