@@ -13,6 +13,7 @@ COMMANDS: Final = {
     "init": "router.commands.registry.init:init",
     "import": "router.commands.registry.importing:import_document",
     "export": "router.commands.registry.exporting:export_document",
+    "history": "router.commands.registry.history:history",
     "pull": "router.commands.registry.replicating:pull",
     "push": "router.commands.registry.replicating:push",
 }

@@ -20,6 +20,7 @@ from registry.faces.known import FACES, faces_at
 from registry.http.access import Roles
 from registry.http.application import Limits
 from registry.http.face import FaceType
+from registry.http.openapi.operations import HISTORY
 from registry.http.server import RegistrySettings
 from registry.replication.peers import Direction, Peer
 from registry.upkeep.history import HistoryLimits
@@ -202,6 +203,8 @@ def _faults(given: RegistryFile) -> Iterator[tuple[str, str]]:
     for name, face in given.faces.items():
         if f"{face}/".startswith((f"{PATH}/", f"{PERMISSIONS}/")):
             yield f"faces.{name}", f"is where subscriptions are; choose a path other than {PATH} and {PERMISSIONS}"
+        if f"{face}/".startswith(f"{HISTORY}/"):
+            yield f"faces.{name}", f"is where history is; choose a path other than {HISTORY}"
     yield from event_faults(given.events)
 
 
