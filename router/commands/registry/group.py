@@ -14,6 +14,8 @@ COMMANDS: Final = {
     "import": "router.commands.registry.importing:import_document",
     "export": "router.commands.registry.exporting:export_document",
     "history": "router.commands.registry.history:history",
+    "backup": "router.commands.registry.copying:backup",
+    "restore": "router.commands.registry.copying:restore",
     "pull": "router.commands.registry.replicating:pull",
     "push": "router.commands.registry.replicating:push",
 }
