@@ -99,12 +99,17 @@ def compare_epoch(body: Mapping[str, Any], entity: Entity, subject: str, options
 def set_times(entity: Entity, body: Mapping[str, Any], subject: str, options: Options) -> None:
     """Set when an entity was made and changed, by the body or by the present moment."""
     if "createdat" in body:
-        entity.createdat = _given(body["createdat"], "createdat", subject) or options.now
-    changed = _given(body.get("modifiedat"), "modifiedat", subject)
+        entity.createdat = given_time(body["createdat"], "createdat", subject) or options.now
+    changed = given_time(body.get("modifiedat"), "modifiedat", subject)
     entity.modifiedat = changed if changed and changed != entity.modifiedat else options.now
 
 
-def _given(value: object, name: str, subject: str) -> str:
+def given_time(value: object, name: str, subject: str) -> str:
+    """Return a time that a body gives as it is kept, '' for none.
+
+    Raises:
+        Refusal: it is no timestamp.
+    """
     if value is None:
         return ""
     if not isinstance(value, str) or moment_of(value) is None:

@@ -7,10 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from registry.core.deleting import Deleter
+from registry.core.merging import given_time
 from registry.core.places import Place
 from registry.core.requests import ABSENT, Request
 from registry.core.writing import Writer
 from registry.errors import Refusal
+from registry.model.types import Model
+from registry.store.entities import Entity
+from registry.store.work import Work
 
 
 class WrittenEntity:
@@ -125,3 +129,34 @@ def _epoch(request: Request) -> int | None:
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
         raise Refusal("bad_flag", request.path, detail="epoch needs to be an unsigned integer", flag="epoch")
     return int(text)
+
+
+def keep_exact(work: Work, model: Model, tree: Mapping[str, Any]) -> None:
+    """Give what a write has touched the epochs and times that a document of the whole registry has."""
+    work.registry_touched = True
+    _set_exact(work.registry, tree)
+    for plural, kind in model.groups.items():
+        for gid, group in _members(tree, plural):
+            place = Place("group", kind, gid)
+            _set_exact(work.groups.now.get(place.xid), group)
+            for name in kind.resources:
+                for rid, resource in _members(group, name):
+                    owner = place.collection(name).child(rid).xid
+                    _set_exact(work.resources.now.get(owner), resource.get("meta"))
+                    for vid, version in _members(resource, "versions"):
+                        _set_exact(work.versions.now.get(f"{owner}/versions/{vid}"), version)
+
+
+def _members(tree: Mapping[str, Any], name: str) -> list[tuple[str, Mapping[str, Any]]]:
+    found = tree.get(name)
+    return [each for each in found.items() if isinstance(each[1], Mapping)] if isinstance(found, Mapping) else []
+
+
+def _set_exact(entity: Entity | None, body: object) -> None:
+    if entity is None or not isinstance(body, Mapping):
+        return
+    epoch = body.get("epoch")
+    if isinstance(epoch, int) and not isinstance(epoch, bool) and epoch > 0:
+        entity.epoch = epoch
+    entity.createdat = given_time(body.get("createdat"), "createdat", entity.xid) or entity.createdat
+    entity.modifiedat = given_time(body.get("modifiedat"), "modifiedat", entity.xid) or entity.modifiedat

@@ -45,7 +45,8 @@ class Request:
     are ETags of which one must be that of the entity, ``known`` those of answers that the reader has, or, of a write,
     of which none may be; ``*`` stands for whatever is there. ``replicated`` means that another catalog has the write
     already: it is not linted, and keeps its mark from there. ``from_client``
-    means that the flags come from a client of the core API, so capabilities say which count.
+    means that the flags come from a client of the core API, so capabilities say which count. ``exact`` is a document of
+    the whole registry whose epochs and times what is written has, whatever the write did to them.
     """
 
     verb: Verb
@@ -67,6 +68,7 @@ class Request:
     known: tuple[str, ...] = ()
     replicated: bool = False
     from_client: bool = False
+    exact: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from registry.core.changes import log_of
 from registry.core.linting import Linter
 from registry.core.marking import mark
 from registry.core.merging import Options
-from registry.core.operations import Operation, WrittenEntity
+from registry.core.operations import Operation, WrittenEntity, keep_exact
 from registry.core.places import Place, check_id, place_of
 from registry.core.remodelling import change_model
 from registry.core.requests import ABSENT, Answer, Request
@@ -220,6 +220,8 @@ class RegistryService:
         writer.finish()
         model = writer.model
         self._authorize(work, request)
+        if request.exact is not None:
+            keep_exact(work, model, request.exact)
         work.flush()
         findings: tuple[Mapping[str, str], ...] = ()
         if not request.replicated:

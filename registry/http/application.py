@@ -24,6 +24,7 @@ from bindings.http.request import Head
 from registry.core.service import RegistryService
 from registry.errors import Refusal
 from registry.http.access import READING, Gatekeeper, Pace
+from registry.http.browsers import Browsers
 from registry.http.core import CoreFace
 from registry.http.face import Call, Face, FaceType
 from registry.http.requests import VERBS, Pages, Writer
@@ -46,6 +47,8 @@ class Limits:
     readers: int = 4
     waiting: int = 200
     pages: Pages = field(default_factory=Pages)
+    origins: tuple[str, ...] = ()
+    """Origins of web pages that browsers may let use this registry, ``*`` for all of them."""
 
 
 class RegistryApplication:
@@ -73,6 +76,7 @@ class RegistryApplication:
         self._keeper = keeper
         self._pace = pace
         self._limits = limits
+        self._browsers = Browsers(limits.origins)
         self._base = base.rstrip("/")
         self._scheme = "https" if secure else "http"
         self._readers = ThreadPoolExecutor(limits.readers, "registry-reader")
@@ -83,6 +87,13 @@ class RegistryApplication:
 
     def admit(self, head: Head) -> AcceptedRequest | Reply:
         """Return the request to come, or why it is refused."""
+        preflight = self._browsers.preflight(head)
+        if preflight is not None:
+            return preflight
+        admitted = self._admitted(head)
+        return self.shown(head, admitted) if isinstance(admitted, Reply) else admitted
+
+    def _admitted(self, head: Head) -> AcceptedRequest | Reply:
         try:
             if head.method not in _METHODS:
                 raise HttpProblem(HTTPStatus.NOT_IMPLEMENTED, f"{head.method} is no method of a registry")
@@ -106,13 +117,14 @@ class RegistryApplication:
             full = self._waiting[writing] >= self._limits.waiting
             self._waiting[writing] += not full
         if full:
-            answer(self._refused(head, Refusal("server_busy", head.path.decode("latin-1"))))
+            busy = self._refused(head, Refusal("server_busy", head.path.decode("latin-1")))
+            answer(self.shown(head, busy))
             return
         loop = asyncio.get_running_loop()
         pool = self._writers if writing else self._readers
 
         def work() -> None:
-            reply = self._reply(head, body, writer)
+            reply = self.shown(head, self._reply(head, body, writer))
             with self._counting:
                 self._waiting[writing] -= 1
             _post(loop, answer, reply)
@@ -120,6 +132,10 @@ class RegistryApplication:
         future = pool.submit(work)
         self._begun.add(future)
         future.add_done_callback(self._begun.discard)
+
+    def shown(self, head: Head, reply: Reply) -> Reply:
+        """Return a reply as a browser needs it."""
+        return self._browsers.shown(head, reply)
 
     def close(self, seconds: float) -> None:
         """Have the threads end; those that have begun a request are waited for so many seconds, and finish it."""
@@ -180,7 +196,8 @@ class _Accepted:
     def late(self) -> Reply:
         """Answer that it is unknown whether the request had an effect."""
         detail = "the registry took too long; a write may have been made"
-        return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, (b"retry-after", b"5")).reply()
+        reply = HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, (b"retry-after", b"5")).reply()
+        return self.application.shown(self.head, reply)
 
 
 def _post(loop: asyncio.AbstractEventLoop, answer: Callable[[Reply], None], reply: Reply) -> None:

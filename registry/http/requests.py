@@ -80,20 +80,22 @@ def asked(head: Head) -> Asked:
     if any(DETAILS in part for part in segments) or (details and len(segments) not in (4, 6)):
         raise Refusal("bad_details", path)
     given = query_of(head.query)
-    once = {name: _once(given, name, path) for name in _ONE}
+    single = {name: once(given, name, path) for name in _ONE}
     flags = Flags(
         inline=tuple(given.get("inline", ())),
         filter=tuple(given.get("filter", ())),
         ignore=tuple(given.get("ignore", ())),
-        sort=once["sort"],
-        epoch=once["epoch"],
-        setdefaultversionid=once["setdefaultversionid"],
-        specversion=once["specversion"],
+        sort=single["sort"],
+        epoch=single["epoch"],
+        setdefaultversionid=single["setdefaultversionid"],
+        specversion=single["specversion"],
         doc="doc" in given,
         collections="collections" in given,
         binary="binary" in given,
     )
-    return Asked(path.rstrip("/") or "/", segments, details, flags, limit_of(once["limit"], path), once["cursor"] or "")
+    return Asked(
+        path.rstrip("/") or "/", segments, details, flags, limit_of(single["limit"], path), single["cursor"] or ""
+    )
 
 
 def request_of(
@@ -192,7 +194,12 @@ def query_of(text: bytes) -> dict[str, list[str]]:
     return values
 
 
-def _once(given: dict[str, list[str]], name: str, path: str) -> str | None:
+def once(given: dict[str, list[str]], name: str, path: str) -> str | None:
+    """Return the value of a flag, None without it.
+
+    Raises:
+        Refusal: ``bad_flag``: it is given more than once.
+    """
     values = given.get(name, [])
     if len(values) > 1:
         raise Refusal("bad_flag", path, detail="it is given more than once", flag=name)

@@ -29,8 +29,10 @@ from registry.http.access import Gatekeeper, Pace, Roles
 from registry.http.application import Limits, RegistryApplication
 from registry.http.collecting import DeliveryCollector, HistoryCollector, ReplicationCollector
 from registry.http.face import FaceType
+from registry.http.history import HistoryFace
 from registry.http.metrics import MetricsServer
 from registry.http.openapi.document import openapi_of
+from registry.http.openapi.operations import HISTORY
 from registry.http.subscriptions import PermissionFace, SubscriptionsFace
 from registry.replication.peers import Peer
 from registry.replication.running import Replication
@@ -139,7 +141,7 @@ class RegistryServer:
         pace = Pace(chosen.writes_per_second, chosen.write_burst)
         self._listener = listener = listen(chosen.host, chosen.port, "the registry")
         self.port = listener.getsockname()[1]
-        faces = dict(chosen.faces)
+        faces: dict[str, FaceType] = {**chosen.faces, HISTORY: HistoryFace}
         if chosen.delivery is not None:
             faces |= self._deliver(self._database, chosen.delivery, secure=tls is not None)
         self._application = RegistryApplication(

@@ -1,4 +1,4 @@
-"""History: who did what to which entity, newest last; and how old entries are removed.
+"""History: who did what to which entity, newest last; how it is read, and how old entries are removed.
 
 The newest entry of an entity that is there stays, whatever its age, and so does the newest of all: ETags and the next
 number depend on it.
@@ -6,16 +6,19 @@ number depend on it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
-from sqlalchemy import Connection, and_, delete, exists, func, or_, select
+from sqlalchemy import Connection, Row, and_, delete, exists, func, or_, select
 
+from registry.store.reading import below
 from registry.store.tables import HISTORY
 
 _LOOKED_AT: Final = 1000
 """Entries that one transaction looks at, and may take away, so that no write waits long for it."""
 _ASKED: Final = 500
+_FETCHED: Final = 50
+"""Entries that are read at a time: each brings its entity as it was, and as it was before."""
 
 
 def newest(connection: Connection) -> int:
@@ -26,6 +29,32 @@ def newest(connection: Connection) -> int:
 def count(connection: Connection) -> int:
     """Return how many entries there are."""
     return connection.execute(select(func.count()).select_from(HISTORY)).scalar_one()
+
+
+def entries(connection: Connection, xid: str, after: int | None, *, oldest: bool, deep: bool) -> Iterator[Row[Any]]:
+    """Yield entries with ``earlier``, the number of the entry before of the same entity, and ``before``, its entity.
+
+    Those of one entity alone where *xid* is not '', with what is below it where *deep*; from the newest on, or the
+    *oldest*, and those that follow the number *after*.
+    """
+    former, last = HISTORY.alias(), HISTORY.alias()
+    number = HISTORY.c.number
+    found = select(func.max(last.c.number)).where(last.c.xid == HISTORY.c.xid, last.c.number < number)
+    joined = HISTORY.outerjoin(former, former.c.number == found.scalar_subquery())
+    query = select(HISTORY, former.c.number.label("earlier"), former.c.entity.label("before")).select_from(joined)
+    if xid and deep:
+        first, end = below(xid.rstrip("/"))
+        query = query.where(or_(HISTORY.c.xid == xid, and_(HISTORY.c.xid >= first, HISTORY.c.xid < end)))
+    elif xid:
+        query = query.where(HISTORY.c.xid == xid)
+    query = query.order_by(number.asc() if oldest else number.desc()).limit(_FETCHED)
+    while True:
+        page = query if after is None else query.where(number > after if oldest else number < after)
+        rows = connection.execute(page).all()
+        yield from rows
+        if len(rows) < _FETCHED:
+            return
+        after = rows[-1].number
 
 
 def beyond(connection: Connection, after: int, upto: int, before: str | None) -> tuple[list[int], int]:

@@ -3,7 +3,7 @@
 A case names its ``section`` of the specification and has ``steps``: ``do`` is method and path; ``json``, ``text``,
 bytes as ``hex``, and ``headers`` are sent. What is expected: ``status`` (without it any success), ``error`` (the type's
 name), ``has`` (a part of the JSON answer), ``keys`` (all names at its top, in any order), ``order`` (the same, in this
-order), ``lacks`` (names that are not at its top), ``body`` (the text), ``shows`` (headers) and ``hides`` (headers that
+order), ``items`` (a list, each compared as ``has``), ``lacks`` (names that are not at its top), ``body`` (the text), ``shows`` (headers) and ``hides`` (headers that
 are not there).
 
 In what is expected ``*`` is any value and ``~...`` a regular expression. ``save`` keeps parts of the answer, by the
@@ -119,6 +119,11 @@ def _check_body(step: dict[str, Any], answer: httpx.Response, told: str) -> None
         assert sorted(answer.json()) == sorted(step["keys"]), told
     if "order" in step:
         assert list(answer.json()) == step["order"], told
+    if "items" in step:
+        found = answer.json()
+        assert len(found) == len(step["items"]), told
+        for number, expected in enumerate(step["items"]):
+            _fits(expected, found[number], f"$[{number}]", told)
     for name in step.get("lacks", ()):
         assert name not in answer.json(), f"{name} is there\n{told}"
     if "body" in step:

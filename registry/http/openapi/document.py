@@ -14,6 +14,7 @@ from registry.core.views import SPECVERSION
 from registry.delivery.service import PERMISSIONS
 from registry.delivery.subscriptions import PATH
 from registry.http.openapi import operations
+from registry.http.openapi.operations import HISTORY
 from registry.http.openapi.parameters import parameters_on, path_parameters
 from registry.http.openapi.schemas import Schema, all_schemas
 from registry.http.openapi.subscriptions import subscription_paths, subscription_schemas
@@ -56,6 +57,7 @@ def openapi_of(
         paths = {path: item for path, item in paths.items() if f"/{path.split('/')[1]}" not in _TAKEN}
         paths |= subscription_paths()
         components["schemas"] |= subscription_schemas()
+    paths[HISTORY] = operations.history()
     document: dict[str, Any] = {
         "openapi": OPENAPI,
         "info": {"title": "xRegistry", "version": SPECVERSION},

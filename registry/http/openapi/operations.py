@@ -15,6 +15,30 @@ _ANY: Final = "*/*"
 _DOCUMENTS: Final = ("application/json", "application/octet-stream", "text/plain")
 _LINK: Final = {"Link": {"description": "The root of the registry, and the next page.", "schema": {"type": "string"}}}
 _TAG: Final = {"ETag": {"description": "What the entity is compared by.", "schema": {"type": "string"}}}
+HISTORY: Final = "/history.json"
+"""No type of groups can have this path."""
+HISTORY_SORTS: Final = ("number", "number=asc", "number=desc")
+_ENTRIES: Final[Schema] = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["number", "at", "action", "xid", "epoch", "interaction"],
+        "properties": {
+            "number": {"type": "integer", "minimum": 1},
+            "at": {"type": "string", "format": "date-time"},
+            "who": {"type": "string", "description": "Not for those without credentials."},
+            "action": {"type": "string", "enum": ["created", "updated", "deleted"]},
+            "xid": {"type": "string"},
+            "epoch": {"type": "integer", "minimum": 0},
+            "interaction": {"type": "string", "description": "The same for all that one request changed."},
+            "changed": {
+                "type": "object",
+                "description": "Not there where the entry before is kept no more.",
+                "additionalProperties": {"type": "object", "properties": {"old": {}, "new": {}}},
+            },
+        },
+    },
+}
 _KNOWN: Final[Schema] = {"description": "The client has it.", "headers": dict(_TAG)}
 
 
@@ -42,6 +66,25 @@ def configured(name: str, verb: Verb) -> dict[str, Any]:
     if verb != "read":
         members["requestBody"] = {"required": True, "content": {JSON: {"schema": {"type": "object"}}}}
     return members
+
+
+def history() -> dict[str, Any]:
+    """Return what can be done at :data:`HISTORY`."""
+    text: Schema = {"type": "string"}
+    number: Schema = {"type": "integer", "minimum": 1}
+    flags: dict[str, tuple[Schema, str]] = {
+        "xid": (text, "The entity whose history it is, as its path; without it that of all."),
+        "below": ({"type": "string", "maxLength": 0}, "Entities below that one too."),
+        "sort": ({"type": "string", "enum": list(HISTORY_SORTS)}, "The oldest first, or the newest."),
+        "limit": (number, "How many entries a page has at most."),
+        "cursor": (number, "The number of the last entry that the client has, as a link says it."),
+    }
+    taken = [
+        {"name": name, "in": "query", "schema": schema, "description": what} for name, (schema, what) in flags.items()
+    ]
+    shown = content("Who did what, and when; old and new values of `changed` are by JSON pointer.", _ENTRIES)
+    answer = {"tags": ["history"], "parameters": taken, "responses": answers({"200": {**shown, "headers": _LINK}})}
+    return {"parameters": [], "get": answer}
 
 
 def _tag(place: Place) -> str:

@@ -13,6 +13,9 @@ COMMANDS: Final = {
     "init": "router.commands.registry.init:init",
     "import": "router.commands.registry.importing:import_document",
     "export": "router.commands.registry.exporting:export_document",
+    "history": "router.commands.registry.history:history",
+    "backup": "router.commands.registry.copying:backup",
+    "restore": "router.commands.registry.copying:restore",
     "pull": "router.commands.registry.replicating:pull",
     "push": "router.commands.registry.replicating:push",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +20,9 @@ from registry.delivery.subscriptions import PATH
 from registry.faces.known import FACES, faces_at
 from registry.http.access import Roles
 from registry.http.application import Limits
+from registry.http.browsers import ANY
 from registry.http.face import FaceType
+from registry.http.openapi.operations import HISTORY
 from registry.http.server import RegistrySettings
 from registry.replication.peers import Direction, Peer
 from registry.upkeep.history import HistoryLimits
@@ -45,6 +48,8 @@ MESSAGE_CATALOG: Final = "messagecatalog"
 PREFIX: Final = "XREGISTRY_"
 """Begins the variables that override settings."""
 _PORT: Final = 8090
+_ORIGIN: Final = re.compile(r"https?://(?:[a-z0-9.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?", re.ASCII)
+"""An origin as browsers write it, in lower case."""
 _SECRET: Final = frozenset(("password", "sslpassword"))
 """Secrets among libpq's parameters, which a URL may have as its query."""
 
@@ -62,6 +67,9 @@ class ServingSettings(HttpSettings):
 
     port: int = Field(_PORT, ge=0, le=65535, description="Port; 0 takes a free one.")
     max_body: Size = Field(16 * 2**20, gt=0, description="Largest request body; more is answered 413.")
+    cors: Texts = Field(
+        (), description="Origins whose web pages may use it, such as https://ui.example; `*` for all. Without it, none."
+    )
 
 
 class RoleSettings(Section):
@@ -181,7 +189,7 @@ def _settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
         lint=given.lint,
         writes_per_second=given.writes_per_second,
         write_burst=given.write_burst,
-        limits=Limits(max_body=http.max_body, max_answer=given.max_answer),
+        limits=Limits(max_body=http.max_body, max_answer=given.max_answer, origins=http.cors),
         server=limits_of(http),
         faces=_faces(given.faces, path),
         delivery=delivery_settings(given.events, given.faces.get(MESSAGE_CATALOG, "")),
@@ -199,9 +207,14 @@ def _faults(given: RegistryFile) -> Iterator[tuple[str, str]]:
         Reach(given.events.allow_addresses)
     except ValueError as error:
         yield "events.allow_addresses", f"names no network: {error}; write one such as 10.0.0.0/8"
+    for number, origin in enumerate(given.http.cors):
+        if origin != ANY and not _ORIGIN.fullmatch(origin):
+            yield f"http.cors.{number}", "names no origin; write one such as https://ui.example, without a path, or *"
     for name, face in given.faces.items():
         if f"{face}/".startswith((f"{PATH}/", f"{PERMISSIONS}/")):
             yield f"faces.{name}", f"is where subscriptions are; choose a path other than {PATH} and {PERMISSIONS}"
+        if f"{face}/".startswith(f"{HISTORY}/"):
+            yield f"faces.{name}", f"is where history is; choose a path other than {HISTORY}"
     yield from event_faults(given.events)
 
 

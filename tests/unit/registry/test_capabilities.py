@@ -72,3 +72,10 @@ def test_what_a_later_release_adds_is_on(tmp_path: Path, monkeypatch: pytest.Mon
     with served(tmp_path) as client:
         shown = client.get("/capabilities").json()
         assert (shown["flags"], shown["ignores"]) == (["inline", "later"], ["later"])
+
+
+def test_they_are_the_same_within_the_root(tmp_path: Path) -> None:
+    with served(tmp_path) as client:
+        alone = client.get("/capabilities").json()
+        assert client.get("/?inline=capabilities").json()["capabilities"] == alone
+        assert all(each.keys() == {"mutable"} for each in alone["available"].values())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -12,12 +14,16 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine, insert, inspect, select
 
+from bindings.http.access import Access
+from registry.http.access import Roles
+from registry.http.application import Limits
 from registry.http.server import RegistryServer, RegistrySettings
 from registry.model.domains import model_source
 from registry.store import history
 from registry.store.engine import MIGRATIONS, Database, open_database
 from registry.store.tables import HISTORY
 from registry.upkeep.history import HistoryKeeper, HistoryLimits
+from router.cli import status_of
 from tests.support.postgresql import cluster
 from tests.support.registry_server import served
 from tests.support.waiting import wait_until
@@ -218,3 +224,77 @@ def test_a_store_of_the_third_form_gets_the_index(tmp_path: Path) -> None:
     open_database(f"sqlite:///{tmp_path}/r.db").close()
     assert [each["name"] for each in inspect(engine).get_indexes("history")] == ["ix_history_xid_number"]
     engine.dispose()
+
+
+WRITTEN = (
+    ("PUT", "/endpoints/e", {"name": "one", "labels": {"a": "1"}}),
+    ("PUT", "/endpoints/e", {"name": "two"}),
+    ("DELETE", "/endpoints/e", None),
+)
+SHOWN = """deleted  /endpoints/e
+    - /name: "two"
+updated  /endpoints/e
+    ~ /name: "one" -> "two"
+    - /labels: {"a":"1"}
+created  /endpoints/e
+    + /name: "one"
+    + /labels: {"a":"1"}
+"""
+
+
+def test_the_command_shows_history_of_settings_and_of_a_url(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    config = tmp_path / "registry.yaml"
+    config.write_text("open: true\n")
+    with served(tmp_path) as client:
+        for method, path, body in WRITTEN:
+            client.request(method, path, json=body).raise_for_status()
+        for source in (str(config), str(client.base_url)):
+            status = status_of(["registry", "history", source, "/endpoints/e"])
+            seen = capsysbinary.readouterr()
+            assert status == 0, seen.err
+            told = seen.out.decode()
+            assert re.sub("(?m)^[^ ]+Z  -  ", "", told) == SHOWN
+            limited = ["registry", "history", source, "--limit", "2", "--oldest", "--format", "json"]
+            assert status_of(limited) == 0
+            entries = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+            assert [(each["number"], each["action"]) for each in entries] == [(1, "updated"), (2, "created")]
+            assert "changed" not in entries[0]  # what the registry was before its first entry is not kept
+    assert status_of(["registry", "history", str(config), "endpoints/e"]) == 1
+
+
+def test_who_wrote_is_not_for_strangers(tmp_path: Path) -> None:
+    access, roles = Access(bearer={"ann": "token"}), Roles(frozenset(("ann",)), anonymous=True)
+    with served(tmp_path, access=access, roles=roles) as client:
+        ours = {"authorization": "Bearer token"}
+        client.put("/endpoints/e", json={}, headers=ours).raise_for_status()
+        assert "who" not in client.get("/history.json").json()[0]
+        assert client.get("/history.json", headers=ours).json()[0]["who"] == "ann"
+
+
+def test_an_update_whose_former_entry_is_gone_claims_no_change(tmp_path: Path) -> None:
+    with served(tmp_path) as client, closing(open_database(f"sqlite:///{tmp_path}/registry.db")) as database:
+        for name in ("one", "two"):
+            client.put("/endpoints/e", json={"name": name}).raise_for_status()
+        numbers = [each["number"] for each in client.get("/history.json?xid=/endpoints/e").json()]
+        with database.writing() as connection:
+            history.remove(connection, numbers[1:])
+        (entry,) = client.get("/history.json?xid=/endpoints/e").json()
+        assert entry["action"] == "updated" and "changed" not in entry
+
+
+def test_a_page_of_history_ends_before_it_is_too_large(tmp_path: Path) -> None:
+    with served(tmp_path, limits=Limits(max_answer=20_000)) as client:
+        for each in range(12):
+            client.put("/endpoints/e", json={"description": f"{each}" * 2_000}).raise_for_status()
+        found: list[int] = []
+        link = "/history.json?xid=/endpoints/e"
+        pages = 0
+        while link:
+            page = client.get(link)
+            assert page.status_code == 200 and len(page.content) < 20_000
+            found += [each["number"] for each in page.json()]
+            link = page.links.get("next", {}).get("url", "")
+            pages += 1
+        assert len(found) == 12 and found == sorted(found, reverse=True) and pages > 2
