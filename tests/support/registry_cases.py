@@ -3,8 +3,8 @@
 A case names its ``section`` of the specification and has ``steps``: ``do`` is method and path; ``json``, ``text``,
 bytes as ``hex``, and ``headers`` are sent. What is expected: ``status`` (without it any success), ``error`` (the type's
 name), ``has`` (a part of the JSON answer), ``keys`` (all names at its top, in any order), ``order`` (the same, in this
-order), ``items`` (a list, each compared as ``has``), ``lacks`` (names that are not at its top), ``body`` (the text), ``shows`` (headers) and ``hides`` (headers that
-are not there).
+order), ``items`` (a list, each compared as ``has``), ``lacks`` (names that are not at its top), ``body`` (the text),
+``shows`` (headers) and ``hides`` (headers that are not there).
 
 In what is expected ``*`` is any value and ``~...`` a regular expression. ``save`` keeps parts of the answer, by the
 path to them ([] is its whole text), and ``${name}`` puts them into later steps, ``#${name}`` as numbers.
@@ -91,6 +91,7 @@ def _step(where: str, step: dict[str, Any], client: httpx.Client, saved: dict[st
     told = f"{where} ({step['do']}) got {answer.status_code}: {answer.text[:2000]}\n{dict(answer.headers)}"
     if "error" in step:
         problem = answer.json()
+        assert "type" in problem, told
         assert problem["type"].endswith(f"#{step['error']}") or problem["type"].endswith(f":{step['error']}"), told
         assert problem["status"] == answer.status_code and problem["title"], told
         assert not re.search(r"<[a-z_]+>", problem["title"]), told
