@@ -2,7 +2,8 @@
 
 A whole router takes a Kafka topic that is written to at a steady rate, and appends to a Delta table for each
 definition, payloads as typed columns. Told are the backlog over time, batches, the latency from broker to commit, and
-whether in the end every record is in its table once.
+whether in the end every record is in its table once. With ``--looks`` it also tells, each so many seconds, what the
+processes hold (memory, descriptors), what the tables are made of, and how long batches took since.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import sys
 import tempfile
 import threading
@@ -25,6 +27,7 @@ from deltalake import DeltaTable
 from tests.benchmarks.machine import machine
 from tests.support.brokers import kafka_for_tests
 from tests.support.kafka import create_topics
+from tests.support.process_tree import below
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
@@ -129,6 +132,7 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=50)
     parser.add_argument("--rate", type=int, default=5_000)
     parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--looks", type=int, default=0)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
         create_topics(bootstrap, [TOPIC], partitions=4)
@@ -156,8 +160,10 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
         sender = Sender(bootstrap, chosen.tables, chosen.rate, chosen.seconds)
         sender.start()
         backlog: list[int] = []
+        looks = Looks(router, folder / "lake", chosen.looks)
         while sender.is_alive():
             sender.join(1.0)
+            looks.look()
             backlog.append(sender.sent - int(router.total("xrouter_records_total", outcome="routed")))
         ended = time.monotonic()
         done = lambda: router.total("xrouter_records_total", outcome="routed") >= sender.sent  # noqa: E731
@@ -167,6 +173,58 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
     finally:
         router.stop()
     _report(chosen, backlog, caught_up, metrics, _found(folder / "lake", chosen.tables), sender.sent)
+
+
+class Looks:
+    """What a router and its tables hold, told each so many *seconds*; nothing with 0."""
+
+    def __init__(self, router: RouterProcess, lake: Path, seconds: int) -> None:
+        self._router = router
+        self._lake = lake
+        self._seconds = seconds
+        self._began = self._last = time.monotonic()
+        self._batches = (0.0, 0.0)
+
+    def look(self) -> None:
+        """Tell it, if it is time."""
+        now = time.monotonic()
+        if not self._seconds or now - self._last < self._seconds:
+            return
+        self._last = now
+        pids = below(self._router.pid)
+        memory = sum(map(_resident, pids)) / 2**20
+        descriptors = sum(map(_descriptors, pids))
+        tables = [log.parent for log in self._lake.rglob("_delta_log")]
+        live = sum(len(DeltaTable(table).file_uris()) for table in tables)
+        kept = sum(1 for table in tables for _ in table.rglob("*.parquet"))
+        entries = sum(1 for table in tables for _ in (table / "_delta_log").glob("*.json"))
+        metrics = self._router.metrics()
+        count, seconds = (
+            sum(value for name, value in metrics.items() if name.startswith(f"xrouter_batch_seconds_{each}"))
+            for each in ("count", "sum")
+        )
+        batches, took = count - self._batches[0], seconds - self._batches[1]
+        self._batches = (count, seconds)
+        sys.stdout.write(
+            f"{now - self._began:5.0f} s: {memory:.0f} MiB, {descriptors} descriptors; {live} files in tables, "
+            f"{kept} with replaced ones, {entries} entries; {batches:.0f} batches of {took / max(1, batches):.2f} s\n"
+        )
+        sys.stdout.flush()
+
+
+def _resident(pid: int) -> int:
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    except OSError:
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _descriptors(pid: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0
 
 
 def _found(lake: Path, tables: int) -> tuple[int, int]:

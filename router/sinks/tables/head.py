@@ -65,8 +65,7 @@ class Head:
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
         """The action ``metaData`` of the table."""
-        found: Mapping[str, Any] = self._log.newest("metaData", self.version)
-        return found
+        return _said(self._log.newest("metaData", self.version))
 
     def append(self, files: Iterable[StagedFile], commit: Commit, metadata: Mapping[str, Any] | None = None) -> None:
         """Add files to the table in one entry, which is on the disk then, as are the folders that name it and them.
@@ -137,7 +136,8 @@ class Head:
                 actions = self._log.actions(known + 1)
             except (FileNotFoundError, msgspec.DecodeError):
                 return None
-            if any(changes_the_table(each) and each != {"metaData": self.metadata} for each in actions):
+            changes = [each for each in actions if changes_the_table(each)]
+            if any(_said(each.get("metaData", {})) != self.metadata for each in changes):
                 return None
             for action in actions:
                 if "txn" in action:
@@ -190,6 +190,11 @@ class Head:
     def _folders(self, path: str) -> Iterator[Path]:
         """Yield the folders that a file lies in, up to the table's own: those of partitions may be new."""
         yield from (self._folder / parent for parent in Path(path).parents)
+
+
+def _said(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what metadata say: checkpoints leave out members without a value, and entries need not."""
+    return {name: value for name, value in metadata.items() if value is not None}
 
 
 def _added(file: StagedFile) -> dict[str, Any]:

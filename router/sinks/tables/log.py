@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.exceptions import CommitFailedError
 
@@ -62,12 +63,15 @@ class Log:
                     return action[kind]
         return next((each for each in self._kept(kind, checkpoint) if wanted(each)), None)
 
-    def files(self, number: int) -> dict[tuple[str, str], Any]:
-        """Return the files that a table has at a version, as actions ``add``, by path and deletion vector."""
+    def files(self, number: int, below: int) -> dict[tuple[str, str], Any]:
+        """Return the files of a table at a version that have fewer bytes than *below*, as actions ``add``.
+
+        They are by path and deletion vector. Of a table with many large files, few are held in memory.
+        """
         checkpoint = max((each for each in self._checkpoints() if each <= number), default=-1)
         sidecars = (self._folder / "_sidecars" / each["path"] for each in self._kept("sidecar", checkpoint))
-        beside = (add for file in sidecars for add in _column(file, "add"))
-        known = {_file_key(add): add for add in (*self._kept("add", checkpoint), *beside)}
+        beside = (add for file in sidecars for add in _column(file, "add", below))
+        known = {_file_key(add): add for add in (*self._kept("add", checkpoint, below), *beside)}
         for each in range(checkpoint + 1, number + 1):
             for action in self.actions(each):
                 if "remove" in action:
@@ -75,7 +79,7 @@ class Log:
             for action in self.actions(each):
                 if "add" in action:
                     known[_file_key(action["add"])] = action["add"]
-        return known
+        return {key: add for key, add in known.items() if add["size"] < below}
 
     def link(self, number: int, actions: Iterable[Action]) -> None:
         """Write the entry of a version, which is on the disk then.
@@ -109,14 +113,14 @@ class Log:
         names = (_CHECKPOINT.fullmatch(file.name) for file in self._folder.glob("*.checkpoint*"))
         yield from (int(name[1]) for name in names if name)
 
-    def _kept(self, kind: str, number: int) -> Iterator[Any]:
-        """Yield the actions of a kind that a checkpoint has."""
+    def _kept(self, kind: str, number: int, below: int | None = None) -> Iterator[Any]:
+        """Yield the actions of a kind that a checkpoint has, of files those with fewer bytes than *below*."""
         for file in self._folder.glob(f"{number:020d}.checkpoint*"):
             if file.suffix == ".json":
                 lines = (msgspec.json.decode(line) for line in file.read_bytes().split(b"\n") if line.strip())
                 yield from (action[kind] for action in lines if kind in action)
             else:
-                yield from _column(file, kind)
+                yield from _column(file, kind, below)
 
 
 def _file_key(file: Action) -> tuple[str, str]:
@@ -129,13 +133,15 @@ def changes_the_table(action: Action) -> bool:
     return not action.keys() <= _ADDING
 
 
-def _column(file: Path, kind: str) -> Iterator[Any]:
-    """Yield the actions of a kind that a Parquet file of a checkpoint has."""
+def _column(file: Path, kind: str, below: int | None = None) -> Iterator[Any]:
+    """Yield the actions of a kind that a Parquet file of a checkpoint has, of files those with fewer bytes."""
     content = pq.ParquetFile(file)
     if kind not in content.schema_arrow.names:
         return
     for batch in content.iter_batches(columns=[kind]):
         column = batch.column(kind).drop_null()
+        if below is not None:
+            column = column.filter(pc.less(pc.struct_field(column, "size"), below))
         yield from (_plain(each, column.type) for each in column.to_pylist())
 
 

@@ -31,6 +31,8 @@ from router.sinks.tables.statistics import statistics_of
 MERGED: Final = "part-"
 """Begins the name of each file that replaces others, as it does with other engines."""
 _ATTEMPTS: Final = 100
+MOST: Final = 2_000
+"""Files that one entry replaces, or a few more."""
 _GROUP: Final = 32 * 2**20
 """Bytes of rows that are gathered before they are written."""
 File = Mapping[str, Any]
@@ -45,7 +47,7 @@ class Merge(NamedTuple):
 
 
 def merge(uri: str, folder: Path, size: int) -> Merge:
-    """Merge the files of a table that are smaller than *size*, each partition for itself.
+    """Merge files of a table that are smaller than *size*, each partition for itself, at most about :data:`MOST`.
 
     Raises:
         DeltaError, OSError: the table cannot be read or written now; it has what it had.
@@ -59,11 +61,13 @@ def merge(uri: str, folder: Path, size: int) -> Merge:
     removed: list[File] = []
     added: list[File] = []
     try:
-        for files in _bins(Log(folder).files(head.version).values(), size):
+        for files in _bins(Log(folder).files(head.version, size).values(), size):
             fitting = [file for file in files if _fits(folder / unquote(file["path"]), columns)]
             if len(fitting) > 1:
                 added.append(_written(folder, fitting, columns))
                 removed += fitting
+            if len(removed) >= MOST:
+                break
         if not added or not _replace(head, folder, removed, added):
             _discard(folder, added)
             return Merge()
@@ -86,7 +90,7 @@ def _bins(files: Iterable[File], size: int) -> Iterator[list[File]]:
     partitions: dict[str, list[list[File]]] = {}
     for file in sorted(files, key=lambda file: (file["modificationTime"], file["path"])):
         # Rows of a file with a deletion vector are left to an engine that writes such; a path elsewhere is a clone's.
-        if file["size"] >= size or file.get("deletionVector") or ":" in unquote(file["path"]).partition("/")[0]:
+        if file.get("deletionVector") or ":" in unquote(file["path"]).partition("/")[0]:
             continue
         bins = partitions.setdefault(json.dumps(file["partitionValues"], sort_keys=True), [[]])
         if sum(each["size"] for each in bins[-1]) + file["size"] > size:

@@ -34,7 +34,7 @@ from router.logs import get_logger
 from router.sinks.tables.files import local_folder, make_checkpoint_durable, sole_rewriter
 from router.sinks.tables.head import LEFT_TO_UPKEEP, Head
 from router.sinks.tables.log import DRAFT
-from router.sinks.tables.merging import MERGED, Merge, merge
+from router.sinks.tables.merging import MERGED, MOST, Merge, merge
 
 _EVERY: Final = 100
 """Versions of a table after which it is tended where files are not merged."""
@@ -157,7 +157,10 @@ class Upkeep:
             )
             merged = Merge(metrics["numFilesRemoved"], metrics["numFilesAdded"])
         else:
-            merged = merge(uri, folder, self._rules.file_bytes)
+            merged = last = merge(uri, folder, self._rules.file_bytes)
+            while last.before >= MOST:
+                last = merge(uri, folder, self._rules.file_bytes)
+                merged = Merge(merged.before + last.before, merged.after + last.after)
         if merged.before:
             _log.info("small files merged", sink=self._sink, table=uri, before=merged.before, after=merged.after)
         return merged

@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from router.sinks.contract import Staged
 from router.sinks.forms import WIDE
 from router.sinks.tables import log, merging
 from router.sinks.tables.head import Head
-from router.sinks.tables.upkeep import Upkeep
+from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 from tests.unit.router.sinks.tables.tended_writer import APP, AT_ONCE, write
 from tests.unit.router.sinks.tables.test_staging import ids, rows, staged
 
@@ -122,7 +123,7 @@ def test_compactions_in_a_loop_beside_upkeep_at_every_batch(tmp_path: Path) -> N
             theirs[str(committed(lambda: DeltaTable(tmp_path).optimize.compact()))] += 1
 
     def tend() -> None:
-        upkeep = Upkeep("lake", AT_ONCE)
+        upkeep = Upkeep("lake", UpkeepRules(1, 1 << 20, timedelta(hours=1)))
         while not stop.is_set():
             upkeep.tend(str(tmp_path))
 

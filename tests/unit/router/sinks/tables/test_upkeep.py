@@ -22,7 +22,9 @@ from catalog.model import Catalog
 from router.sinks import Commit, DeltaSink
 from router.sinks.contract import Staged
 from router.sinks.forms import WIDE
-from router.sinks.tables import staging
+from router.sinks.tables import merging, staging
+from router.sinks.tables import upkeep as tending
+from router.sinks.tables.head import Head
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 from tests.support.waiting import wait_until
 from tests.unit.router.sinks.tables.tended_writer import APP, AT_ONCE, EVERY, write
@@ -88,6 +90,40 @@ def test_a_table_stays_small_while_batches_go_on(tmp_path: Path, batches: int) -
     again = DeltaSink("lake", str(tmp_path), WIDE)
     assert all(write(again, version).repeated for version in (0, batches // 2, batches - 1))
     assert ids(DeltaTable(tmp_path).file_uris()) == wanted(batches)
+
+
+def test_upkeep_makes_no_batch_read_the_log_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, upkeep = DeltaSink("lake", str(tmp_path), WIDE), Upkeep("lake", UpkeepRules(5, 1 << 20, HOUR))
+    write(sink, 0)
+    opened: list[int] = []
+    given = DeltaSink._opened
+
+    def counted(self: DeltaSink) -> Head | None:
+        opened.append(0)
+        return given(self)
+
+    monkeypatch.setattr(DeltaSink, "_opened", counted)
+    for version in range(1, 10):
+        upkeep.tend(str(tmp_path))
+        write(sink, version)
+    assert len(opened) == 1, "only where the table was given its retention"
+
+
+def test_many_small_files_are_merged_in_several_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "MOST", 6)
+    monkeypatch.setattr(tending, "MOST", 6)
+    sink = DeltaSink("lake", str(tmp_path), WIDE, partition_by=["type"])
+    for version in range(6):
+        for part in range(2):
+            commit = Commit(f"{part}", version)
+            given = sink.staging(commit)
+            assert given is not None
+            batch = rows(f"{version}-{part}", type=f"t {part}")
+            sink.take(Staged(tuple(given.write(batch, "0-x", Catalog()))), commit)
+    assert Upkeep("lake", UpkeepRules(5, 1 << 20, HOUR)).tend(str(tmp_path)) == (12, 2)
+    table = DeltaTable(tmp_path)
+    assert len(table.file_uris()) == 2 and ids(table.file_uris()) == wanted(6)
+    assert [each["operation"] for each in table.history()].count("OPTIMIZE") == 2
 
 
 def test_two_that_tend_a_table_at_once_double_nothing(tmp_path: Path) -> None:
