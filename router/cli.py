@@ -17,8 +17,8 @@ from typing import Annotated, Final
 import typer
 
 from catalog.errors import CatalogError, DocumentError
-from catalog.schemas.ids.contract import RegistryUnavailableError
 from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
+from router.faults import registry_away
 from router.lazy import HELP, UsageError, lazy_group
 from router.terminal import close_output, leave_output, say
 
@@ -122,8 +122,8 @@ def _described(error: Exception) -> tuple[str, str, int]:
         return error.message, error.hint, error.exit_code
     if isinstance(error, DocumentError):
         return str(error), error.hint, CatalogUnavailable("").exit_code
-    if isinstance(error, RegistryUnavailableError):
-        return str(error), "try again when it answers", BrokerUnreachable("").exit_code
+    if away := registry_away(error):
+        return away, "try again when it answers", BrokerUnreachable("").exit_code
     if isinstance(error, CatalogError):
         return str(error), "", 1
     # Here, since Kafka's client takes long to load and most commands never ask it.

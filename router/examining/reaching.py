@@ -27,7 +27,7 @@ from router.judging.plan import Plan
 from router.logs import few
 from router.overview.survey import survey
 from router.schemaids.kept import Damaged, KeptIds
-from router.schemaids.opening import address_of, folder_of
+from router.schemaids.opening import IDS, address_of, folder_of, unidentified_text
 from router.settings import KafkaSink, Settings
 from router.settings.sinks.contract import RemoteSink
 from router.sinks.messages.opening import endpoint_of
@@ -83,6 +83,8 @@ def peer_checks(
         if sink.framed is not None:
             called = f"sink {name} schemas"
             yield Check(called, partial(_written, called, name, plan))
+    if sinks and (unknown := tuple(plan.unidentified())):
+        yield Check("schema ids", partial(_unidentified, unknown))
     for name in settings.schema_registries if sinks else ():
         called = f"schema registry {name}"
         yield Check(called, partial(_schema_registry, called, settings, name))
@@ -112,6 +114,13 @@ def _schema_registry(called: str, settings: Settings, name: str) -> Iterator[Dia
         yield Diagnosis(called, "warn", f"{address.url} answers; {on_disk}; {damaged}", remedy)
         return
     yield Diagnosis(called, "ok", f"{address.url} answers; {on_disk}")
+
+
+def _unidentified(unknown: Sequence[tuple[Source, Sequence[str]]]) -> Iterator[Diagnosis]:
+    """Tell of frames whose ids decide nothing; a router runs, and takes them for what the topic's definitions are."""
+    for source, xids in unknown:
+        state: State = "ok" if source.settings.framing == "auto" else "warn"
+        yield Diagnosis("schema ids", state, unidentified_text(source, xids), IDS)
 
 
 def _written(called: str, name: str, plan: Plan) -> Iterator[Diagnosis]:

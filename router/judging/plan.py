@@ -7,7 +7,7 @@ its inputs, never as code or pickles: a plan that a batch is pinned to is compil
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
@@ -21,6 +21,7 @@ from bindings.kafka.facts import KafkaReader
 from catalog.listing import catalog_from_json, catalog_to_json
 from catalog.model import Catalog
 from catalog.paused_gc import paused_gc
+from catalog.schemas.ids.deciding import SchemaIdRule
 from catalog.schemas.ids.frames import Frames
 from catalog.schemas.validation import PayloadValidation
 from router.errors import BatchPinError
@@ -79,6 +80,28 @@ class Plan:
     def frames_anew(self) -> dict[str, Frames]:
         """Return :attr:`frames` with registries of their own, for another thread."""
         return frames_of(self.settings, [each.settings for each in self.sources])
+
+    def unidentified(self) -> Iterator[tuple[Source, tuple[str, ...]]]:
+        """Yield sources of Kafka of whose frames' ids nothing is known, with the definitions that this concerns.
+
+        Where frames are only looked for, bodies of JSON do not count: nothing else begins as they do.
+        """
+        rule = SchemaIdRule(self.catalog.schemas)
+        for source in self.sources:
+            frames = self.frames[source.endpoint]
+            if not source.topic or frames.framing == "none" or frames.registry is not None or frames.required:
+                continue
+            known = (self.catalog.definitions.get(xid) for xid in self.catalog.endpoints[source.endpoint].candidates)
+            concerned = tuple(
+                each.xid
+                for each in known
+                if each is not None
+                and rule.framed(each)
+                and rule.declared(each, None) is None
+                and not (frames.framing == "auto" and rule.is_json(each))
+            )
+            if concerned:
+                yield source, concerned
 
     @cached_property
     def _sink_frames(self) -> SinkFrames:

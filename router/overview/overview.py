@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from bindings.http.connection import AcceptedRequest, Answer, too_large
 from bindings.http.problems import HttpProblem, Reply, unavailable
 from bindings.http.request import Head
+from catalog.schemas.ids.contract import RegistryUnavailableError
 from router.errors import RouterError
 from router.judging.plan import Plan
 from router.letters.letter import Letter
@@ -234,6 +235,8 @@ def _reply(work: Work, body: bytes) -> Reply:
         return Reply(HTTPStatus.OK, _SAFE, _encoded(work(body)))
     except HttpProblem as problem:
         return problem.reply()
+    except RegistryUnavailableError as error:
+        return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, str(error)).reply()
     except RouterError as error:
         detail = f"{error.message}; {error.hint}" if error.hint else error.message
         return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail).reply()

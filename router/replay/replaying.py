@@ -21,6 +21,7 @@ from router.batches.holding import pauses
 from router.batches.parts import Part
 from router.batches.plans import LoadedPlan, load
 from router.errors import SinkError
+from router.faults import registry_away
 from router.judging.plan import Plan
 from router.judging.tally import Tally
 from router.letters.letter import Letter
@@ -141,7 +142,7 @@ class Replayer:
         """Write and settle a batch that has been begun; *letters* are those of it that are still there.
 
         Raises:
-            Interrupted: *stop* was set while a sink was away; nothing is settled.
+            Interrupted: *stop* was set while a sink, or a schema registry, was away; nothing is settled.
         """
         summary.gone += len(pending.letters) - len(letters)
         if not letters:
@@ -154,6 +155,10 @@ class Replayer:
                 return
             except SinkError as error:
                 self._held(str(error), pause)
+            except Exception as error:
+                if not (away := registry_away(error)):
+                    raise
+                self._held(away, pause)
             if self._stop.wait(pause):
                 raise Interrupted
 

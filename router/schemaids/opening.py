@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from catalog.documents.logins import Login
 from catalog.schemas.ids.frames import Frames
@@ -14,8 +15,24 @@ from router.settings.catalogs import login_of
 from router.settings.model import Settings, SourceSettings
 from router.settings.schema_registries import default_registry
 
-UNREGISTERED = frozenset({"none", "glue"})
+if TYPE_CHECKING:
+    from router.sources.sources import Source
+
+UNREGISTERED: Final = frozenset({"none", "glue"})
 """Framings whose ids no registry of Confluent's API knows."""
+
+
+IDS: Final = "name the registry in schema_registries, declare ids (label schemaid), or set framing: none for the source"
+"""The remedy where nothing is known of the ids in frames."""
+
+
+def unidentified_text(source: Source, xids: Sequence[str]) -> str:
+    """Say what it means that nothing is known of the ids of a source's frames."""
+    more = f" and {len(xids) - 1} more" if len(xids) > 1 else ""
+    return (
+        f"bodies from {source.endpoint} that begin with the id of a schema are read by the schema of {xids[0]}{more}, "
+        "whatever the id: records of another type may be taken for it"
+    )
 
 
 def schema_ids_of(settings: Settings, source: SourceSettings) -> RegistryIds | None:

@@ -194,7 +194,7 @@ def test_emit_writes_frames(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     words = ["emit", "--catalog", str(file), "--framing", "confluent", "--message"]
     for message, more, head in (
         ("Ride", (), b"\0\0\0\0\x0c"),
-        ("Ride", ("--schema-id", "300"), b"\0\0\0\x01\x2c"),
+        ("Stop", ("--schema-id", "300"), b"\0\0\0\x01\x2c"),
         ("Bill", ("--schema-id", "7"), b"\0\0\0\0\x07\x02\x02"),
         ("Order", ("--schema-id", "7"), b"\0\0\0\0\x07{"),
     ):
@@ -203,6 +203,7 @@ def test_emit_writes_frames(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
         body = record["body"].encode() if "body" in record else base64.b64decode(record["body_base64"])
         assert body.startswith(head), message
     for message, more, told in (
+        ("Ride", ("--schema-id", "300"), "protocoloptions.schemaid should be '12' and is '300'"),
         ("Order", (), "no id is known of the schema of"),
         ("Order", ("--schema-id", "4294967296"), "does not fit into four bytes"),
         ("Order", ("--schema-id", "x"), "does not fit into four bytes"),

@@ -108,6 +108,11 @@ class SchemaIdRule:
         source = self._source(definition)
         return source is not None and family_of(source.family).frames != "never"
 
+    def is_json(self, definition: Definition) -> bool:
+        """Return whether bodies of a definition are JSON by its schema."""
+        source = self._source(definition)
+        return source is not None and source.family in _JSON
+
     def names_message(self, definition: Definition) -> bool:
         """Return whether frames of a definition's bodies name a message."""
         source = self._source(definition)

@@ -16,6 +16,7 @@ from router.intake.intake import SHADOW_REMEDY, http_routes, shadow_text
 from router.judging.plan import Plan
 from router.overview.survey import route_findings
 from router.realtime.checks import require_real_time
+from router.schemaids.opening import IDS, unidentified_text
 from router.settings import Settings, load_settings
 from router.settings.blame import VARIABLE, key_of, pointer_of
 from router.settings.executors import executor_cautions, inbox_faults
@@ -116,3 +117,8 @@ def _with_sources(config: Path, settings: Settings, catalog: Catalog, sources: S
         text = shadow_text(earlier, later)
         yield Finding(str(config), "/sources", "error", "shadowed-route", text, SHADOW_REMEDY)
     yield from route_findings(str(config), plan)
+    for source, xids in plan.unidentified():
+        asked = source.settings.framing != "auto"
+        yield Finding(
+            str(config), "/sources", "warning" if asked else "info", "schema-ids", unidentified_text(source, xids), IDS
+        )

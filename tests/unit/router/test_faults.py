@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from catalog.schemas.ids.contract import RegistryUnavailableError
 from router.errors import SinkError, StateError
-from router.faults import fault_of
+from router.faults import fault_of, registry_away
 
 ABORTED = "Job aborted due to stage failure: Task 1 in stage 5.0 failed 1 times, most recent failure: Lost task 1.0"
 SPARK = "org.apache.spark.SparkException"
@@ -128,3 +129,14 @@ def test_faults_are_alike_but_for_numbers_and_quoted_values() -> None:
     assert first and second and other
     assert first.digest == second.digest
     assert first.digest != other.digest
+
+
+def test_a_registry_that_is_away_is_told_from_other_errors() -> None:
+    """By the class alone: a record's text must not hold a batch."""
+    kind = "catalog.schemas.ids.contract.RegistryUnavailableError"
+    away = worker(f"{kind}: schema registry lake at https://r answers 503")
+    assert registry_away(away) == "schema registry lake at https://r answers 503"
+    assert registry_away(RegistryUnavailableError("schema registry lake")) == "schema registry lake"
+    assert not registry_away(worker(f"ValueError: {kind}: schema registry lake"))
+    assert not registry_away(OSError(28, "No space left on device"))
+    assert not registry_away(JavaError((SPARK, f"{kind}: schema registry lake")))
