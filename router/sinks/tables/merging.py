@@ -60,9 +60,10 @@ def merge(uri: str, folder: Path, size: int) -> Merge:
     columns = pa.schema([field for field in head.schema if field.name not in parts])
     removed: list[File] = []
     added: list[File] = []
+    known: dict[bytes, bool] = {}
     try:
         for files in _bins(Log(folder).files(head.version, size).values(), size):
-            fitting = [file for file in files if _fits(folder / unquote(file["path"]), columns)]
+            fitting = [file for file in files if _fits(folder / unquote(file["path"]), columns, known)]
             if len(fitting) > 1:
                 added.append(_written(folder, fitting, columns))
                 removed += fitting
@@ -87,21 +88,32 @@ def merge(uri: str, folder: Path, size: int) -> Merge:
 
 def _bins(files: Iterable[File], size: int) -> Iterator[list[File]]:
     """Yield groups of small files of one partition, to become a file each."""
-    partitions: dict[str, list[list[File]]] = {}
+    partitions: dict[str, tuple[list[File], int]] = {}
     for file in sorted(files, key=lambda file: (file["modificationTime"], file["path"])):
         # Rows of a file with a deletion vector are left to an engine that writes such; a path elsewhere is a clone's.
         if file.get("deletionVector") or ":" in unquote(file["path"]).partition("/")[0]:
             continue
-        bins = partitions.setdefault(json.dumps(file["partitionValues"], sort_keys=True), [[]])
-        if sum(each["size"] for each in bins[-1]) + file["size"] > size:
-            bins.append([])
-        bins[-1].append(file)
-    yield from (files for bins in partitions.values() for files in bins if len(files) > 1)
+        partition = json.dumps(file["partitionValues"], sort_keys=True)
+        gathered, taken = partitions.get(partition, ([], 0))
+        if taken + file["size"] > size:
+            yield gathered
+            gathered, taken = [], 0
+        gathered.append(file)
+        partitions[partition] = (gathered, taken + file["size"])
+    yield from (gathered for gathered, _ in partitions.values())
 
 
-def _fits(path: Path, columns: pa.Schema) -> bool:
-    """Whether the rows of a file can be written with these columns, without any loss."""
-    given = _instants(pq.read_schema(path).empty_table(), columns).schema
+def _fits(path: Path, columns: pa.Schema, known: dict[bytes, bool]) -> bool:
+    """Whether the rows of a file can be written with these columns, without any loss; *known* is of files before."""
+    schema = pq.read_schema(path)
+    key = schema.remove_metadata().serialize().to_pybytes()
+    if key not in known:
+        known[key] = _fit(schema, columns)
+    return known[key]
+
+
+def _fit(schema: pa.Schema, columns: pa.Schema) -> bool:
+    given = _instants(schema.empty_table(), columns).schema
     whole = evolved(columns, pa.schema([pa.field(field.name, field.type) for field in given]))
     return bool(whole.equals(columns))
 
@@ -115,13 +127,15 @@ def _written(folder: Path, files: Sequence[File], columns: pa.Schema) -> File:
     try:
         with pq.ParquetWriter(path, columns, compression="snappy", metadata_collector=footers) as writer:
             gathered: list[pa.Table] = []
+            size = 0
             for file in files:
                 with pq.ParquetFile(folder / unquote(file["path"]), coerce_int96_timestamp_unit="us") as source:
                     for number in range(source.num_row_groups):
-                        gathered.append(conformed(_instants(source.read_row_group(number), columns), columns))
-                        if sum(rows.nbytes for rows in gathered) >= _GROUP:
+                        gathered.append(_as(source.read_row_group(number), columns))
+                        size += gathered[-1].nbytes
+                        if size >= _GROUP:
                             writer.write_table(pa.concat_tables(gathered))
-                            gathered = []
+                            gathered, size = [], 0
             if gathered:
                 writer.write_table(pa.concat_tables(gathered))
         sync_path(path)
@@ -138,6 +152,12 @@ def _written(folder: Path, files: Sequence[File], columns: pa.Schema) -> File:
         "dataChange": False,
         "stats": statistics_of(columns, footers[0]),
     }
+
+
+def _as(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Return rows with the columns of the table; most files have these, and nothing is to be done."""
+    rows = _instants(rows, columns)
+    return rows if rows.schema.equals(columns) else conformed(rows, columns)
 
 
 def _instants(rows: pa.Table, columns: pa.Schema) -> pa.Table:
