@@ -120,7 +120,7 @@ def _unidentified(unknown: Sequence[tuple[Source, Sequence[str]]]) -> Iterator[D
     """Tell of frames whose ids decide nothing; a router runs, and takes them for what the topic's definitions are."""
     for source, xids in unknown:
         state: State = "ok" if source.settings.framing == "auto" else "warn"
-        yield Diagnosis("schema ids", state, unidentified_text(source, xids), IDS)
+        yield Diagnosis("schema ids", state, unidentified_text(source.settings, xids), IDS)
 
 
 def _written(called: str, name: str, plan: Plan) -> Iterator[Diagnosis]:

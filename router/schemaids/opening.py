@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from catalog.documents.logins import Login
 from catalog.schemas.ids.frames import Frames
@@ -15,9 +15,6 @@ from router.settings.catalogs import login_of
 from router.settings.model import Settings, SourceSettings
 from router.settings.schema_registries import default_registry
 
-if TYPE_CHECKING:
-    from router.sources.sources import Source
-
 UNREGISTERED: Final = frozenset({"none", "glue"})
 """Framings whose ids no registry of Confluent's API knows."""
 
@@ -26,7 +23,7 @@ IDS: Final = "name the registry in schema_registries, declare ids (label schemai
 """The remedy where nothing is known of the ids in frames."""
 
 
-def unidentified_text(source: Source, xids: Sequence[str]) -> str:
+def unidentified_text(source: SourceSettings, xids: Sequence[str]) -> str:
     """Say what it means that nothing is known of the ids of a source's frames."""
     more = f" and {len(xids) - 1} more" if len(xids) > 1 else ""
     return (

@@ -61,7 +61,8 @@ def framed_value(body: Column, frames: Mapping[str, WrittenFrame], *, identified
         pairs = [F.lit(each) for xid, frame in frames.items() if frame.plain is plain for each in (xid, frame.head)]
         return F.create_map(*pairs).getItem(F.col("m.message")) if pairs else F.lit(None).cast("binary")
 
-    is_json = F.coalesce(F.lower(event_attribute("datacontenttype")).rlike("[/+]json"), F.lit(False))
+    media = F.lower(event_attribute("datacontenttype"))
+    is_json = F.coalesce(media.contains("/json") | media.contains("+json"), F.lit(False))
     frame = F.coalesce(head(True), F.when(~is_json, head(False)))
     coded = F.exists(F.coalesce("headers", F.array().cast(HEADERS_TYPE)), lambda each: F.lower(each["key"]) == CODING)
     asked = body.isNotNull() & frame.isNotNull() & ~coded

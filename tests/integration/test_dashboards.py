@@ -72,6 +72,9 @@ def of_all_kinds(bootstrap: str, folder: Path, topics: dict[str, str], manager: 
     }
     document["endpoints"] |= {**more["endpoints"], "news": news}
     document["messagegroups"] |= more["messagegroups"]
+    # Bodies of this one begin with the id of a schema.
+    framed = {"envelopemetadata": {"type": {"value": "framed"}}, "dataschemaformat": "JsonSchema", "dataschema": {}}
+    document["messagegroups"]["orders"]["messages"]["framed"] = framed
     (folder / "catalog.json").write_text(json.dumps(document))
     del document["messagegroups"]["G"]["messages"]["good"]  # What the shadow would change.
     (folder / "next.json").write_text(json.dumps(document))
@@ -130,6 +133,8 @@ def traffic(bootstrap: str, topics: dict[str, str], port: int) -> Iterator[None]
                 producer.commit_transaction(LIMIT)
                 answers = range(number + 1, number + 5)
                 produce(bootstrap, topics["answers"], events("accepted", answers[:2], orderid="placed-{}"))
+                framed = ((key, b"\0\0\0\0\7{}", headers) for key, _, headers in events("framed", answers))
+                produce(bootstrap, topics["answers"], framed)
                 produce(bootstrap, topics["in"], load.records(10, DEFINITIONS, start=number, bad=2))
                 for kind in ("good", "twin", "late"):
                     with suppress(httpx.TransportError):

@@ -143,13 +143,14 @@ def test_tables_have_what_the_columns_say(
     tally = attempt(outcomes, batch, loaded.writer, Journal())
     kept: SparkOutcomes = loaded.outcomes(frame, batch, Part(), arrived=True)
     assert kept.evaluate() == replace(tally, delivered=Counter(), delivered_bytes=Counter())
-    events = kept.on_routes(loaded.plan.routes.event_sinks["lake"]).events(DECIDED)
+    decided = pa.schema([*DECIDED, *((name, pa.string()) for name in loaded.plan.rare)])
+    events = kept.on_routes(loaded.plan.routes.event_sinks["lake"]).events(decided)
     letters = kept.letters().dead_letters()
     kept.release()
     assert events.num_rows and letters.num_rows
     delivered = {sink: sum(n for (name, _), n in tally.delivered.items() if name == sink) for sink in ("lake", "dead")}
     assert delivered == {"lake": events.num_rows, "dead": letters.num_rows}
-    assert rows_of(written(tmp_path / "lake", DECIDED)) == rows_of(events)
+    assert rows_of(written(tmp_path / "lake", decided)) == rows_of(events)
     assert rows_of(written(tmp_path / "dead", DEAD_LETTER)) == rows_of(letters)
     for name in ("lake", "dead"):
         assert by_duckdb(tmp_path / name).rows == by_delta(tmp_path / name).rows

@@ -254,7 +254,9 @@ HOSTILE: dict[str, Hostile] = {
     "Protobuf messages": _protobuf(_MESSAGE, b"\x22\0" * 500_000, "None"),
     "Protobuf wide messages": _protobuf(_WIDE, b"\x0a\0" * 500_000, BEYOND_LIMITS),
     "Protobuf map": _protobuf(_MESSAGE, lambda: b"".join(b"\x1a\x07\x0a\x05%05d" % n for n in range(99_999)), "None"),
-    "Protobuf JSON": _protobuf(_MESSAGE, b'{"m":' * 900 + b"{}" + b"}" * 900, "Failed", kind=JSON),
+    "Protobuf JSON": _protobuf(
+        _MESSAGE, b'{"m":' * 900 + b"{}" + b"}" * 900, "nests deeper than can be read", kind=JSON
+    ),
 }
 
 REPRESENTATIVE = frozenset(

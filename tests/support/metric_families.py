@@ -57,6 +57,7 @@ def families() -> tuple[Metric, ...]:
     tally.ids["/m", "1", "nothing"] = 1
     tally.delivered["s", "/endpoints/e"] = 1
     metrics.batch_done("q", tally, 0.1, 0)
+    metrics.unfit_values("s", {"/m": 1})
     metrics.sinks.account("q", 1, 0, 0)
     metrics.backlogs.answered("q", {"/endpoints/e": Backlog(0), INBOX: Backlog(0), REST: Backlog(0)})
     metrics.coverage.follow(plan("m"))

@@ -33,10 +33,10 @@ JAVA: Final = {
     "regexp_count",
 }
 BUILT: Final = {
+    "bindings/events.py": "one class of forbidden characters, put together from numbers of the module",
     "catalog/escaping.py": "a class of characters, written out in the module",
     "catalog/linting/values.py": "tokens of media types, put together from literals of the module",
     "catalog/values.py": "the grammar of references, put together from literals of the module",
-    "router/matching/attributes.py": "ranges of forbidden characters, put together from literals of the module",
     "router/letters/kafka_reading.py": "the operator's own topic names, with escaped literals between classes",
     "router/state/key_order.py": "one literal of the module, twice",
     "router/letters/redaction.py": "a value of a record, escaped: no more than a literal between two look-arounds",

@@ -83,6 +83,7 @@ class JsonMapping:
     """Reads JSON as messages of one type. An object serves one thread."""
 
     def __init__(self, descriptor: Descriptor, message: type[Message], pool: DescriptorPool) -> None:
+        self._readers: dict[str, Read] = {}
         self._read = self._of_message(descriptor)
         self._message = message
         self._pool = pool
@@ -107,39 +108,44 @@ class JsonMapping:
         json_format.ParseDict(known, message, descriptor_pool=self._pool)
         return message, unfit
 
-    def _of_message(self, kind: Descriptor, known: dict[str, Read] | None = None) -> Read:
-        """Return what reads values of a message type; *known* are those of the types around it, which it may hold."""
-        readers = {} if known is None else known
+    def _of_message(self, kind: Descriptor) -> Read:
+        """Return what reads values of a message type; its fields are made when a value first has some."""
         name = kind.full_name
-        if name not in readers:
+        if name not in self._readers:
             form = _well_known(kind)
-            fields: dict[str, tuple[str, Read]] = {}
-            readers[name] = (lambda value, unfit: form(value)) if form else _object(fields)
-            if form is None:
-                for field in kind.fields:
-                    read = self._of_field(field, readers)
-                    fields |= dict.fromkeys((field.name, field.json_name), (field.name, read))
-        return readers[name]
+            self._readers[name] = (lambda value, unfit: form(value)) if form else _object(lambda: self._fields(kind))
+        return self._readers[name]
 
-    def _of_field(self, field: FieldDescriptor, readers: dict[str, Read]) -> Read:
+    def _fields(self, kind: Descriptor) -> dict[str, tuple[str, Read]]:
+        fields: dict[str, tuple[str, Read]] = {}
+        for field in kind.fields:
+            fields |= dict.fromkeys((field.name, field.json_name), (field.name, self._of_field(field)))
+        return fields
+
+    def _of_field(self, field: FieldDescriptor) -> Read:
         kind = field.message_type
         if kind is not None and kind.GetOptions().map_entry:
             inner = kind.fields_by_name["value"]
-            return _map(_key(kind.fields_by_name["key"]), _item(inner, self._of_value(inner, readers)))
-        read = self._of_value(field, readers)
+            return _map(_key(kind.fields_by_name["key"]), _item(inner, self._of_value(inner)))
+        read = self._of_value(field)
         return _list(_item(field, read)) if field.is_repeated else read
 
-    def _of_value(self, field: FieldDescriptor, readers: dict[str, Read]) -> Read:
+    def _of_value(self, field: FieldDescriptor) -> Read:
         if field.message_type is not None:
-            return self._of_message(field.message_type, readers)
+            return self._of_message(field.message_type)
         scalar = _scalar(field)
         return lambda value, unfit: scalar(value)
 
 
-def _object(fields: Mapping[str, tuple[str, Read]]) -> Read:
+def _object(made: Callable[[], Mapping[str, tuple[str, Read]]]) -> Read:
+    fields: Mapping[str, tuple[str, Read]] | None = None
+
     def read(value: Any, unfit: Unfit) -> Any:
+        nonlocal fields
         if not isinstance(value, dict):
             raise _Mismatch("a message is a JSON object")
+        if fields is None:
+            fields = made()
         known: dict[str, Any] = {}
         for name, inner in value.items():
             field = fields.get(name)

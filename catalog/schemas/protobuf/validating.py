@@ -402,7 +402,9 @@ class ProtobufValidator:
     def _parsed_json(self, body: bytes) -> tuple[Message, Unfit | UnfitValue] | list[SchemaFault]:
         try:
             return self._mapping.read(body.decode("utf-8"))
-        except (NotJsonError, json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
+        except RecursionError:
+            return [fault("the body nests deeper than can be read")]
+        except (NotJsonError, json_format.ParseError, UnicodeDecodeError) as error:
             place = _AT.search(str(error))
             path = place[1].partition(".")[2] if place else ""
             return [fault(str(error).partition("\n")[0], path)]

@@ -119,6 +119,5 @@ def _with_sources(config: Path, settings: Settings, catalog: Catalog, sources: S
     yield from route_findings(str(config), plan)
     for source, xids in plan.unidentified():
         asked = source.settings.framing != "auto"
-        yield Finding(
-            str(config), "/sources", "warning" if asked else "info", "schema-ids", unidentified_text(source, xids), IDS
-        )
+        text = unidentified_text(source.settings, xids)
+        yield Finding(str(config), "/sources", "warning" if asked else "info", "schema-ids", text, IDS)
