@@ -35,7 +35,7 @@ ELSEWHERE = {
     *("settings", "sink", "unknown-endpoint", "source", "no-source", "no-definitions", "unusable-source"),
     "incompatible-change",
     *("unreached-route", "unrouted-definition", "unsettled-definition", "plain-text-credentials", "kept-by-broker"),
-    *("plain-text-secret", "moved-address", "shadowed-route", "open-cluster", "overlap", "unheld-schema"),
+    *("plain-text-secret", "moved-address", "schema-ids", "shadowed-route", "open-cluster", "overlap", "unheld-schema"),
 }
 """Rules of linking schemas, of fetching, of limits and of the router; their cases are with the tests of those."""
 
