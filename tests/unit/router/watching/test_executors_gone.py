@@ -65,6 +65,14 @@ def state(status: Status) -> str | None:
 def test_no_limit_counts_while_nobody_works(master: str, stranded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "LOOK_SECONDS", 0.01)
     context, metrics, status = Context(master, executors=0), Metrics(), Status()
+    seen: list[tuple[str | None, bool]] = []
+    query = Status.query
+
+    def noted(changed: Status, *told: Any, **more: Any) -> None:
+        query(changed, *told, **more)
+        seen.append((state(changed), held(metrics)))
+
+    monkeypatch.setattr(Status, "query", noted)
     watch = Watch("q", metrics, status, lambda: {"endpoints": "/endpoints/e", "topics": "t"})
     with structlog.testing.capture_logs() as logged, watch.attempt(cast(Any, Session(context)), 7, 0.1):
         if stranded:
@@ -74,6 +82,8 @@ def test_no_limit_counts_while_nobody_works(master: str, stranded: bool, monkeyp
             wait_until(lambda: state(status) == "running", LIMIT, "the batch to go on")
             assert not held(metrics)
         wait_until(lambda: context.cancelled, LIMIT, "the limit")
+    # Whoever reads the status and then the metrics finds the same in both.
+    assert seen[: 2 * stranded] == [("held", True), ("running", False)] * stranded
     assert [line["event"] for line in logged] == [
         *(["batch waits", "batch goes on"] * stranded),
         "batch takes too long",
