@@ -165,3 +165,22 @@ def test_context_of_sources_supplies_placeholders(
     assert status_of(["check", *arguments]) == 0
     told = [each["rule"] for each in json.loads(capsys.readouterr().out)]
     assert [rule for rule in sorted(told) if rule in {"falls-back", "unmappable"}] == rules
+
+
+@pytest.mark.parametrize(("protocol", "status"), [("MQTT/3.1.1", 1), ("MQTT/5.0", 0)])
+def test_an_option_that_decides_which_messages_come_is_an_error_of_the_source(
+    protocol: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"endpoints": [{"uri": "mqtt://h"}], "topicfilter": "a", "nolocal": True}
+    message = {"protocol": protocol, "protocoloptions": {"topic_name": "a"}}
+    endpoint = {"usage": ["consumer"], "protocol": protocol, "protocoloptions": options, "messages": {"m": message}}
+    (tmp_path / "c.json").write_text(json.dumps({"specversion": "1.0-rc4", "endpoints": {"e": endpoint}}), "utf-8")
+    settings = {
+        "catalog": {"source": str(tmp_path / "c.json")},
+        "sinks": {"o": {"type": "jsonl", "path": str(tmp_path / "out")}},
+        "routes": [{"to": ["o"]}],
+        "dead_letters": {"sinks": ["o"]},
+    }
+    (tmp_path / "r.yaml").write_text(json.dumps(settings), "utf-8")
+    assert status_of(["check", str(tmp_path / "c.json"), "--config", str(tmp_path / "r.yaml")]) == status
+    assert ("option nolocal decides which messages come" in capsys.readouterr().out) is (status == 1)
