@@ -115,7 +115,8 @@ def test_records_lost_at_the_broker(
     router.start()
     arrives({23, 24} | sent)
 
-    assert f"{expiring}-0: offsets 10 to 12" in router.log, "what the batch did not get is named"
+    # It is named when the batch is accounted for, a moment after its records are there.
+    wait_until(lambda: f"{expiring}-0: offsets 10 to 12" in router.log, LIMIT, said(router))
 
     # While it is read.
     make_again(kafka, renewed)
