@@ -75,6 +75,11 @@ def of_all_kinds(bootstrap: str, folder: Path, topics: dict[str, str], manager: 
     # Bodies of this one begin with the id of a schema.
     framed = {"envelopemetadata": {"type": {"value": "framed"}}, "dataschemaformat": "JsonSchema", "dataschema": {}}
     document["messagegroups"]["orders"]["messages"]["framed"] = framed
+    # Numbers of this one are past their column.
+    number = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    document["messagegroups"]["G"]["messages"]["huge"] = shop.event(
+        "huge", dataschemaformat="JsonSchema/draft-07", dataschema=number
+    )
     (folder / "catalog.json").write_text(json.dumps(document))
     del document["messagegroups"]["G"]["messages"]["good"]  # What the shadow would change.
     (folder / "next.json").write_text(json.dumps(document))
@@ -91,8 +96,11 @@ def of_all_kinds(bootstrap: str, folder: Path, topics: dict[str, str], manager: 
         },
         "sources": [*sources, {"endpoint": "/endpoints/news", "subscription": subscription}],
         "match": {"ambiguous": "first"},
-        "sinks": {name: {"type": "table", "path": str(folder / name)} for name in ("lake", "dead", "pairs")},
-        "routes": [{"to": ["lake"]}],
+        "sinks": {
+            **{name: {"type": "table", "path": str(folder / name)} for name in ("lake", "dead", "pairs")},
+            "typed": {"type": "table", "path": str(folder / "typed"), "layout": "definition"},
+        },
+        "routes": [{"when": {"message": "/messagegroups/G/messages/huge"}, "to": ["typed"]}, {"to": ["lake"]}],
         "dead_letters": {"sinks": ["dead"]},
         "relations": {"to": "pairs", "wait": "5s"},
         "http": {"port": port},
@@ -136,9 +144,10 @@ def traffic(bootstrap: str, topics: dict[str, str], port: int) -> Iterator[None]
                 framed = ((key, b"\0\0\0\0\7{}", headers) for key, _, headers in events("framed", answers))
                 produce(bootstrap, topics["answers"], framed)
                 produce(bootstrap, topics["in"], load.records(10, DEFINITIONS, start=number, bad=2))
-                for kind in ("good", "twin", "late"):
+                for kind in ("good", "twin", "late", "huge"):
+                    body = {"n": 2**70 if kind == "huge" else 1, "price": 1}
                     with suppress(httpx.TransportError):
-                        client.post("/shop", content=b'{"n": 1, "price": 1}', headers=headers_of(kind, number))
+                        client.post("/shop", json=body, headers=headers_of(kind, number))
                 number += 4
 
     thread = threading.Thread(target=send, daemon=True)
