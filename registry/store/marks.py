@@ -7,7 +7,7 @@ A mark outlives what it marks. ``position`` orders marks by when this catalog le
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -75,11 +75,13 @@ class Marks:
         row = self._connection.execute(select(MARKS).where(MARKS.c.key == xid)).first()
         return None if row is None else _mark(row)
 
-    def versions(self, definitions: Sequence[str]) -> dict[str, dict[str, Mark]]:
-        """Return the marks of all versions of definitions, by definition and uid."""
+    def versions(self, definitions: Sequence[str], names: Collection[str] = ()) -> dict[str, dict[str, Mark]]:
+        """Return the marks of versions of definitions, by definition and uid: of all, or at least of those named."""
         by_definition: dict[str, dict[str, Mark]] = {each: {} for each in definitions}
         for start in range(0, len(definitions), PAGE):
             query = select(MARKS).where(MARKS.c.owner.in_(definitions[start : start + PAGE]))
+            if 0 < len(names) <= PAGE:
+                query = query.where(MARKS.c.name.in_(names))
             for row in self._connection.execute(query):
                 mark = _mark(row)
                 by_definition[mark.owner][mark.uid] = mark

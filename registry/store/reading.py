@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, Table, bindparam, func, select
+from sqlalchemy import Connection, Row, Select, Table, and_, bindparam, exists, func, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from registry.store.entities import Group, Registry, Resource, Version
@@ -27,6 +27,30 @@ _COUNT: Final = {
 _DOCUMENT: Final = select(DOCUMENTS.c.body).where(DOCUMENTS.c.xid == bindparam("xid"))
 _LAST: Final = select(HISTORY.c.number, HISTORY.c.interaction).order_by(HISTORY.c.number.desc()).limit(1)
 _LAST_MOMENT: Final = select(HISTORY.c.at).order_by(HISTORY.c.number.desc()).limit(1)
+_SECOND: Final = 19
+"""Characters of a timestamp to its second. Below that texts are not in the order of times: ``.51Z`` < ``.5Z``."""
+_CHILD: Final = VERSIONS.alias("child")
+_LEAF: Final = and_(
+    VERSIONS.c.parent == bindparam("parent"),
+    VERSIONS.c.id.not_in(bindparam("apart", expanding=True)),
+    ~exists().where(
+        _CHILD.c.parent == VERSIONS.c.parent,
+        _CHILD.c.ancestorid == VERSIONS.c.id,
+        _CHILD.c.id != VERSIONS.c.id,
+    ),
+)
+_NEWEST_LEAF: Final = select(VERSIONS.c.createdat).where(_LEAF).order_by(VERSIONS.c.createdat.desc()).limit(1)
+_LEAVES: Final = select(VERSIONS).where(_LEAF, VERSIONS.c.createdat >= bindparam("second"))
+_CHILDREN: Final = select(VERSIONS).where(
+    VERSIONS.c.parent == bindparam("parent"),
+    VERSIONS.c.ancestorid.in_(bindparam("names", expanding=True)),
+    VERSIONS.c.id != VERSIONS.c.ancestorid,
+)
+_OTHER: Final = (
+    select(VERSIONS)
+    .where(VERSIONS.c.parent == bindparam("parent"), VERSIONS.c.id.not_in(bindparam("apart", expanding=True)))
+    .limit(1)
+)
 
 
 def below(xid: str) -> tuple[str, str]:
@@ -102,6 +126,27 @@ class Reader:
     def versions(self, parent: str, after: str = "") -> Iterator[Version]:
         """Yield the versions of a collection, as :meth:`groups`."""
         return (_version(row) for row in self._paged(select(VERSIONS), VERSIONS.c, parent, after))
+
+    def leaves(self, parent: str, apart: Collection[str]) -> list[Version]:
+        """Return the versions of a collection that no other descends from, those *apart* left out; of these the ones
+        that were created in the last second of all, which have the newest among them.
+        """
+        given = {"parent": parent, "apart": list(apart)}
+        last = self.connection.execute(_NEWEST_LEAF, given).scalar()
+        if last is None:
+            return []
+        rows = self.connection.execute(_LEAVES, {**given, "second": last[:_SECOND]})
+        return [_version(row) for row in rows]
+
+    def children(self, parent: str, names: Collection[str]) -> list[Version]:
+        """Return the versions of a collection that descend from those named, each from one of them at once."""
+        rows = self.connection.execute(_CHILDREN, {"parent": parent, "names": list(names)})
+        return [_version(row) for row in rows]
+
+    def other_version(self, parent: str, apart: Collection[str]) -> Version | None:
+        """Return a version of a collection, whichever it is, that is not among those *apart*."""
+        row = self.connection.execute(_OTHER, {"parent": parent, "apart": list(apart)}).first()
+        return None if row is None else _version(row)
 
     def groups_of(self, xids: Sequence[str]) -> dict[str, Group]:
         """Return those of the groups that are there, by xid."""

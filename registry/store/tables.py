@@ -56,7 +56,12 @@ RESOURCES: Final = _entities(
     Column("counter", BigInteger, nullable=False),
     Index(None, "xref"),
 )
-VERSIONS: Final = _entities("versions", Column("ancestorid", _KEY, nullable=False))
+VERSIONS: Final = _entities(
+    "versions",
+    Column("ancestorid", _KEY, nullable=False),
+    Index(None, "parent", "ancestorid"),
+    Index(None, "parent", "createdat"),
+)
 DOCUMENTS: Final = Table(
     "documents",
     METADATA,
@@ -120,7 +125,7 @@ MARKS: Final = Table(
     Column("digest", Text, nullable=False),
     Column("authority", Text, nullable=False),
     Column("deleted", Boolean, nullable=False),
-    Index("ix_marks_owner", "owner"),
+    Index("ix_marks_owner_name", "owner", "name"),
     Index("ix_marks_uid", "uid"),
     Index("ix_marks_position", "position", unique=True),
 )

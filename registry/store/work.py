@@ -5,7 +5,7 @@ Whoever changes an entity takes it from here and marks it; nothing reaches the d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
@@ -64,6 +64,7 @@ class Work:
         self.resources: Final = Changes[Resource]()
         self.versions: Final = Changes[Version]()
         self._complete: dict[str, list[str]] = {}
+        self._made: dict[str, dict[str, str]] = {}
         self._documents: dict[str, bytes | None] = {}
         self._read: dict[str, bytes | None] = {}
 
@@ -107,23 +108,62 @@ class Work:
         parent = resource.versions
         if parent not in self._complete:
             versions = list(self.reader.versions(parent))
-            self._complete[parent] = [each.xid for each in versions]
             for each in versions:
                 if each.xid not in self.versions.now:
                     self.versions.met(each.xid, each)
+            made = self._made.setdefault(parent, {})
+            there = dict.fromkeys((*(each.xid for each in versions), *(f"{parent}/{name}" for name in made.values())))
+            self._complete[parent] = list(there)
+            made.update({each.id.lower(): each.id for each in versions})
         kept = (self.versions.now[xid] for xid in self._complete[parent])
         return {each.id: each for each in kept if each is not None}
 
+    def has_all(self, resource: Resource) -> bool:
+        """Whether all versions of a resource were looked up already."""
+        return resource.versions in self._complete
+
+    def version(self, resource: Resource, name: str) -> Version | None:
+        """Return one version of a resource as it is now."""
+        xid, known = f"{resource.versions}/{name}", self.versions.now
+        if xid in known or self.has_all(resource):
+            return known.get(xid)
+        return self.versions.met(xid, self.reader.version(xid))
+
+    def version_like(self, resource: Resource, name: str) -> str | None:
+        """Return the id of a version that differs from *name* by case alone, None when there is none."""
+        like = self._made.get(resource.versions, {}).get(name.lower())
+        if like is None and not self.has_all(resource):
+            like = self.id_like(resource.versions, name, VERSIONS)
+        return like if like is not None and like != name and self.version(resource, like) is not None else None
+
+    def leaves(self, resource: Resource, apart: Collection[str]) -> list[Version]:
+        """Return :meth:`Reader.leaves` as they are now; no other version may have got another ancestor."""
+        return self._current(self.reader.leaves(resource.versions, apart))
+
+    def children(self, resource: Resource, names: Collection[str]) -> list[Version]:
+        """Return :meth:`Reader.children` as they are now; no version may have got another ancestor."""
+        return self._current(self.reader.children(resource.versions, names))
+
+    def other_version(self, resource: Resource, apart: Collection[str]) -> Version | None:
+        """Return a version of a resource that is not among those *apart*, None when there is no more."""
+        other = self.reader.other_version(resource.versions, apart)
+        return None if other is None else self._current([other])[0]
+
     def versions_before(self, resource: Resource) -> dict[str, Version]:
-        """Return all versions of a resource as they were before the write, by id."""
-        kept = (self.versions.before.get(xid) for xid in self._complete.get(resource.versions, ()))
+        """Return the versions of a resource that were looked up as they were before the write, by id."""
+        parent = resource.versions
+        known = self._complete.get(parent)
+        if known is None:
+            known = [xid for xid in self.versions.before if xid.rpartition("/")[0] == parent]
+        kept = (self.versions.before.get(xid) for xid in known)
         return {each.id: each for each in kept if each is not None}
 
     def add_version(self, version: Version) -> None:
         """Take a version as new."""
-        known = self._complete[version.parent]
-        if version.xid not in known:
+        known, made = self._complete.get(version.parent), self._made.setdefault(version.parent, {})
+        if known is not None and self.versions.now.get(version.xid) is None:
             known.append(version.xid)
+        made[version.id.lower()] = version.id
         self.versions.put(version)
 
     def document(self, version: Version) -> bytes | None:
@@ -161,6 +201,11 @@ class Work:
         self._insert(HISTORY, history)
         self._insert(OUTBOX, events)
 
+    def add_resource(self, resource: Resource) -> None:
+        """Take a resource as new, without versions."""
+        self._complete.setdefault(resource.versions, [])
+        self.resources.put(resource)
+
     def drop_group(self, xid: str) -> None:
         """Take a group away, with all that is in it."""
         first, last = below(xid)
@@ -185,6 +230,17 @@ class Work:
         """Take a version away, with its document."""
         self.versions.drop(version.xid)
         self._documents[version.xid] = None
+
+    def _current(self, versions: Iterable[Version]) -> list[Version]:
+        """Return versions as they are now; those that this write has not met are met."""
+        current = []
+        for each in versions:
+            if each.xid not in self.versions.now:
+                self.versions.met(each.xid, each)
+            now = self.versions.now[each.xid]
+            if now is not None:
+                current.append(now)
+        return current
 
     def _meet(self, changes: Changes[Any], xids: list[str]) -> None:
         entities = self.reader.resources_of(xids) if changes is self.resources else self.reader.versions_of(xids)
