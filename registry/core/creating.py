@@ -14,7 +14,6 @@ from registry.errors import Refusal, invalid
 from registry.model.checking import settled
 from registry.model.types import Model
 from registry.store.entities import Entity, Group, Registry, Resource, Version
-from registry.store.tables import GROUPS, RESOURCES
 from registry.store.work import Work
 
 
@@ -97,7 +96,7 @@ class Creator:
         """Return a new group; the registry has one entity more."""
         check_id(place.gid, place.xid)
         parent = place.xid.rpartition("/")[0]
-        self._check_case(self.work.id_like(parent, place.gid, GROUPS), place.group.singular, place.gid, place.xid)
+        self._check_case(self.work.id_like(parent, place.gid), place.group.singular, place.gid, place.xid)
         self.touch(self.work.registry)
         return Group(parent, place.gid, 0, self.options.now, self.options.now)
 
@@ -105,7 +104,7 @@ class Creator:
         """Return a new resource of a group, with no version yet."""
         check_id(place.rid, place.xid)
         parent = place.xid.rpartition("/")[0]
-        like = self.work.id_like(parent, place.rid, RESOURCES)
+        like = self.work.id_like(parent, place.rid)
         self._check_case(like, place.resource.singular, place.rid, place.xid)
         self.touch(group)
         resource = Resource(parent, place.rid, 0, self.options.now, self.options.now)

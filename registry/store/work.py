@@ -6,18 +6,45 @@ Whoever changes an entity takes it from here and marks it; nothing reaches the d
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from sqlalchemy import Connection, Table, delete, insert, select, update
+from sqlalchemy import BindParameter, Connection, Delete, Table, bindparam, delete, insert, select, update
 
 from registry.store.entities import Entity, Group, Registry, Resource, Version, text_of
 from registry.store.reading import Reader, below
-from registry.store.tables import DOCUMENTS, GROUPS, HISTORY, OUTBOX, REGISTRY, RESOURCES, VERSIONS
+from registry.store.tables import (
+    DOCUMENTS,
+    GROUPS,
+    HISTORY,
+    OUTBOX,
+    REGISTRY,
+    RESOURCES,
+    VERSIONS,
+    Among,
+    Statement,
+)
 
 E = TypeVar("E", Group, Resource, Version)
-_MANY: Final = 500
+
+
+def _deleted(table: Table, keys: Sequence[BindParameter[str]]) -> Delete:
+    return delete(table).where(table.c.xid.in_(keys))
+
+
+_ENTITIES: Final = (GROUPS, RESOURCES, VERSIONS)
+_UPDATE: Final = {
+    table: Statement(
+        update(table).where(table.c.xid == bindparam("of")).values({each: bindparam(each) for each in table.c.keys()})
+    )
+    for table in _ENTITIES
+}
+_INSERT: Final = {
+    table: Statement(insert(table), [each for each in table.c.keys() if each != "number"])
+    for table in (*_ENTITIES, DOCUMENTS, HISTORY, OUTBOX)
+}
+_DELETE: Final = {table: Among(partial(_deleted, table)) for table in (*_ENTITIES, DOCUMENTS)}
 
 
 @dataclass(slots=True)
@@ -58,7 +85,7 @@ class Work:
         registry = self.reader.registry()
         assert registry is not None, "the registry was not created"
         self.registry: Final = registry
-        self.registry_before: Final = deepcopy(registry)
+        self.registry_before: Final = replace(registry)
         self.registry_touched = False
         self.groups: Final = Changes[Group]()
         self.resources: Final = Changes[Resource]()
@@ -133,7 +160,7 @@ class Work:
         """Return the id of a version that differs from *name* by case alone, None when there is none."""
         like = self._made.get(resource.versions, {}).get(name.lower())
         if like is None and not self.has_all(resource):
-            like = self.id_like(resource.versions, name, VERSIONS)
+            like = self.id_like(resource.versions, name)
         return like if like is not None and like != name and self.version(resource, like) is not None else None
 
     def leaves(self, resource: Resource, apart: Collection[str]) -> list[Version]:
@@ -178,11 +205,10 @@ class Work:
         """Give a version its document; None takes it away."""
         self._documents[version.xid] = body
 
-    def id_like(self, parent: str, identifier: str, table: Table) -> str | None:
+    def id_like(self, parent: str, identifier: str) -> str | None:
         """Return the id in a collection that differs from *identifier* by case alone, None when there is none."""
-        query = select(table.c.id).where(table.c.parent == parent, table.c.folded == identifier.lower())
-        row = self._connection.execute(query).first()
-        return None if row is None or row[0] == identifier else str(row[0])
+        found = self.reader.id_of(parent, identifier.lower())
+        return None if found == identifier else found
 
     def flush(self) -> None:
         """Write all that changed, but history and events."""
@@ -262,17 +288,14 @@ class Work:
             if changes.before.get(xid) is None:
                 new.append(row)
             else:
-                self._connection.execute(update(table).where(table.c.xid == xid).values(row))
+                _UPDATE[table].run(self._connection, [{**row, "of": xid}])
         self._insert(table, new)
 
     def _delete(self, table: Table, xids: Sequence[str]) -> None:
-        for start in range(0, len(xids), _MANY):
-            self._connection.execute(delete(table).where(table.c.xid.in_(xids[start : start + _MANY])))
+        _DELETE[table].run(self._connection, xids)
 
-    def _insert(self, table: Table, rows: Iterable[dict[str, Any]]) -> None:
-        given = list(rows)
-        if given:
-            self._connection.execute(insert(table), given)
+    def _insert(self, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+        _INSERT[table].run(self._connection, rows)
 
 
 def create_registry(connection: Connection, registry: Registry) -> None:

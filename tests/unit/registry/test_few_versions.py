@@ -1,4 +1,4 @@
-"""A write to a resource with many versions: it costs what a few cost, and comes to the same as a look at all of them."""
+"""A write to a resource with many versions costs what a few cost, and comes to the same as a look at all of them."""
 
 from __future__ import annotations
 
@@ -122,11 +122,20 @@ def write(draw: random.Random) -> tuple[str, str, Any, dict[str, Any]]:
     """Return one write: verb, path, body and flags."""
     mode = draw.choice(MODES)
     name = f"/boxes/{draw.choice('ab')}/{mode}files/{draw.choice('xy')}"
-    versions = [f"{draw.randrange(3)}.{draw.randrange(4)}.{draw.randrange(3)}" for _ in range(draw.choice((1, 1, 2, 3)))]
+    versions = [
+        f"{draw.randrange(3)}.{draw.randrange(4)}.{draw.randrange(3)}" for _ in range(draw.choice((1, 1, 2, 3)))
+    ]
     flags = {"setdefaultversionid": draw.choice(("null", "request", versions[0]))} if draw.random() < 0.1 else {}
-    kind = draw.choice(("add", "add", "add", "versions", "patch", "version", "patch", "resource", "meta", "delete", "group"))
+    kind = draw.choice(
+        ("add", "add", "add", "versions", "patch", "version", "patch", "resource", "meta", "delete", "group")
+    )
     if kind == "add":
-        return "add", name, {**body(draw, name, versions), **({} if draw.random() < 0.6 else {"versionid": versions[0]})}, flags
+        return (
+            "add",
+            name,
+            {**body(draw, name, versions), **({} if draw.random() < 0.6 else {"versionid": versions[0]})},
+            flags,
+        )
     if kind == "versions":
         return "add", f"{name}/versions", {each: body(draw, name, versions) for each in versions}, flags
     if kind == "version":
@@ -143,7 +152,12 @@ def write(draw: random.Random) -> tuple[str, str, Any, dict[str, Any]]:
             given["compatibility"] = draw.choice(("backward", "full_transitive", None))
         return "patch", f"{name}/meta", given, flags
     if kind == "group":
-        return "patch", name.rpartition("/")[0].rpartition("/")[0], {"colour": draw.choice(("red", "red", "blue", None))}, {}
+        return (
+            "patch",
+            name.rpartition("/")[0].rpartition("/")[0],
+            {"colour": draw.choice(("red", "red", "blue", None))},
+            {},
+        )
     if draw.random() < 0.2:
         return "delete", name, ABSENT, {}
     return "delete", f"{name}/versions/{versions[0]}", ABSENT, {}
