@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection
 
-from registry.core.answering import CONFIGURED, OPENAPI, Answerer
+from registry.core.answering import CONFIGURED, OPENAPI, Answerer, check_specversion
 from registry.core.capabilities import capabilities_of, chosen_of, counting, ignorable
 from registry.core.changes import log_of
 from registry.core.linting import Linter
@@ -220,6 +220,7 @@ class RegistryService:
 
     def _write(self, work: Work, request: Request) -> Answer:
         model = self.model_of(work.registry)
+        check_specversion(request.flags, request.path)
         place = self._place(model, request)
         moment = later(now(), work.reader.last_moment())
         options = _options(request, place, ignorable(request, work.registry.capabilities), moment)

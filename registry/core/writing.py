@@ -156,9 +156,7 @@ class Writer(Creator):
         resource = self.work.resource(place.xid) or self.new_resource(place, self._owner(place))
         self.writable(resource, root=True)
         self._no_xref(resource, place)
-        for name in ("meta", "versions"):
-            if body.get(name):  # a POST writes one version, and cannot do what they ask
-                raise Refusal("unknown_attribute", place.xid, name=name)
+        _check_plain(body, place.xid)
         ignored = "id" in self.options.ignore
         if not ignored:
             compare_id(body, place.resource.singular, place.rid, place.xid)
@@ -179,6 +177,7 @@ class Writer(Creator):
         resource = self.work.resource(owner.xid) or self.new_resource(owner, self._owner(owner))
         self.writable(resource, root=True)
         self._no_xref(resource, owner)
+        _check_plain(body, place.xid)
         created = self.work.version(resource, place.vid) is None
         self.write_version(owner, resource, place.vid, body, patch=patch, root=True, document=document)
         return created
@@ -208,6 +207,7 @@ class Writer(Creator):
         if len(entries) > FEW:
             self.work.versions_of(resource)
         for name, each in entries.items():
+            _check_plain(each, f"{resource.versions}/{name}")
             self.write_version(place, resource, name, each, patch=patch)
 
     def _default(
@@ -340,6 +340,13 @@ class Writer(Creator):
                     if known.xref is None:
                         self.work.versions_of(known)  # all of them are held against the constraints
                     self.pend(place.child(resource.id), known)
+
+
+def _check_plain(body: Mapping[str, Any], subject: str) -> None:
+    """Make sure that what writes a version asks for no more: what a resource has beside its versions would be lost."""
+    for name in ("meta", "versions"):
+        if body.get(name):
+            raise Refusal("unknown_attribute", subject, name=name)
 
 
 def _text_id(given: object, place: Place) -> str | None:
