@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from catalog.parsing.pointers import as_pointer
 from registry.core.capabilities import capabilities_of, offered
-from registry.core.filters import NOTHING, read_filters
+from registry.core.filters import NOTHING, read_filters, within
 from registry.core.inlining import ALL, NONE, Inline, below, read_inline
 from registry.core.places import Place
 from registry.core.requests import Answer, Flags, Paging, Request
@@ -108,6 +108,8 @@ class Answerer:
         plural = place.xid.rpartition("/")[2]
         view = self.view(place, Place("registry") if place.kind == "groups" else place.owner)
         inline = below(view.inline, plural) or NONE
+        if view.clauses is not None:
+            view = replace(view, clauses=within(view.clauses, plural))
         return Viewer(self._reader, self._model, view).entities(place, names, inline, as_pointer([plural]))
 
     def tags(self, place: Place) -> set[str]:
