@@ -86,6 +86,11 @@ def check_compatibility(
     _compare(rule, resource, versions, _pairs(rule, versions, before, fresh), schemas)
 
 
+def is_checked(version: Version) -> bool:
+    """Whether a version was checked before, or has no format to be checked by."""
+    return VALIDATED[0] in version.attributes or not version.attributes.get("format")
+
+
 class _Schemas:
     """The documents of versions, read and prepared once each."""
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from catalog.parsing.pointers import as_pointer
 from registry.core.capabilities import capabilities_of, offered
-from registry.core.filters import NOTHING, read_filters
-from registry.core.inlining import ALL, Inline, read_inline
+from registry.core.filters import NOTHING, read_filters, within
+from registry.core.inlining import ALL, NONE, Inline, below, read_inline
 from registry.core.places import Place
 from registry.core.requests import Answer, Flags, Paging, Request
 from registry.core.resolving import Shown, shown_resources
@@ -70,11 +70,11 @@ class Answerer:
             return Answer(entries, paging=Paging(after, count))
         return self.entity(place, view)
 
-    def view(self, place: Place) -> View:
-        """Return how the request wants things shown."""
+    def view(self, place: Place, asked: Place | None = None) -> View:
+        """Return how the request wants things shown; what it inlines begins at *asked*, where that is another place."""
         request, flags = self._request, self._request.flags
         check_flags(flags, place, request.path)
-        inline: Inline = read_inline(flags.inline, self._model, place, request.path)
+        inline: Inline = read_inline(flags.inline, self._model, asked or place, request.path)
         if flags.collections:
             inline = {**inline, **ALL}
         clauses = read_filters(flags.filter, request.path)
@@ -101,10 +101,16 @@ class Answerer:
 
     def entities(self, place: Place, names: Sequence[str]) -> Mapping[str, Any]:
         """Show those entities of a collection that a request has processed."""
-        view = self.view(place)
-        alone = self._request.segments == tuple(place.xid.split("/")[1:])
-        pointer = "" if alone else as_pointer([place.xid.rpartition("/")[2]])  # one of several collections
-        return Viewer(self._reader, self._model, view).entities(place, names, view.inline, pointer)
+        if self._request.segments == tuple(place.xid.split("/")[1:]):
+            view = self.view(place)
+            return Viewer(self._reader, self._model, view).entities(place, names, view.inline)
+        # One of several collections, of the entity that the request was directed at.
+        plural = place.xid.rpartition("/")[2]
+        view = self.view(place, Place("registry") if place.kind == "groups" else place.owner)
+        inline = below(view.inline, plural) or NONE
+        if view.clauses is not None:
+            view = replace(view, clauses=within(view.clauses, plural))
+        return Viewer(self._reader, self._model, view).entities(place, names, inline, as_pointer([plural]))
 
     def tags(self, place: Place) -> set[str]:
         """Return what conditions of a write may name of an entity: ``*`` and its ETag; nothing when it is not there."""

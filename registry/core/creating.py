@@ -14,7 +14,6 @@ from registry.errors import Refusal, invalid
 from registry.model.checking import settled
 from registry.model.types import Model
 from registry.store.entities import Entity, Group, Registry, Resource, Version
-from registry.store.tables import GROUPS, RESOURCES
 from registry.store.work import Work
 
 
@@ -53,7 +52,7 @@ class Creator:
     ) -> Version:
         """Write a version of a resource; without a *name* it is a new one. *place* is that of the resource."""
         pending = self.pend(place, resource)
-        version = self.work.versions_of(resource).get(name) if name is not None else None
+        version = self.work.version(resource, name) if name is not None else None
         if version is None:
             version = self.new_version(place, resource, name)
             pending.fresh.append(version.id)
@@ -97,7 +96,7 @@ class Creator:
         """Return a new group; the registry has one entity more."""
         check_id(place.gid, place.xid)
         parent = place.xid.rpartition("/")[0]
-        self._check_case(self.work.id_like(parent, place.gid, GROUPS), place.group.singular, place.gid, place.xid)
+        self._check_case(self.work.id_like(parent, place.gid), place.group.singular, place.gid, place.xid)
         self.touch(self.work.registry)
         return Group(parent, place.gid, 0, self.options.now, self.options.now)
 
@@ -105,29 +104,26 @@ class Creator:
         """Return a new resource of a group, with no version yet."""
         check_id(place.rid, place.xid)
         parent = place.xid.rpartition("/")[0]
-        like = self.work.id_like(parent, place.rid, RESOURCES)
+        like = self.work.id_like(parent, place.rid)
         self._check_case(like, place.resource.singular, place.rid, place.xid)
         self.touch(group)
-        self.work.expect([place.xid])
         resource = Resource(parent, place.rid, 0, self.options.now, self.options.now)
         resource.sticky = bool(place.resource.meta["defaultversionsticky"].default)
         self.bump(resource)
-        self.work.resources.put(resource)
+        self.work.add_resource(resource)
         return resource
 
     def new_version(self, place: Place, resource: Resource, name: str | None) -> Version:
         """Return a new version; without a *name* the next number is its id."""
-        versions = self.work.versions_of(resource)
         if name is None:
-            while name is None or name in versions:
+            while name is None or self.work.version(resource, name) is not None:
                 resource.counter += 1
                 name = str(resource.counter)
         else:
             check_id(name, f"{place.xid}/versions/{name}", version=True)
             if not place.resource.setversionid:
                 raise Refusal("versionid_not_allowed", place.xid, plural=place.resource.plural)
-            like = next((each for each in versions if each.lower() == name.lower()), None)
-            self._check_case(like, "version", name, place.xid)
+            self._check_case(self.work.version_like(resource, name), "version", name, place.xid)
         self.touch(resource)
         version = Version(resource.versions, name, 0, self.options.now, self.options.now)
         self.work.add_version(version)

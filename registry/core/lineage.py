@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -43,6 +43,25 @@ def oldest(mode: str, versions: Collection[Version]) -> Version:
         roots = [each for each in versions if each.ancestorid == each.id]
         return min(roots or versions, key=_created)
     return min(versions, key=_ORDERS[mode])
+
+
+def key_of(mode: str) -> Callable[[Version], tuple[Any, ...]]:
+    """Return what tells which of two versions is newer, where neither descends from the other."""
+    return _ORDERS.get(mode, _created)
+
+
+def append(mode: str, fresh: Sequence[Version], last: Version) -> bool:
+    """Let new versions that ask for no ancestor descend from the newest one, and from one another.
+
+    Return False, and do nothing, where the order of *mode* has one of them elsewhere.
+    """
+    order = key_of(mode)
+    ordered = sorted(fresh, key=order if mode in _ORDERS else lambda each: each.id.lower())
+    if any(order(each) <= order(last) for each in ordered):
+        return False
+    for each in ordered:
+        each.ancestorid, last = last.id, each
+    return True
 
 
 def settle(kind: ResourceType, subject: str, versions: Mapping[str, Version], asked: Collection[str]) -> list[Version]:
@@ -128,4 +147,8 @@ def _precedence(version: Version) -> tuple[Any, ...]:
     return (1, numbers, 0 if before else 1, parts, version.id.lower())
 
 
-_ORDERS: Final = {"createdat": _created, "modifiedat": _modified, "semver": _precedence}
+_ORDERS: Final[Mapping[str, Callable[[Version], tuple[Any, ...]]]] = {
+    "createdat": _created,
+    "modifiedat": _modified,
+    "semver": _precedence,
+}

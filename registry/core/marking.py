@@ -16,7 +16,8 @@ def mark(work: Work) -> None:
         return
     marks = Marks(work.reader.connection)
     owners = list(dict.fromkeys(xid.rpartition("/versions/")[0] for xid in versions))
-    known = {owner: marked(each.values()) for owner, each in marks.versions(owners).items()}
+    names = {xid.rpartition("/")[2] for xid in versions}
+    known = {owner: marked(each.values()) for owner, each in marks.versions(owners, names).items()}
     # A reader of the marks in order removes the content of a group before it, and adds content after it.
     for gone in (True, False):
         for xid in versions:

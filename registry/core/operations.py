@@ -94,12 +94,9 @@ class Operation:
             return self._many(body, {name: place.collection(name) for name in place.group.resources})
         if place.is_collection:
             return self._write_all(place, body, patch=False)
-        before = writer.work.resource(place.xid)
-        known = set(writer.work.versions_of(before)) if before is not None else set()
         version = writer.add_version(place, body, self._request.document)
-        return WrittenEntity(
-            replace(place, kind="version", vid=version.id), created=version.id not in known, version=True
-        )
+        created = version.id in writer.pending[place.xid].fresh
+        return WrittenEntity(replace(place, kind="version", vid=version.id), created=created, version=True)
 
     def _many(self, body: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, Any]:
         place = self._place

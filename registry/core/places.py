@@ -41,11 +41,18 @@ class Place:
     @property
     def xid(self) -> str:
         """The path from the root: of an entity its xid."""
-        parts = [self.group_type.plural if self.group_type else "", self.gid]
-        parts += [self.resource_type.plural if self.resource_type else "", self.rid]
-        path = "".join(f"/{part}" for part in parts if part)
-        last = {"meta": "/meta", "versions": "/versions", "version": f"/versions/{self.vid}"}.get(self.kind, "")
-        return path + last or "/"
+        if self.group_type is None:
+            return "/"
+        path = f"/{self.group_type.plural}"
+        if self.gid:
+            path += f"/{self.gid}"
+        if self.resource_type is not None:
+            path += f"/{self.resource_type.plural}"
+        if self.rid:
+            path += f"/{self.rid}"
+        if self.kind == "version":
+            return f"{path}/versions/{self.vid}"
+        return f"{path}/{self.kind}" if self.kind in ("meta", "versions") else path
 
     @property
     def is_collection(self) -> bool:
@@ -55,22 +62,22 @@ class Place:
     def child(self, name: str) -> Place:
         """Return the place of an entity of this collection."""
         if self.kind == "groups":
-            return replace(self, kind="group", gid=name)
+            return Place("group", self.group_type, name)
         if self.kind == "resources":
-            return replace(self, kind="resource", rid=name)
-        return replace(self, kind="version", vid=name)
+            return Place("resource", self.group_type, self.gid, self.resource_type, name)
+        return Place("version", self.group_type, self.gid, self.resource_type, self.rid, name)
 
     def collection(self, plural: str) -> Place:
         """Return the place of a collection of this entity, which its type has."""
         if self.kind == "group":
-            return replace(self, kind="resources", resource_type=self.group.resources[plural])
-        return replace(self, kind="versions")
+            return Place("resources", self.group_type, self.gid, self.group.resources[plural])
+        return Place("versions", self.group_type, self.gid, self.resource_type, self.rid)
 
     @property
     def owner(self) -> Place:
         """The resource of a version or a meta, the group of a resource."""
         if self.kind in ("meta", "versions", "version"):
-            return replace(self, kind="resource", vid="")
+            return Place("resource", self.group_type, self.gid, self.resource_type, self.rid)
         return Place("group", self.group_type, self.gid)
 
 

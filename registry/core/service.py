@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection
 
-from registry.core.answering import CONFIGURED, OPENAPI, Answerer
+from registry.core.answering import CONFIGURED, OPENAPI, Answerer, check_specversion
 from registry.core.capabilities import capabilities_of, chosen_of, counting, ignorable
 from registry.core.changes import log_of
 from registry.core.linting import Linter
@@ -75,6 +75,19 @@ class Session:
         """The model as it is now."""
         return self._service.model_of(self.registry)
 
+    @property
+    def change(self) -> Change:
+        """The last change of the registry; while it is the same, so are all answers to readers."""
+        return self.reader.last_change()
+
+    def find(self, segments: tuple[str, ...], path: str) -> Place | str:
+        """Return the place at a path, or the name of what is configured there.
+
+        Raises:
+            Refusal: there is no such path.
+        """
+        return self._service.find_over(self.reader, segments, path)
+
     def perform(self, request: Request) -> Answer:
         """Do what a request asks for; a write has an interaction, history and events of its own.
 
@@ -103,6 +116,7 @@ class RegistryService:
         self._linter = linter
         self._describe = describe
         self._models: dict[bytes, Model] = {}
+        self._compiled: tuple[Mapping[str, Any], Model] | None = None
         self._current: tuple[Change, Registry, Model] | None = None
 
     def prepare(self, registryid: str) -> bool:
@@ -166,16 +180,14 @@ class RegistryService:
         Raises:
             Refusal: there is no such path.
         """
+        with self.session(writing=False) as session:
+            return session.find(segments, path)
+
+    def find_over(self, reader: Reader, segments: tuple[str, ...], path: str) -> Place | str:
+        """Return what :meth:`find` does, within a transaction; for :class:`Session`."""
         if len(segments) == 1 and segments[0] in CONFIGURED:
             return segments[0]
-        with self._database.reading() as connection:
-            _, model = self._present(Reader(connection))
-        return place_of(model, segments, path)
-
-    def change(self) -> Change:
-        """Return the last change of the registry; while it is the same, so are all answers to readers."""
-        with self._database.reading() as connection:
-            return Reader(connection).last_change()
+        return place_of(self._present(reader)[1], segments, path)
 
     def _present(self, reader: Reader) -> tuple[Registry, Model]:
         """Return the registry itself, for reading alone, and its model; both are kept until something changes."""
@@ -187,11 +199,15 @@ class RegistryService:
 
     def model_of(self, registry: Registry) -> Model:
         """Return the compiled model of a registry; each source is compiled once."""
-        key = msgspec.json.encode(registry.modelsource, order="deterministic")
+        source, compiled = registry.modelsource, self._compiled
+        if compiled is not None and compiled[0] is source:
+            return compiled[1]
+        key = msgspec.json.encode(source, order="deterministic")
         model = self._models.get(key)
         if model is None:
-            model = read_model(registry.modelsource)
+            model = read_model(source)
             self._models = {**dict(list(self._models.items())[1 - _MODELS :]), key: model}
+        self._compiled = source, model
         return model
 
     def _place(self, model: Model, request: Request) -> Place | str:
@@ -204,6 +220,7 @@ class RegistryService:
 
     def _write(self, work: Work, request: Request) -> Answer:
         model = self.model_of(work.registry)
+        check_specversion(request.flags, request.path)
         place = self._place(model, request)
         moment = later(now(), work.reader.last_moment())
         options = _options(request, place, ignorable(request, work.registry.capabilities), moment)

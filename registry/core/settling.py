@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from registry.compatibility.formats import check_format
-from registry.compatibility.rules import check_compatibility
+from registry.compatibility.rules import check_compatibility, is_checked
 from registry.core import lineage
 from registry.core.constraints import check_constraints, constraints_of, value_at
 from registry.core.merging import Options
@@ -17,6 +17,9 @@ from registry.model.attributes import Attribute
 from registry.model.types import Model
 from registry.store.entities import Entity, Resource, Version
 from registry.store.work import Work
+
+FEW: Final = 16
+"""Versions of a resource that are looked up one by one, with those around them; for more of them all are."""
 
 
 @dataclass(slots=True)
@@ -83,12 +86,16 @@ class Settler:
         if resource.xref is not None:
             self._check_reference(pending.place, resource.xref)
             return
-        versions = self._work.versions_of(resource)
-        if not versions:
+        few = self._few(pending, resource)
+        versions = ends = self._work.versions_of(resource) if few is None else few[0]
+        if few is not None:
+            ends = few[1]
+        elif versions:
+            self._ancestors(pending, versions)
+        else:
             self._drop(pending.place, resource)
             return
-        self._ancestors(pending, versions)
-        self._choose(pending, resource, versions)
+        self._choose(pending, resource, versions, ends)
         self._check(pending, resource, versions)
         self._prune(pending, resource)
 
@@ -101,6 +108,81 @@ class Settler:
             group.modifiedat = self._options.now
             self._work.groups.put(group)
 
+    def _few(self, pending: Pending, resource: Resource) -> tuple[dict[str, Version], dict[str, Version]] | None:
+        """Return the versions that a write concerns, and those that the newest of all is among; ancestors are settled.
+
+        None means that all need to be looked at, as one comes elsewhere among the others, or by a rule.
+        """
+        kind, work, names = pending.place.resource, self._work, pending.written
+        was = work.resources.before.get(resource.xid)
+        if was is None or work.has_all(resource) or kind.maxversions or len(names) > FEW:
+            return None
+        rule = str(resource.attributes.get("compatibility") or "") if kind.validatecompatibility else ""
+        if was.attributes.get("compatibility") != resource.attributes.get("compatibility"):
+            return None
+        if rule.lower().endswith("_transitive"):
+            return None
+        written = {name: each for name in names if (each := work.version(resource, name)) is not None}
+        ends = self._joined(pending, resource, written)
+        if ends is None:
+            return None
+        near = {resource.defaultversionid, pending.default, self._options.default}
+        found = {**written, **{each.id: each for each in ends}}
+        if rule:
+            near |= {each.ancestorid for each in written.values()}
+            found |= {each.id: each for each in work.children(resource, written.keys() - set(pending.fresh))}
+        for name in near - found.keys() - {None, ""}:
+            each = work.version(resource, str(name))
+            found |= {} if each is None else {each.id: each}
+        if not found.keys() - written and any(_matched(kind.attributes)):
+            other = work.other_version(resource, written)
+            found |= {} if other is None else {other.id: other}
+        if rule and any(not is_checked(each) for name, each in found.items() if name not in written):
+            return None
+        # Errors name versions in the order of a whole collection: by id, and the new ones behind.
+        order = {name: number for number, name in enumerate(pending.fresh)}
+        ordered = sorted(found.values(), key=lambda each: (order.get(each.id, -1), each.id.lower()))
+        return {each.id: each for each in ordered}, {each.id: each for each in ends}
+
+    def _joined(self, pending: Pending, resource: Resource, written: Mapping[str, Version]) -> list[Version] | None:
+        """Give new versions their ancestors, and return versions among which the newest of all is.
+
+        None means that nothing has changed yet, since others need a look too: with ``modifiedat`` always, where those
+        that get another ancestor by one write are modified, and so come elsewhere by the next.
+        """
+        work, kind, mode = self._work, pending.place.resource, pending.place.resource.versionmode
+        fresh = {name: written[name] for name in pending.fresh}
+        kept = {name: each for name, each in written.items() if name not in fresh}
+        asked = {name: written[name].ancestorid for name in pending.asked}
+        if mode == "modifiedat" or (asked and mode != "manual"):
+            return None
+        if asked and (kind.singleversionroot or asked.keys() - fresh.keys()):
+            return None
+        if any(other != name and other in fresh for name, other in asked.items()):
+            return None
+        if any(work.version(resource, other) is None for other in asked.values()):
+            return None
+        order, before = lineage.key_of(mode), {name: work.versions.before[each.xid] for name, each in kept.items()}
+        was = {name: order(each) for name, each in before.items() if each is not None}
+        moved = {name: each for name, each in kept.items() if order(each) != was.get(name)}
+        default = resource.defaultversionid
+        if default and not (fresh or moved or resource.sticky or pending.sticky):
+            newest = work.version(resource, default)  # as the write before has found it
+            return None if newest is None else [newest]
+        if mode == "manual":
+            parents = {each.ancestorid for each in work.children(resource, kept)} | set(asked.values())
+            ends = work.leaves(resource, {*written, *parents})
+            ends += [each for name, each in written.items() if name in asked or (name in kept and name not in parents)]
+        else:
+            ends = work.leaves(resource, ())
+            if len(ends) > 1 or any(each not in ends or order(each) < was[name] for name, each in moved.items()):
+                return None
+        if not ends:
+            return None
+        last = lineage.newest(mode, ends)
+        new = [each for name, each in fresh.items() if name not in asked]
+        return [*ends, *new] if lineage.append(mode, new, last) else None
+
     def _ancestors(self, pending: Pending, versions: Mapping[str, Version]) -> None:
         changed = lineage.settle(pending.place.resource, pending.place.xid, versions, pending.asked)
         for each in changed:
@@ -109,7 +191,9 @@ class Settler:
             self._bump(each)
             self._work.versions.put(each)
 
-    def _choose(self, pending: Pending, resource: Resource, versions: Mapping[str, Version]) -> None:
+    def _choose(
+        self, pending: Pending, resource: Resource, versions: Mapping[str, Version], ends: Mapping[str, Version]
+    ) -> None:
         kind, xid = pending.place.resource, pending.place.xid
         self._take_flag(pending)
         sticky = resource.sticky if pending.sticky is None else pending.sticky
@@ -122,7 +206,7 @@ class Settler:
         if sticky and name not in versions and not pending.newest:
             sticky = bool(attribute.default)
         if not sticky or name not in versions:
-            name = lineage.newest(kind.versionmode, versions.values()).id
+            name = lineage.newest(kind.versionmode, ends.values()).id
         if attribute.enum and attribute.strict and sticky not in attribute.enum:
             only = listed([str(each).lower() for each in attribute.enum])
             raise invalid(f"{xid}/meta", attribute.name, f"needs to be {only}")
@@ -158,8 +242,10 @@ class Settler:
             if name in versions:
                 check_format(place.resource, versions[name], self._work.document(versions[name]))
         referring = (self._place(each.xid) for each in self._work.referring(place.xid))
+        whole = self._work.has_all(resource)
+        held = versions if whole else {name: each for name, each in versions.items() if name in pending.written}
         for where in (place, *referring):
-            self._constrain(where, versions)
+            self._constrain(where, held)
         _check_equal(place.xid, place.resource.attributes, versions)
         self._check_compatibility(pending, resource, versions)
 
@@ -194,8 +280,10 @@ class Settler:
 
     def _prune(self, pending: Pending, resource: Resource) -> None:
         kind = pending.place.resource
+        if not kind.maxversions:
+            return
         versions, gone = self._work.versions_of(resource), False
-        while kind.maxversions and len(versions) > kind.maxversions:
+        while len(versions) > kind.maxversions:
             spared = resource.defaultversionid if kind.maxversions > 1 else None
             candidates = [each for each in versions.values() if each.id != spared]
             roots = [each for each in candidates if each.ancestorid == each.id] or candidates
@@ -211,16 +299,19 @@ class Settler:
             self._check_compatibility(pending, resource, versions)
 
 
-def _check_equal(
-    xid: str, attributes: Mapping[str, Attribute], versions: Mapping[str, Version], path: tuple[str, ...] = ()
-) -> None:
+def _check_equal(xid: str, attributes: Mapping[str, Attribute], versions: Mapping[str, Version]) -> None:
     """Compare the attributes that all versions need to have in common."""
+    for dotted in _matched(attributes):
+        values = [value_at(version.attributes, dotted) for version in versions.values()]
+        folds = dotted.rpartition(".")[2] == "format"
+        if len({value.lower() if folds and isinstance(value, str) else value for value in values}) > 1:
+            raise Refusal("mismatched_version_attribute", xid, name=dotted)
+
+
+def _matched(attributes: Mapping[str, Attribute], path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the dotted names of attributes that all versions of a resource have in common."""
     for name, each in attributes.items():
         if each.matchversions:
-            dotted = ".".join((*path, name))
-            values = [value_at(version.attributes, dotted) for version in versions.values()]
-            folded = {value.lower() if name == "format" and isinstance(value, str) else value for value in values}
-            if len(folded) > 1:
-                raise Refusal("mismatched_version_attribute", xid, name=dotted)
+            yield ".".join((*path, name))
         if each.attributes:
-            _check_equal(xid, each.attributes, versions, (*path, name))
+            yield from _matched(each.attributes, (*path, name))

@@ -109,7 +109,8 @@ class Viewer:
         if version is not None:
             shown |= self._version_attributes(place, version, is_default=True)
         shown |= {"self": self._self(place.xid, pointer, details=kind.hasdocument), "xid": place.xid}
-        meta = self.meta(place, shown_resource, f"{pointer}/meta")
+        shown_meta = below(inline, "meta") is not None
+        meta = self.meta(place, shown_resource, f"{pointer}/meta") if shown_meta or clauses is not None else None
         if clauses is not None:
             left = surviving(
                 clauses,
@@ -124,9 +125,8 @@ class Viewer:
             shown = {name: shown[name] for name in (f"{kind.singular}id", "self", "xid")}
         elif version is not None and below(inline, kind.singular) is not None:
             self._document(place, version, shown)
-        shown_meta = below(inline, "meta") is not None
         shown["metaurl"] = self._link(f"{place.xid}/meta", f"{pointer}/meta", inlined=shown_meta)
-        if shown_meta:
+        if shown_meta and meta is not None:
             shown["meta"] = self._with_links(place, shown_resource, meta, inline, pointer)
         if not (self._view.doc and resource.xref) and shown_resource.source is not None:
             self._versions(shown, place, shown_resource, inline, clauses, pointer)
@@ -214,13 +214,12 @@ class Viewer:
             xids = [place.child(name).xid for name in only or ()]
             for group in reader.groups(place.xid, after) if only is None else reader.groups_of(xids).values():
                 where = place.child(group.id)
-                yield group.id, self.group(where, group, inline, clauses, pointer + as_pointer([group.id]))
+                yield group.id, self.group(where, group, inline, clauses, self._at(pointer, group.id))
         elif place.kind == "resources":
             listed = shown_resources(reader, place, after) if only is None else named_resources(reader, place, only)
             for shown in listed:
-                where = place.child(shown.resource.id)
                 name = shown.resource.id
-                yield name, self.resource(where, shown, inline, clauses, pointer + as_pointer([name]))
+                yield name, self.resource(shown.place, shown, inline, clauses, self._at(pointer, name))
         else:
             owner = next(iter(shown_resources(reader, place.owner, "", place.rid)), None)
             if owner is None:
@@ -241,7 +240,7 @@ class Viewer:
         else:
             versions = self._reader.versions(owner.source.versions, after)
         for version in versions:
-            where, at = place.child(version.id), pointer + as_pointer([version.id])
+            where, at = place.child(version.id), self._at(pointer, version.id)
             is_default = version.id == owner.source.defaultversionid
             yield version.id, self.version(where, version, inline, clauses, at, is_default=is_default)
 
@@ -325,6 +324,10 @@ class Viewer:
     def _self(self, xid: str, pointer: str, *, details: bool = False) -> str:
         return f"#{pointer or '/'}" if self._view.doc else self._url(xid, details=details)
 
+    def _at(self, pointer: str, name: str) -> str:
+        """Return where a member is in a document; other answers have no such places."""
+        return pointer + as_pointer([name]) if self._view.doc else ""
+
     def _link(self, xid: str, pointer: str, *, inlined: bool) -> str:
         return f"#{pointer}" if self._view.doc and inlined else self._url(xid)
 
@@ -337,7 +340,10 @@ class Viewer:
 
     def _raw(self, shown: Mapping[str, Any]) -> msgspec.Raw:
         text = msgspec.json.encode(shown)
-        if not any(isinstance(value, dict) and value and _is_raw(value) for value in shown.values()):
+        for value in shown.values():
+            if type(value) is dict and value and _is_raw(value):
+                break
+        else:
             self._weight += len(text)
         if self._weight > self._view.max_answer:
             raise Refusal("too_large", self._view.path, detail="ask for less, or for collections page by page")

@@ -14,7 +14,7 @@ from registry.core.creating import Creator
 from registry.core.documents import Given
 from registry.core.merging import as_object, compare_epoch, compare_id, merged, set_times
 from registry.core.places import Place, check_id, target_of
-from registry.core.settling import Settler
+from registry.core.settling import FEW, Settler
 from registry.errors import Refusal
 from registry.model.checking import settled
 from registry.model.types import GroupType
@@ -148,8 +148,7 @@ class Writer(Creator):
         self.writable(resource, root=True)
         self._no_xref(resource, owner)
         self.pend(owner, resource)
-        for name, each in entries.items():
-            self.write_version(owner, resource, name, each, patch=patch)
+        self._write_versions(owner, resource, entries, patch=patch)
         return list(entries)
 
     def add_version(self, place: Place, body: Mapping[str, Any], document: Given | None) -> Version:
@@ -157,9 +156,7 @@ class Writer(Creator):
         resource = self.work.resource(place.xid) or self.new_resource(place, self._owner(place))
         self.writable(resource, root=True)
         self._no_xref(resource, place)
-        for name in ("meta", "versions"):
-            if body.get(name):  # a POST writes one version, and cannot do what they ask
-                raise Refusal("unknown_attribute", place.xid, name=name)
+        _check_plain(body, place.xid)
         ignored = "id" in self.options.ignore
         if not ignored:
             compare_id(body, place.resource.singular, place.rid, place.xid)
@@ -180,7 +177,8 @@ class Writer(Creator):
         resource = self.work.resource(owner.xid) or self.new_resource(owner, self._owner(owner))
         self.writable(resource, root=True)
         self._no_xref(resource, owner)
-        created = place.vid not in self.work.versions_of(resource)
+        _check_plain(body, place.xid)
+        created = self.work.version(resource, place.vid) is None
         self.write_version(owner, resource, place.vid, body, patch=patch, root=True, document=document)
         return created
 
@@ -200,11 +198,17 @@ class Writer(Creator):
             if body.get("versions") is not None
             else {}
         )
-        for name, each in versions.items():
-            self.write_version(place, resource, name, each, patch=patch)
+        self._write_versions(place, resource, versions, patch=patch)
         self._default(place, resource, body, versions, meta, patch=patch, created=created, document=document)
         if meta is not None:
             self._meta(place, resource, meta, patch=patch)
+
+    def _write_versions(self, place: Place, resource: Resource, entries: Mapping[str, Any], *, patch: bool) -> None:
+        if len(entries) > FEW:
+            self.work.versions_of(resource)
+        for name, each in entries.items():
+            _check_plain(each, f"{resource.versions}/{name}")
+            self.write_version(place, resource, name, each, patch=patch)
 
     def _default(
         self,
@@ -298,6 +302,7 @@ class Writer(Creator):
         target = self.work.reader.resource(resource.xref or "")
         resource.epoch = max(resource.epoch, target.epoch if target is not None else 0)
         resource.xref = None
+        self.work.versions_of(resource)
         self.touch(resource)
 
     def _xref(self, resource: Resource | None, meta: Mapping[str, Any] | None, *, patch: bool) -> object:
@@ -332,7 +337,16 @@ class Writer(Creator):
             for resource in list(self.work.reader.resources(place.xid)):
                 known = self.work.resource(resource.xid)
                 if known is not None:
+                    if known.xref is None:
+                        self.work.versions_of(known)  # all of them are held against the constraints
                     self.pend(place.child(resource.id), known)
+
+
+def _check_plain(body: Mapping[str, Any], subject: str) -> None:
+    """Make sure that what writes a version asks for no more: what a resource has beside its versions would be lost."""
+    for name in ("meta", "versions"):
+        if body.get(name):
+            raise Refusal("unknown_attribute", subject, name=name)
 
 
 def _text_id(given: object, place: Place) -> str | None:

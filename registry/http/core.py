@@ -16,7 +16,7 @@ from registry.errors import Refusal
 from registry.http.access import READING
 from registry.http.face import Call
 from registry.http.replies import json_reply, options_of, refusal_of, reply_of
-from registry.http.requests import asked, repeated_keys, request_of
+from registry.http.requests import Asked, asked, repeated_keys, request_of
 
 _Key = tuple[Change, str, bytes, bytes]
 _Kept = tuple[Request, Place | str, Answer]
@@ -40,30 +40,43 @@ class CoreFace:
         try:
             if call.head.path in DISCOVERY and call.head.method in READING:
                 return json_reply(call.url, {"registries": [call.url]})
-            key: _Key | None = None
             if call.head.method in ("GET", "HEAD"):
-                key = self._service.change(), call.url, call.head.path, call.head.query
-                kept = self._kept.get(key)
-                if kept is not None:
-                    return reply_of(call.head, *kept)
+                return self._read(call)
             given = asked(call.head)
             place = self._service.find(given.segments, given.path)
             if call.head.method == "OPTIONS":
                 return options_of(call.url, place)
-            request = request_of(call.head, call.body, given, place, call.url, call.writer, call.pages, call.max_answer)
+            request = _request(call, given, place)
             answer = self._service.perform(request)
-            if request.verb != "read" and request.document is None and request.body is not ABSENT:
+            if request.document is None and request.body is not ABSENT:
                 answer = replace(answer, findings=(*repeated_keys(call.body), *answer.findings))
-            reply = reply_of(call.head, request, place, answer)
-            if key is not None:
-                self._kept.put(key, (request, place, answer), len(reply.body))
-            return reply
+            return reply_of(call.head, request, place, answer)
         except Refusal as refusal:
             return refusal_of(call.head, call.url, refusal, place)
+
+    def _read(self, call: Call) -> Reply:
+        """Answer a reader, in one transaction; or from what is kept, where nothing has changed since."""
+        with self._service.session(writing=False) as session:
+            key = session.change, call.url, call.head.path, call.head.query
+            kept = self._kept.get(key)
+            if kept is None:
+                given = asked(call.head)
+                place = session.find(given.segments, given.path)
+                request = _request(call, given, place)
+                new = request, place, session.perform(request)
+        if kept is not None:
+            return reply_of(call.head, *kept)
+        reply = reply_of(call.head, *new)
+        self._kept.put(key, new, len(reply.body))
+        return reply
 
     def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
         """Report a refusal that concerns no place."""
         return refusal_of(head, url, refusal)
+
+
+def _request(call: Call, given: Asked, place: Place | str) -> Request:
+    return request_of(call.head, call.body, given, place, call.url, call.writer, call.pages, call.max_answer)
 
 
 class _KeptAnswers:

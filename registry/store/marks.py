@@ -7,18 +7,32 @@ A mark outlives what it marks. ``position`` orders marks by when this catalog le
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from registry.store.reading import PAGE, below
-from registry.store.tables import MARKS, PEERS, REPLICA
+from registry.store.reading import below
+from registry.store.tables import MARKS, PEERS, REPLICA, Among, Statement
 
 SCOPE: Final = "/messagegroups/"
 """What is marked: groups of messages, and versions of messages in them."""
+_FEW: Final = 16
+"""Names that are asked for one by one."""
+
+
+_REPLICA: Final = Statement(select(REPLICA.c.id, REPLICA.c.clock))
+_TICK: Final = Statement(update(REPLICA).values(clock=bindparam("now")))
+_BY_KEY: Final = Statement(select(MARKS).where(MARKS.c.key == bindparam("key")))
+_BY_OWNER: Final = Among(lambda owners: select(MARKS).where(MARKS.c.owner.in_(owners)))
+_BY_NAME: Final = Among(
+    lambda owners: select(MARKS).where(MARKS.c.owner.in_(owners), MARKS.c.name == bindparam("name"))
+)
+_DELETE: Final = Among(lambda keys: delete(MARKS).where(MARKS.c.key.in_(keys)))
+_INSERT: Final = Statement(insert(MARKS), MARKS.c.keys())
 
 
 @dataclass(slots=True)
@@ -53,9 +67,9 @@ class Marks:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        row = connection.execute(select(REPLICA)).one()
-        self.catalog: Final = str(row._mapping["id"])
-        self._clock = int(row._mapping["clock"])
+        [(catalog, clock)] = _REPLICA.rows(connection, {})
+        self.catalog: Final = str(catalog)
+        self._clock = int(clock)
         self._put: dict[str, Mark] = {}
 
     @property
@@ -72,17 +86,19 @@ class Marks:
         """Return the mark of a group."""
         if xid in self._put:
             return self._put[xid]
-        row = self._connection.execute(select(MARKS).where(MARKS.c.key == xid)).first()
+        row = _BY_KEY.first(self._connection, {"key": xid})
         return None if row is None else _mark(row)
 
-    def versions(self, definitions: Sequence[str]) -> dict[str, dict[str, Mark]]:
-        """Return the marks of all versions of definitions, by definition and uid."""
+    def versions(self, definitions: Sequence[str], names: Collection[str] = ()) -> dict[str, dict[str, Mark]]:
+        """Return the marks of versions of definitions, by definition and uid: of all, or at least of those named."""
         by_definition: dict[str, dict[str, Mark]] = {each: {} for each in definitions}
-        for start in range(0, len(definitions), PAGE):
-            query = select(MARKS).where(MARKS.c.owner.in_(definitions[start : start + PAGE]))
-            for row in self._connection.execute(query):
-                mark = _mark(row)
-                by_definition[mark.owner][mark.uid] = mark
+        connection = self._connection
+        if 0 < len(names) <= _FEW:
+            found = chain.from_iterable(_BY_NAME.rows(connection, definitions, {"name": each}) for each in names)
+        else:
+            found = chain(_BY_OWNER.rows(connection, definitions, {}))
+        for mark in map(_mark, found):
+            by_definition[mark.owner][mark.uid] = mark
         for mark in self._put.values():
             if mark.owner in by_definition:
                 by_definition[mark.owner][mark.uid] = mark
@@ -117,11 +133,9 @@ class Marks:
         """Write what was put."""
         if not self._put:
             return
-        keys = list(self._put)
-        for start in range(0, len(keys), PAGE):
-            self._connection.execute(delete(MARKS).where(MARKS.c.key.in_(keys[start : start + PAGE])))
-        self._connection.execute(insert(MARKS), [_row(each) for each in self._put.values()])
-        self._connection.execute(update(REPLICA).values(clock=self._clock))
+        _DELETE.run(self._connection, self._put)
+        _INSERT.run(self._connection, [_row(each) for each in self._put.values()])
+        _TICK.run(self._connection, [{"now": self._clock}])
         self._put.clear()
 
     def forget(self) -> None:
@@ -155,23 +169,11 @@ def marked(versions: Iterable[Mark]) -> dict[str, Mark]:
     return {each.name: each for each in versions if not each.deleted}
 
 
-def _mark(row: Row[Any]) -> Mark:
-    values = row._mapping
-    owner = str(values["owner"])
-    seen = msgspec.json.decode(values["seen"], type=dict[str, int])
-    return Mark(
-        owner,
-        str(values["uid"]),
-        str(values["name"]),
-        int(values["stamp"]),
-        str(values["origin"]),
-        seen,
-        str(values["digest"]),
-        str(values["authority"]),
-        bool(values["deleted"]),
-        int(values["position"]),
-        "" if owner else str(values["key"]),
-    )
+def _mark(row: Sequence[Any]) -> Mark:
+    key, owner, uid, name, position, stamp, origin, seen, digest, authority, deleted = row
+    known = msgspec.json.decode(seen, type=dict[str, int])
+    group = "" if owner else key
+    return Mark(owner, uid, name, stamp, origin, known, digest, authority, bool(deleted), position, group)
 
 
 def _row(mark: Mark) -> dict[str, Any]:

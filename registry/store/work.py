@@ -5,19 +5,46 @@ Whoever changes an entity takes it from here and marks it; nothing reaches the d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from copy import deepcopy
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from sqlalchemy import Connection, Table, delete, insert, select, update
+from sqlalchemy import BindParameter, Connection, Delete, Table, bindparam, delete, insert, select, update
 
 from registry.store.entities import Entity, Group, Registry, Resource, Version, text_of
 from registry.store.reading import Reader, below
-from registry.store.tables import DOCUMENTS, GROUPS, HISTORY, OUTBOX, REGISTRY, RESOURCES, VERSIONS
+from registry.store.tables import (
+    DOCUMENTS,
+    GROUPS,
+    HISTORY,
+    OUTBOX,
+    REGISTRY,
+    RESOURCES,
+    VERSIONS,
+    Among,
+    Statement,
+)
 
 E = TypeVar("E", Group, Resource, Version)
-_MANY: Final = 500
+
+
+def _deleted(table: Table, keys: Sequence[BindParameter[str]]) -> Delete:
+    return delete(table).where(table.c.xid.in_(keys))
+
+
+_ENTITIES: Final = (GROUPS, RESOURCES, VERSIONS)
+_UPDATE: Final = {
+    table: Statement(
+        update(table).where(table.c.xid == bindparam("of")).values({each: bindparam(each) for each in table.c.keys()})
+    )
+    for table in _ENTITIES
+}
+_INSERT: Final = {
+    table: Statement(insert(table), [each for each in table.c.keys() if each != "number"])
+    for table in (*_ENTITIES, DOCUMENTS, HISTORY, OUTBOX)
+}
+_DELETE: Final = {table: Among(partial(_deleted, table)) for table in (*_ENTITIES, DOCUMENTS)}
 
 
 @dataclass(slots=True)
@@ -58,12 +85,13 @@ class Work:
         registry = self.reader.registry()
         assert registry is not None, "the registry was not created"
         self.registry: Final = registry
-        self.registry_before: Final = deepcopy(registry)
+        self.registry_before: Final = replace(registry)
         self.registry_touched = False
         self.groups: Final = Changes[Group]()
         self.resources: Final = Changes[Resource]()
         self.versions: Final = Changes[Version]()
         self._complete: dict[str, list[str]] = {}
+        self._made: dict[str, dict[str, str]] = {}
         self._documents: dict[str, bytes | None] = {}
         self._read: dict[str, bytes | None] = {}
 
@@ -107,23 +135,62 @@ class Work:
         parent = resource.versions
         if parent not in self._complete:
             versions = list(self.reader.versions(parent))
-            self._complete[parent] = [each.xid for each in versions]
             for each in versions:
                 if each.xid not in self.versions.now:
                     self.versions.met(each.xid, each)
+            made = self._made.setdefault(parent, {})
+            there = dict.fromkeys((*(each.xid for each in versions), *(f"{parent}/{name}" for name in made.values())))
+            self._complete[parent] = list(there)
+            made.update({each.id.lower(): each.id for each in versions})
         kept = (self.versions.now[xid] for xid in self._complete[parent])
         return {each.id: each for each in kept if each is not None}
 
+    def has_all(self, resource: Resource) -> bool:
+        """Whether all versions of a resource were looked up already."""
+        return resource.versions in self._complete
+
+    def version(self, resource: Resource, name: str) -> Version | None:
+        """Return one version of a resource as it is now."""
+        xid, known = f"{resource.versions}/{name}", self.versions.now
+        if xid in known or self.has_all(resource):
+            return known.get(xid)
+        return self.versions.met(xid, self.reader.version(xid))
+
+    def version_like(self, resource: Resource, name: str) -> str | None:
+        """Return the id of a version that differs from *name* by case alone, None when there is none."""
+        like = self._made.get(resource.versions, {}).get(name.lower())
+        if like is None and not self.has_all(resource):
+            like = self.id_like(resource.versions, name)
+        return like if like is not None and like != name and self.version(resource, like) is not None else None
+
+    def leaves(self, resource: Resource, apart: Collection[str]) -> list[Version]:
+        """Return :meth:`Reader.leaves` as they are now; no other version may have got another ancestor."""
+        return self._current(self.reader.leaves(resource.versions, apart))
+
+    def children(self, resource: Resource, names: Collection[str]) -> list[Version]:
+        """Return :meth:`Reader.children` as they are now; no version may have got another ancestor."""
+        return self._current(self.reader.children(resource.versions, names))
+
+    def other_version(self, resource: Resource, apart: Collection[str]) -> Version | None:
+        """Return a version of a resource that is not among those *apart*, None when there is no more."""
+        other = self.reader.other_version(resource.versions, apart)
+        return None if other is None else self._current([other])[0]
+
     def versions_before(self, resource: Resource) -> dict[str, Version]:
-        """Return all versions of a resource as they were before the write, by id."""
-        kept = (self.versions.before.get(xid) for xid in self._complete.get(resource.versions, ()))
+        """Return the versions of a resource that were looked up as they were before the write, by id."""
+        parent = resource.versions
+        known = self._complete.get(parent)
+        if known is None:
+            known = [xid for xid in self.versions.before if xid.rpartition("/")[0] == parent]
+        kept = (self.versions.before.get(xid) for xid in known)
         return {each.id: each for each in kept if each is not None}
 
     def add_version(self, version: Version) -> None:
         """Take a version as new."""
-        known = self._complete[version.parent]
-        if version.xid not in known:
+        known, made = self._complete.get(version.parent), self._made.setdefault(version.parent, {})
+        if known is not None and self.versions.now.get(version.xid) is None:
             known.append(version.xid)
+        made[version.id.lower()] = version.id
         self.versions.put(version)
 
     def document(self, version: Version) -> bytes | None:
@@ -138,11 +205,10 @@ class Work:
         """Give a version its document; None takes it away."""
         self._documents[version.xid] = body
 
-    def id_like(self, parent: str, identifier: str, table: Table) -> str | None:
+    def id_like(self, parent: str, identifier: str) -> str | None:
         """Return the id in a collection that differs from *identifier* by case alone, None when there is none."""
-        query = select(table.c.id).where(table.c.parent == parent, table.c.folded == identifier.lower())
-        row = self._connection.execute(query).first()
-        return None if row is None or row[0] == identifier else str(row[0])
+        found = self.reader.id_of(parent, identifier.lower())
+        return None if found == identifier else found
 
     def flush(self) -> None:
         """Write all that changed, but history and events."""
@@ -160,6 +226,11 @@ class Work:
         """Record who did what, and the events about it."""
         self._insert(HISTORY, history)
         self._insert(OUTBOX, events)
+
+    def add_resource(self, resource: Resource) -> None:
+        """Take a resource as new, without versions."""
+        self._complete.setdefault(resource.versions, [])
+        self.resources.put(resource)
 
     def drop_group(self, xid: str) -> None:
         """Take a group away, with all that is in it."""
@@ -186,6 +257,17 @@ class Work:
         self.versions.drop(version.xid)
         self._documents[version.xid] = None
 
+    def _current(self, versions: Iterable[Version]) -> list[Version]:
+        """Return versions as they are now; those that this write has not met are met."""
+        current = []
+        for each in versions:
+            if each.xid not in self.versions.now:
+                self.versions.met(each.xid, each)
+            now = self.versions.now[each.xid]
+            if now is not None:
+                current.append(now)
+        return current
+
     def _meet(self, changes: Changes[Any], xids: list[str]) -> None:
         entities = self.reader.resources_of(xids) if changes is self.resources else self.reader.versions_of(xids)
         for xid, each in entities.items():
@@ -206,17 +288,14 @@ class Work:
             if changes.before.get(xid) is None:
                 new.append(row)
             else:
-                self._connection.execute(update(table).where(table.c.xid == xid).values(row))
+                _UPDATE[table].run(self._connection, [{**row, "of": xid}])
         self._insert(table, new)
 
     def _delete(self, table: Table, xids: Sequence[str]) -> None:
-        for start in range(0, len(xids), _MANY):
-            self._connection.execute(delete(table).where(table.c.xid.in_(xids[start : start + _MANY])))
+        _DELETE[table].run(self._connection, xids)
 
-    def _insert(self, table: Table, rows: Iterable[dict[str, Any]]) -> None:
-        given = list(rows)
-        if given:
-            self._connection.execute(insert(table), given)
+    def _insert(self, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+        _INSERT[table].run(self._connection, rows)
 
 
 def create_registry(connection: Connection, registry: Registry) -> None:

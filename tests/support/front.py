@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ssl
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import TracebackType
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
-from tests.support.ports import LOOPBACK
+from tests.support.quiet_server import QuietHandler, QuietServer
 
 Answer = tuple[int, bytes]
 
@@ -30,44 +28,25 @@ class Front:
         self.authorization = authorization
         self._behind = behind
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_GET(self) -> None:
                 front._serve(self, None)
 
             def do_POST(self) -> None:
                 front._serve(self, self.rfile.read(int(self.headers["Content-Length"])))
 
-            def log_message(self, *args: object) -> None:
-                """Keep the output of tests clean."""
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-
-            def get_request(self) -> tuple[Any, Any]:
-                try:
-                    return super().get_request()
-                except ssl.SSLError as error:
-                    raise OSError("no handshake") from error
-
-        self._server = Server((LOOPBACK, 0), Handler)
-        if tls is not None:
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
-        scheme = "http" if tls is None else "https"
-        path = urlsplit(behind).path
-        self.url = f"{scheme}://localhost:{self._server.server_port}{path}"
-        self._prefix = path
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._server = QuietServer(Handler, tls=tls)
+        self._prefix = urlsplit(behind).path
+        self.url = f"{self._server.scheme}://localhost:{self._server.server_port}{self._prefix}"
 
     def __enter__(self) -> Front:
-        self._thread.start()
+        self._server.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.stop()
 
     def _serve(self, handler: BaseHTTPRequestHandler, body: bytes | None) -> None:
         path = handler.path.removeprefix(self._prefix)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import ssl
 import subprocess
-import threading
 import time
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
@@ -16,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from tests.support.authority import Pair
-from tests.support.quiet_server import QuietServer
+from tests.support.quiet_server import QuietHandler, QuietServer
 
 AUDIENCE: Final = "kafka"
 LIFE_SECONDS: Final = 300
@@ -36,16 +34,8 @@ class TokenServer:
         _openssl("genrsa", "-out", str(self._key), "2048")
         self._clients = dict(clients)
         self.asked: list[tuple[str, int]] = []
-        self._server = QuietServer(("127.0.0.1", 0), _handler(self))
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate.certificate, certificate.key)
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return f"https://127.0.0.1:{self._server.server_port}"
+        self._server = QuietServer(_handler(self), tls=certificate)
+        self.url: Final = self._server.url
 
     def token(self, authorization: str, form: Mapping[str, list[str]]) -> tuple[int, dict[str, Any]]:
         """Answer a request for a token (RFC 6749 section 4.4)."""
@@ -67,15 +57,13 @@ class TokenServer:
         return {"keys": [key]}
 
     def __enter__(self) -> TokenServer:
-        self._thread.start()
+        self._server.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._server.stop()
 
     def _signed(self, claims: Mapping[str, Any]) -> str:
         header = {"alg": "RS256", "typ": "JWT", "kid": _KEY_ID}
@@ -84,7 +72,7 @@ class TokenServer:
 
 
 def _handler(tokens: TokenServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             form = parse_qs(self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode())
             self._answer(*tokens.token(self.headers.get("Authorization") or "", form))
@@ -99,9 +87,6 @@ def _handler(tokens: TokenServer) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
 
     return Handler
 

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.support.quiet_server import QuietHandler, QuietServer
 
 
 @dataclass(slots=True)
@@ -50,8 +51,8 @@ class Request:
 class Web:
     """The server; ``routes`` go by target, with the query or else without. ``asked`` are target and status of all."""
 
-    def __init__(self, server: ThreadingHTTPServer, scheme: str = "http") -> None:
-        self.url = f"{scheme}://127.0.0.1:{server.server_port}"
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.routes: dict[str, Route] = {}
         self.asked: list[tuple[str, int]] = []
         self.headers: list[dict[str, str]] = []
@@ -82,7 +83,7 @@ class Web:
 def serving(tls: ssl.SSLContext | None = None) -> Iterator[Web]:
     """Serve until the end of the block, by TLS if asked for; whatever still writes is told to stop."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             self.do_GET(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
 
@@ -101,20 +102,11 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[Web]:
             except OSError:
                 self.close_connection = True  # the client has gone, as it does when it has had enough
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    web = Web(server, "http" if tls is None else "https")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
+    server = QuietServer(Handler, tls=tls)
+    web = Web(server.url)
+    server.start()
     try:
         yield web
     finally:
         web.stopping.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        server.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any
 from bindings.parts import Part
 from bindings.protocols import BINDINGS
 from tests.support.authority import Pair
-from tests.support.quiet_server import QuietServer
+from tests.support.quiet_server import QuietHandler, QuietServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,6 @@ class Webhook:
         self.taken: list[Taken] = []
         self.lock = threading.Lock()
         self._server: QuietServer | None = None
-        self._thread: threading.Thread | None = None
         self.port = 0
 
     @property
@@ -74,21 +72,14 @@ class Webhook:
 
     def open(self) -> None:
         """Begin to serve, on the same port as before."""
-        self._server = QuietServer(("127.0.0.1", self.port), _handler(self))
-        if self._certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(self._certificate.certificate, self._certificate.key)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self._server = QuietServer(_handler(self), self.port, self._certificate)
         self.port = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
-        self._thread.start()
+        self._server.start()
 
     def close(self) -> None:
         """Be away: connections are refused."""
-        if self._server is not None and self._thread is not None:
-            self._server.shutdown()
-            self._thread.join()
-            self._server.server_close()
+        if self._server is not None:
+            self._server.stop()
             self._server = None
 
     def __enter__(self) -> Webhook:
@@ -102,7 +93,7 @@ class Webhook:
 
 
 def _handler(hook: Webhook) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             request = Taken(self.command, self.path, tuple(self.headers.items()), body)
@@ -118,8 +109,5 @@ def _handler(hook: Webhook) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(answer.body)
 
         do_GET = do_PUT = do_DELETE = do_OPTIONS = do_POST
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
 
     return Handler

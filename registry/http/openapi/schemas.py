@@ -105,14 +105,17 @@ def _object(attributes: Mapping[str, Attribute], *, given: bool) -> Schema:
     for name, each in attributes.items():
         if name != ANYTHING and not (given and each.readonly):
             properties[name] = _attribute(each, given=given)
-    for name, choices in _conditional(attributes, given=given).items():
-        properties.setdefault(name, choices[0] if len(choices) == 1 else {"anyOf": choices})
     other = attributes.get(ANYTHING)
+    more = None if other is None else _attribute(other, given=given)
+    for name, choices in _conditional(attributes, given=given).items():
+        if more is not None and more not in choices:
+            choices.append(more)  # beside other values it is an attribute like any that the model does not name
+        properties.setdefault(name, choices[0] if len(choices) == 1 else {"anyOf": choices})
     return {
         "type": "object",
         "propertyNames": {"pattern": _MEMBER},
         "properties": properties,
-        "additionalProperties": _attribute(other, given=given) if other is not None else False,
+        "additionalProperties": False if more is None else more,
     }
 
 

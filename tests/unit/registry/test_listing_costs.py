@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import event
+from sqlalchemy.pool import Pool
 
 from tests.support.registry_server import served
 
@@ -21,15 +23,19 @@ def counted() -> Iterator[list[str]]:
     """Give the statements of all stores of this process that read entities, as they come."""
     found: list[str] = []
 
-    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+    def note(statement: str) -> None:
         if any(f"FROM {table}" in statement for table in ("groups", "resources", "versions")):
             found.append(statement)
 
-    event.listen(Engine, "before_cursor_execute", note)
+    def watch(connection: sqlite3.Connection, *_: Any) -> None:
+        connection.set_trace_callback(note)
+
+    event.listen(Pool, "checkout", watch)
     try:
         yield found
     finally:
-        event.remove(Engine, "before_cursor_execute", note)
+        event.remove(Pool, "checkout", watch)
+    assert found, "nothing was counted"
 
 
 @pytest.fixture(scope="module")

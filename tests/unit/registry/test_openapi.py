@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from bindings.http.access import Access
@@ -87,6 +88,17 @@ def test_it_follows_the_model(tmp_path: Path) -> None:
         # Messages of endpoints are those of message groups.
         ours = schemas["endpoints"]["properties"]["messages"]["additionalProperties"]
         assert ours == {"$ref": "#/components/schemas/messagegroups.messages"}
+
+
+def test_it_is_true_of_attributes_whose_condition_does_not_hold(tmp_path: Path) -> None:
+    with served(tmp_path) as client:
+        shown = document(client)
+        for envelope, status in (({"envelope": "CloudEvents/1.0"}, 400), ({}, 201)):
+            given = {**envelope, "envelopemetadata": {"Á": "x"}}
+            answer = client.put("/messagegroups/g/messages/m", json=given)
+            assert answer.status_code == status
+        name = "#/components/schemas/messagegroups.messages"
+        jsonschema_rs.Draft202012Validator({**shown, "$ref": name}).validate(answer.json())
 
 
 def test_it_names_the_credentials_that_are_asked_for(tmp_path: Path) -> None:
