@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
+import httpx
 import pytest
 
 from bindings.http.access import Access
@@ -112,3 +114,32 @@ def test_no_page_of_a_stranger_writes_with_what_a_browser_keeps(tmp_path: Path, 
         for headers in same:
             assert client.post("/endpoints", content=b'{"e": {}}', headers=headers).status_code == 200, headers
         assert client.get("/endpoints", headers={**FORM, **evil}).status_code == 200
+
+
+def test_a_page_sees_why_a_request_was_refused_before_it_was_read(tmp_path: Path) -> None:
+    limits = Limits(max_body=1000, origins=("https://ui.example",))
+    with served(tmp_path, limits=limits) as client:
+        many = [(f"x-{number}", "y") for number in range(500)]
+        chunks = (b"x" * 600 for _ in range(4))
+        answers = {
+            431: client.get("/", headers=[*OURS.items(), *many]),
+            400: raw(client, b"GET / HTTP/1.1\r\nhost: x\r\norigin: https://ui.example\r\nx: a\x01b\r\n\r\n"),
+            413: client.post("/endpoints", content=chunks, headers=OURS),
+        }
+        for status, answer in answers.items():
+            assert answer.status_code == status
+            assert answer.headers["access-control-allow-origin"] == "https://ui.example", status
+        strange = client.get("/", headers=[("origin", "https://evil.example"), *many])
+        assert strange.status_code == 431 and "access-control-allow-origin" not in strange.headers
+
+
+def raw(client: httpx.Client, sent: bytes) -> httpx.Response:
+    """Send bytes that no client would, and return the answer."""
+    url = client.base_url
+    with socket.create_connection((url.host, url.port or 80), 30) as connection:
+        connection.sendall(sent)
+        text = b"".join(iter(lambda: connection.recv(65536), b"")).decode("latin-1")
+    head, _, body = text.partition("\r\n\r\n")
+    first, *lines = head.split("\r\n")
+    headers = [tuple(line.split(": ", 1)) for line in lines]
+    return httpx.Response(int(first.split()[1]), headers=[(name, value) for name, value in headers], text=body)
