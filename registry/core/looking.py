@@ -21,7 +21,7 @@ from registry.core.service import Session
 from registry.store.reading import below
 from registry.store.tables import GROUPS, RESOURCES, VERSIONS
 
-LOOKED_AT: Final = 20_000
+LOOKED_AT: Final = 100_000
 """Rows of each kind of entity that one search looks at."""
 MAX_TEXT: Final = 200
 MAX_LINES: Final = 5000

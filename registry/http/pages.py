@@ -62,6 +62,8 @@ _SOURCES: Final = {
     "protocol": "the protocol",
     "default": "the default",
 }
+_OF_JAVA: Final = frozenset(("text/html", "image/gif", "image/jpeg"))
+"""What Java's own client accepts when nobody says otherwise; no browser names these three."""
 _UNTRUSTED: Final = (
     (b"Content-Security-Policy", b"default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"),
     (b"X-Content-Type-Options", b"nosniff"),
@@ -127,13 +129,14 @@ def prefers_html(head: Head) -> bool:
     accepted = b",".join(value for name, value in head.headers if name == b"accept").decode("latin-1").lower()
     if "text/html" not in accepted:
         return False
-    wanted = {"text/html": 0.0, "application/json": 0.0}
+    wanted, medias = {"text/html": 0.0, "application/json": 0.0}, set()
     for part in accepted.split(","):
         media, *parameters = (each.strip() for each in part.split(";"))
+        medias.add(media)
         weight = next((each[2:] for each in parameters if each.startswith("q=")), "1")
         if media in wanted and len(weight) <= 5 and weight.replace(".", "", 1).isdecimal() and weight.isascii():
             wanted[media] = max(wanted[media], float(weight))
-    return wanted["text/html"] > wanted["application/json"]
+    return wanted["text/html"] > wanted["application/json"] and not _OF_JAVA <= medias
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ def rows(tree: Any, name: str) -> list[list[str]]:
     [
         *("*/*", "application/json", "", "application/problem+json", "application/json, text/html"),
         *("text/html;q=0.5, application/json", "text/html;q=0", "text/*", "text/html;q=x"),
+        *("text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2", "text/html, image/gif, image/jpeg, */*; q=0.2"),
     ],
 )
 def test_whoever_does_not_prefer_html_gets_the_api(shop: httpx.Client, accept: str) -> None:

@@ -27,6 +27,8 @@ from tests.support.registry_server import served
 from tests.support.registry_shop import PLACED, SCHEMA, fill
 from tests.support.registry_states import whole_state_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
