@@ -365,7 +365,7 @@ class _Page:
                 continue
             badge = h("span", each["severity"], class_=f"badge {each['severity']}")
             where = h("span", self._links.link(xid), each["place"].removeprefix(xid))
-            hint = h("span", f" To do: {cut(each['hint'])}.", class_="quiet") if each["hint"] else None
+            hint = h("span", f". To do: {cut(each['hint'])}.", class_="quiet") if each["hint"] else None
             rows.append((each["rule"], badge, where, h("span", cut(each["message"]), hint)))
         yield table("Findings", ("Rule", "Severity", "Place", "What it is"), rows, "There are none.")
         if len(found) > len(rows):

@@ -148,7 +148,7 @@ def _compare(ports: tuple[int, ...], kept: set[str], kept_schemas: set[str]) -> 
 
 
 def test_one_is_killed(tmp_path: Path) -> None:
-    endure(tmp_path, writes=80, kills=1)
+    endure(tmp_path, writes=60, kills=1)
 
 
 @pytest.mark.full
