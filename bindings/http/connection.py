@@ -65,6 +65,9 @@ class Ledger(Protocol):
     def gone(self, connection: HttpConnection) -> None:
         """Forget one."""
 
+    def shown(self, head: Head, reply: Reply) -> Reply:
+        """Return an answer that the handler was not asked for as it gives its own; of *head* only headers are sure."""
+
 
 class Phase(Enum):
     """What a connection waits for."""
@@ -283,7 +286,8 @@ class HttpConnection(asyncio.Protocol):
         self._pump()
 
     def _refuse(self, problem: HttpProblem) -> None:
-        self._send(problem.reply(), close=True)
+        head = self._head if self._head is not None else self._reader.begun
+        self._send(self._ledger.shown(head, problem.reply()), close=True)
 
     def _send(self, reply: Reply, *, close: bool) -> None:
         """Send an answer; with *close* the connection ends: the rest of the request is not wanted or cannot be read."""

@@ -60,6 +60,11 @@ class RequestReader:
         """How many bytes to feed at once."""
         return BODY_SLICE if self._in_body else SLICE
 
+    @property
+    def begun(self) -> Head:
+        """A head of which only headers are known: those of the last request that have been read."""
+        return Head("", b"", b"", tuple(self._headers))
+
     def feed(self, data: bytes | memoryview) -> None:
         """Read more bytes; after a problem, nothing."""
         if self.failed:

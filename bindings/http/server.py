@@ -15,6 +15,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any, Final
 
@@ -23,7 +24,8 @@ import uvloop
 from bindings.http.connection import Handler, HttpConnection
 from bindings.http.connections import Connections, address_group
 from bindings.http.limits import ServerLimits
-from bindings.http.problems import unavailable
+from bindings.http.problems import Reply, unavailable
+from bindings.http.request import Head
 
 SPARE_DESCRIPTORS: Final = 300
 """Descriptors that connections leave to the rest of the process."""
@@ -43,7 +45,8 @@ _logger = logging.getLogger(__name__)
 
 
 class HttpServer:
-    """Serves a listening socket; started once, stopped once. With *tls* it speaks HTTPS only.
+    """Serves a listening socket; started once, stopped once. With *tls* it speaks HTTPS only. *shown* adds what the
+    handler adds to its answers to those that are given without it.
 
     ``failure`` is what ended it, when it ended by itself.
     """
@@ -56,8 +59,10 @@ class HttpServer:
         *,
         name: str,
         tls: ssl.SSLContext | None = None,
+        shown: Callable[[Head, Reply], Reply] = lambda head, reply: reply,
     ) -> None:
         self.limits = limits
+        self.shown = shown
         self.handler = handler
         self.stopping = False
         self.date = b""

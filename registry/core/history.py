@@ -52,7 +52,7 @@ def _entry(row: Row[Any], *, who: bool) -> dict[str, Any]:
     # Without the entry before nobody can say what an update changed; of what was created all is new.
     if row.action == "created" or row.earlier is not None:
         before = None if row.action == "created" else row.before
-        entry["changed"] = dict(_differences("", _tree(before), _tree(row.entity)))
+        entry["changed"] = dict(differences("", _tree(before), _tree(row.entity)))
     return entry
 
 
@@ -60,7 +60,7 @@ def _tree(text: str | None) -> Mapping[str, Any]:
     return {} if text is None else msgspec.json.decode(text)
 
 
-def _differences(
+def differences(
     place: str, old: Mapping[str, Any], new: Mapping[str, Any], depth: int = 1
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield JSON pointers of what differs, with ``old`` unless it was added, and ``new`` unless it was removed."""
@@ -69,7 +69,7 @@ def _differences(
         one, other = old.get(name), new.get(name)
         if name in old and name in new:
             if isinstance(one, Mapping) and isinstance(other, Mapping) and depth < _DEEPEST:
-                yield from _differences(pointer, one, other, depth + 1)
+                yield from differences(pointer, one, other, depth + 1)
             elif one != other or isinstance(one, bool) != isinstance(other, bool):
                 yield pointer, {"old": one, "new": other}
         elif name in old:

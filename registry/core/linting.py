@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
+from sqlalchemy import Connection
 
+from catalog.declared import Declarations
 from catalog.documents.documents import Document
 from catalog.documents.fetching import Fetcher
 from catalog.documents.transfer import Answer
@@ -178,3 +180,18 @@ def _within(finding: Finding, touched: set[str]) -> bool:
 def _shown(finding: Finding) -> dict[str, str]:
     place = {"severity": finding.severity, "rule": finding.rule, "place": finding.pointer}
     return {**place, "message": finding.message, "hint": finding.hint}
+
+
+class Surroundings:
+    """Entities as the catalog's readers see them, with what they refer to: ``catalog`` is made of all of it."""
+
+    def __init__(self, connection: Connection, model: Model, xids: set[str]) -> None:
+        self._xids = xids
+        self.declarations: Final = Declarations()
+        tree = _Tree(Work(connection), model, xids).tree
+        self.catalog: Final = build([Document(_FILE, tree)], Findings(), self.declarations, _Offline())
+
+    @property
+    def findings(self) -> tuple[Mapping[str, str], ...]:
+        """What lint says of those entities alone."""
+        return tuple(_shown(each) for each in self.catalog.findings if _within(each, self._xids))

@@ -35,8 +35,13 @@ def shows_more(place: Place | str, flags: Flags) -> bool:
 def tag_of(reader: Reader, request: Request) -> str:
     """Return the ETag of such an answer; equal tags are of equal answers to the same question by the same program."""
     asked = request.base, request.segments, request.details, request.flags, request.limit, request.cursor
+    return tag_of_page(reader, (request.max_answer, asked))
+
+
+def tag_of_page(reader: Reader, asked: object) -> str:
+    """Return the ETag of an answer that is the same to the same question until something in the registry changes."""
     number, change = reader.last_change()
-    said = repr((_program(), request.max_answer, asked, change)).encode()
+    said = repr((_program(), asked, change)).encode()
     return f'"{number}.{blake2b(said, digest_size=_DIGEST_BYTES).hexdigest()}"'
 
 

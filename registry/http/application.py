@@ -25,8 +25,8 @@ from registry.core.service import RegistryService
 from registry.errors import Refusal
 from registry.http.access import READING, Gatekeeper, Pace
 from registry.http.browsers import Browsers
-from registry.http.core import CoreFace
 from registry.http.face import Call, Face, FaceType
+from registry.http.pages import PageFace
 from registry.http.requests import VERBS, Pages, Writer
 from registry.store.engine import is_full
 
@@ -72,7 +72,7 @@ class RegistryApplication:
     ) -> None:
         self._faces = [(path.encode("ascii"), face(service)) for path, face in faces.items()]
         self._open = {path.encode("ascii") for path in open_paths}
-        self._core = CoreFace(service)
+        self._core = PageFace(service)
         self._keeper = keeper
         self._pace = pace
         self._limits = limits
@@ -98,6 +98,8 @@ class RegistryApplication:
             if head.method not in _METHODS:
                 raise HttpProblem(HTTPStatus.NOT_IMPLEMENTED, f"{head.method} is no method of a registry")
             open_to_all = self._face(head)[0] in self._open
+            if not open_to_all:
+                self._browsers.check(head)
             writer = self._keeper.nobody if open_to_all else self._keeper.admit(head)
             most = _OPEN_BODY if open_to_all else self._limits.max_body
             if head.length is not None and head.length > most:

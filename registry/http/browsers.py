@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Final
 
-from bindings.http.problems import Reply
+from bindings.http.problems import HttpProblem, Reply
 from bindings.http.request import Head
+from registry.http.access import READING
 from registry.http.replies import FINDING
 
 ANY: Final = "*"
@@ -19,6 +21,9 @@ _EXPOSED: Final = (
 """Headers that pages may read; those of an answer that begin with ``xRegistry-`` are named beside them."""
 _PREFIX: Final = b"xregistry-"
 _ALLOWED: Final = b"Authorization, Content-Type, If-Match, If-None-Match, Accept"
+_SAME: Final = (b"same-origin", b"none")
+_UNASKED: Final = (b"", b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data")
+"""Content types that a browser sends without a preflight."""
 _MOST: Final = 8192
 """Bytes of names of headers that a browser may ask for."""
 
@@ -49,6 +54,25 @@ class Browsers:
         )
         shared = self._shared(head)
         return Reply(204, (*shared, *fields) if self._admits(head) else shared)
+
+    def check(self, head: Head) -> None:
+        """Make sure that a write is none that a page of a stranger has a browser send with the credentials it keeps.
+
+        A form of any page can send such a request, and CORS lets it be sent; only its answer stays hidden. Where ``*``
+        is let in, what a browser does not ask about before (a POST of plain text) is refused all the same.
+
+        Raises:
+            HttpProblem: 403.
+        """
+        origin, site = head.header(b"origin"), head.header(b"sec-fetch-site")
+        if head.method in READING or (origin is None and site is None) or origin in self._origins:
+            return
+        # A browser knows better than the addresses that we see; over plain HTTP it sends the origin alone.
+        own = site in _SAME if site is not None else (origin or b"").partition(b"://")[2] == head.header(b"host")
+        media = (head.header(b"content-type") or b"").partition(b";")[0].strip().lower()
+        if not own and not (self._any and (head.method != "POST" or media not in _UNASKED)):
+            detail = "a web page of another origin may not write here; http.cors names those that may"
+            raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
 
     def shown(self, head: Head, reply: Reply) -> Reply:
         """Return a reply as a browser needs it to give it to the page."""

@@ -147,7 +147,9 @@ class RegistryServer:
         self._application = RegistryApplication(
             service, keeper, pace, chosen.limits, chosen.base, faces, secure=tls is not None, open_paths=(PERMISSIONS,)
         )
-        self._server = HttpServer(listener, self._application, chosen.server, name="registry", tls=tls)
+        self._server = HttpServer(
+            listener, self._application, chosen.server, name="registry", tls=tls, shown=self._application.shown
+        )
         self._history = HistoryKeeper(self._database, chosen.history)
         self._replication = Replication(service, chosen.peers)
         if chosen.metrics is not None:

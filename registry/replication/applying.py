@@ -13,8 +13,9 @@ from registry.core.service import Session
 from registry.errors import Refusal
 from registry.replication.changes import Change, Changes, judged
 from registry.replication.definitions import DefinitionMerger, fitted
+from registry.replication.entities import EntityMerger
 from registry.replication.places import home_of, is_shortened, owners_for
-from registry.store.marks import SCOPE, Mark, Marks, digest_of
+from registry.store.marks import MODEL, SCOPE, Mark, Marks, digest_of
 
 _logger = logging.getLogger(__name__)
 MAX_REPORTED: Final = 20
@@ -58,12 +59,12 @@ class Applier:
         reported: list[tuple[str, str]] = []
         clock = self.marks.latest
         for each in page.changes:
-            subject = "/".join(part for part in (each.group, each.definition, each.name) if part)
+            subject = each.xid or "/".join(part for part in (each.group, each.definition, each.name) if part)
             fault = each.fault(clock)
             if not fault:
                 savepoint = self._reader.connection.begin_nested()
                 try:
-                    applied += self._version(each) if each.definition else self._group(each)
+                    applied += self._taken(each)
                     self.marks.flush()
                     savepoint.commit()
                 except (Refusal, RecursionError) as error:
@@ -75,6 +76,13 @@ class Applier:
                 reported.append((subject, fault))
                 _logger.warning("a change of %s is not taken: %s", subject, fault)
         return Taken(applied, refused, tuple(reported))
+
+    def _taken(self, change: Change) -> bool:
+        if not change.xid:
+            return self._version(change) if change.definition else self._group(change)
+        if change.xid != MODEL:  # of the model the core asks for an administrator
+            self._admit("/".join(change.xid.split("/")[:3]))
+        return EntityMerger(self._session, self.marks, self._perform, self._revive).merge(change)
 
     def _version(self, change: Change) -> bool:
         here = self._home(change)

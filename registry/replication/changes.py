@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from registry.store.marks import Mark
+from registry.store.marks import MODEL, Mark, is_by_xid
 
 Winner = Literal["mine", "theirs", "both-mine", "both-theirs"]
 """Whose state counts; with ``both`` the other one's content is kept too."""
@@ -30,6 +30,9 @@ MAX_STAMP: Final = 2**62
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One state of a group, or of a version of a definition; ``attributes`` is None for what was deleted.
 
+    With ``xid``, which names what is no message, ``attributes`` is its state (:mod:`registry.replication.entities`),
+    and ``group`` is ''. Catalogs of earlier releases refuse such changes.
+
     ``group`` and ``definition`` are ids in the catalog whose ``authority`` the version is; ``definition`` is '' for a
     group. The other members are those of :class:`registry.store.marks.Mark`.
     """
@@ -44,6 +47,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     authority: str = ""
     createdat: str = ""
     attributes: dict[str, Any] | None = None
+    xid: str = ""
 
     def fault(self, clock: int) -> str:
         """Return why this is no change, '' when nothing is wrong.
@@ -56,7 +60,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return "its stamps are invalid"
         if self.seen.get(self.origin, 0) < self.stamp:
             return "it has not seen itself"
-        if not all(_NAME.fullmatch(each) for each in (self.group, self.origin, *self.seen)):
+        named = (_xid_names(self.xid) or ("",)) if self.xid else (self.group,)
+        if not all(_NAME.fullmatch(each) for each in (*named, self.origin, *self.seen)):
             return "it has invalid names"
         own = (self.definition, self.uid, self.name)
         if self.definition and not all(_NAME.fullmatch(each) for each in own):
@@ -64,6 +69,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return (
             "" if self.authority.isprintable() and len(self.authority) <= MAX_AUTHORITY else "its authority is invalid"
         )
+
+
+def _xid_names(xid: str) -> list[str]:
+    """Return the names in an xid of what is marked by it, [] for any other text."""
+    names = xid.split("/")[1:]
+    if not xid.startswith("/") or len(names) > 6 or (len(names) == 6 and names[4] != "versions"):
+        return []
+    return names if xid == MODEL or (len(names) in (2, 4, 6) and is_by_xid(xid)) else []
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Final, Literal
 
 import msgspec
@@ -19,6 +21,7 @@ from registry.replication.changes import Changes, decoded, encoded
 from registry.replication.feed import PAGE, changes_after
 from registry.store.marks import Marks
 
+_logger = logging.getLogger(__name__)
 Direction = Literal["pull", "push", "both"]
 _OK: Final = 200
 _LAST_POSITION: Final = 2**63 - 1
@@ -43,7 +46,8 @@ class Peer:
 class Round:
     """What a round did: changes that went over, those that changed something, and those that were refused.
 
-    ``reported`` has the first refused changes, each with the reason. ``answered`` says that the peer took a page.
+    ``reported`` has the first refused changes, each with the reason. ``answered`` says that the peer took a page, and
+    ``whole`` that it takes changes of all kinds of entities.
     ``renewed`` says that the peer is another catalog than before, which counts from its own start.
     """
 
@@ -52,6 +56,7 @@ class Round:
     refused: int = 0
     reported: list[tuple[str, str]] = field(default_factory=list)
     answered: bool = False
+    whole: bool = False
     renewed: bool = False
 
     def add(self, sent: int, applied: int, refused: int, reported: Sequence[tuple[str, str]]) -> None:
@@ -62,12 +67,18 @@ class Round:
         self.reported += reported[: MAX_REPORTED - len(self.reported)]
 
 
+class _TooLarge(DocumentError):
+    """A peer takes no page of that size."""
+
+
 class _Answer(msgspec.Struct):
     catalog: str
     applied: int
     refused: list[tuple[str, str]]
     refusedcount: int = 0
     """Peers of earlier releases leave it out."""
+    whole: bool = False
+    """Whether it takes other changes than those of messages, which peers of earlier releases do not."""
 
 
 class Exchange:
@@ -97,7 +108,7 @@ class Exchange:
         return done
 
     def _pull(self, peer: Peer, done: Round) -> bool:
-        name = f"pull {peer.url}"
+        name = f"pull all {peer.url}"  # a peer of which only messages were taken before is read from its start
         with self._service.session(writing=False) as session:
             catalog, position = Marks(session.reader.connection).reached(name)
         page = self._fetched(peer, position)
@@ -120,28 +131,56 @@ class Exchange:
         return page.more
 
     def _push(self, peer: Peer, done: Round) -> bool:
-        name = f"push {peer.url}"
-        with self._service.session(writing=False) as session:
-            marks = Marks(session.reader.connection)
-            catalog, position = marks.reached(name)
-            page = changes_after(session.reader, position, self._authority, PAGE)
-        news = page.position != position
-        if not news and done.answered:
-            return False
-        answer = self._sent(
-            peer, page
-        )  # without news too: it shows whether the peer is there, and still the same catalog
-        done.answered = True
-        if answer.catalog == page.catalog:
-            raise DocumentError(f"{peer.url} is this very catalog", file=peer.url, hint="name another one")
+        if not done.answered:
+            self._begin(peer, done)
+            return True
+        name = _pushed(peer, whole=done.whole)
+        for limit in (PAGE, 1):
+            with self._service.session(writing=False) as session:
+                catalog, position = Marks(session.reader.connection).reached(name)
+                page = changes_after(session.reader, position, self._authority, limit, whole=done.whole)
+            if page.position == position:
+                return False
+            try:
+                answer = self._sent(peer, page)
+                break
+            except _TooLarge:
+                _logger.debug("%s takes no page of %d changes", peer.url, len(page.changes))
+        else:
+            return self._pass_over(peer, page, name, done)
         changed = bool(catalog) and answer.catalog != catalog
         if changed:
             _renew(peer, done)
-        if news or changed:
-            with self._service.session(writing=True) as session:
-                Marks(session.reader.connection).reach(name, answer.catalog, 0 if changed else page.position)
+        with self._service.session(writing=True) as session:
+            Marks(session.reader.connection).reach(name, answer.catalog, 0 if changed else page.position)
         done.add(len(page.changes), answer.applied, max(answer.refusedcount, len(answer.refused)), answer.refused)
         return page.more or changed
+
+    def _pass_over(self, peer: Peer, page: Changes, name: str, done: Round) -> bool:
+        """Go on behind a change that is too large for a peer: it is refused, as others are that it cannot take."""
+        with self._service.session(writing=True) as session:
+            marks = Marks(session.reader.connection)
+            marks.reach(name, marks.reached(name)[0], page.position)
+        subject = page.changes[-1].xid or page.changes[-1].group
+        _logger.warning("a change of %s is not taken: it is too large for %s", subject, peer.url)
+        done.add(len(page.changes), 0, len(page.changes), [(subject, "it is too large for the peer")])
+        return page.more
+
+    def _begin(self, peer: Peer, done: Round) -> None:
+        """Push nothing: the answer says whether the peer is there, what it takes, and which catalog it is."""
+        with self._service.session(writing=False) as session:
+            ours = Marks(session.reader.connection).catalog
+        answer = self._sent(peer, Changes(catalog=ours, authority=self._authority, position=0, changes=[]))
+        if answer.catalog == ours:
+            raise DocumentError(f"{peer.url} is this very catalog", file=peer.url, hint="name another one")
+        done.whole, done.answered = answer.whole, True
+        name = _pushed(peer, whole=done.whole)
+        with self._service.session(writing=False) as session:
+            catalog, _ = Marks(session.reader.connection).reached(name)
+        if catalog and answer.catalog != catalog:
+            _renew(peer, done)
+            with self._service.session(writing=True) as session:
+                Marks(session.reader.connection).reach(name, answer.catalog, 0)
 
     @property
     def _authority(self) -> str:
@@ -149,7 +188,7 @@ class Exchange:
 
     def _fetched(self, peer: Peer, position: int) -> Changes:
         by = Fetcher(network=True, logins=peer.logins)
-        url = f"{peer.url}?changes={position}"
+        url = f"{peer.url}?changes={position}&whole"
         page = decoded(by.fetch(url))
         if page is None or len(page.changes) > PAGE or not 0 <= page.position <= _LAST_POSITION:
             hint = "give the URL of the message catalog of an xrouter registry"
@@ -159,6 +198,8 @@ class Exchange:
     def _sent(self, peer: Peer, page: Changes) -> _Answer:
         by = Fetcher(network=True, logins=peer.logins)
         receipt = post(peer.url, encoded(page), by, note="xRouter-Finding")
+        if receipt.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            raise _TooLarge(f"a page is too large for {by.address(peer.url)}", file=peer.url)
         if receipt.status != _OK:
             text = f"{by.address(peer.url)} takes no changes: it answers {receipt.status}"
             raise DocumentError(text, file=peer.url, hint="check the URL, and whether we may write there")
@@ -167,6 +208,11 @@ class Exchange:
         except msgspec.MsgspecError as error:
             hint = "give the URL of the message catalog of an xrouter registry"
             raise DocumentError(f"{by.address(peer.url)} is no catalog", file=peer.url, hint=hint) from error
+
+
+def _pushed(peer: Peer, *, whole: bool) -> str:
+    """Return the name under which it is kept how far a peer was pushed to: only of messages, or of all."""
+    return f"push all {peer.url}" if whole else f"push {peer.url}"
 
 
 def _renew(peer: Peer, done: Round) -> None:

@@ -1,4 +1,4 @@
-"""Marks: who wrote a group or a version of a message last, and what that writer had seen; deletions leave marks too.
+"""Marks: who wrote an entity last, and what that writer had seen; deletions leave marks too.
 
 A mark outlives what it marks. ``position`` orders marks by when this catalog learnt of their state, and both it and
 ``stamp`` come from one clock, which is ahead of all that this catalog has seen (Lamport).
@@ -19,7 +19,8 @@ from registry.store.reading import below
 from registry.store.tables import MARKS, PEERS, REPLICA, Among, Statement
 
 SCOPE: Final = "/messagegroups/"
-"""What is marked: groups of messages, and versions of messages in them."""
+"""Groups of messages, and versions of messages in them, which have uids; all else is marked by its xid."""
+MODEL: Final = "/modelsource"
 _FEW: Final = 16
 """Names that are asked for one by one."""
 
@@ -27,6 +28,7 @@ _FEW: Final = 16
 _REPLICA: Final = Statement(select(REPLICA.c.id, REPLICA.c.clock))
 _TICK: Final = Statement(update(REPLICA).values(clock=bindparam("now")))
 _BY_KEY: Final = Statement(select(MARKS).where(MARKS.c.key == bindparam("key")))
+_BY_KEYS: Final = Among(lambda keys: select(MARKS).where(MARKS.c.key.in_(keys)))
 _BY_OWNER: Final = Among(lambda owners: select(MARKS).where(MARKS.c.owner.in_(owners)))
 _BY_NAME: Final = Among(
     lambda owners: select(MARKS).where(MARKS.c.owner.in_(owners), MARKS.c.name == bindparam("name"))
@@ -37,7 +39,7 @@ _INSERT: Final = Statement(insert(MARKS), MARKS.c.keys())
 
 @dataclass(slots=True)
 class Mark:
-    """The mark of a group (``owner`` '', ``key`` its xid), or of a version of the definition ``owner``.
+    """The mark of an entity by its xid, which is ``group`` (``owner`` ''), or of a version of the definition ``owner``.
 
     ``uid`` is the version's in all catalogs; ``name`` is its id here, which may change. ``stamp`` and ``origin`` are
     the write that its state comes from, and ``seen`` has the last stamp by each origin that this state builds on.
@@ -82,8 +84,15 @@ class Marks:
         self._clock = max(self._clock, seen) + 1
         return self._clock
 
+    def named(self, xids: Sequence[str]) -> dict[str, Mark]:
+        """Return the marks of entities that have one by their xids."""
+        found = {xid: self._put[xid] for xid in xids if xid in self._put}
+        for mark in map(_mark, _BY_KEYS.rows(self._connection, xids, {})):
+            found.setdefault(mark.group, mark)
+        return found
+
     def group(self, xid: str) -> Mark | None:
-        """Return the mark of a group."""
+        """Return the mark of a group, or of what else is marked by its xid."""
         if xid in self._put:
             return self._put[xid]
         row = _BY_KEY.first(self._connection, {"key": xid})
@@ -118,7 +127,7 @@ class Marks:
         return "" if row is None else str(row[0])
 
     def has_versions(self, group: str) -> bool:
-        """Tell whether a group has versions that were not deleted."""
+        """Tell whether a group has versions, or resources, that were not deleted."""
         self.flush()
         first, last = below(group)
         query = select(MARKS.c.key).where(MARKS.c.key >= first, MARKS.c.key < last, MARKS.c.deleted.is_(False))
@@ -162,6 +171,12 @@ def digest_of(attributes: Mapping[str, Any]) -> str:
     """Return a digest, which is equal for two states of an entity that differ in their authority at most."""
     plain = {name: value for name, value in attributes.items() if name != "authority"}
     return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
+
+
+def is_by_xid(xid: str) -> bool:
+    """Tell whether something is marked by its xid alone: all but message groups and what the messages in them have."""
+    parts = xid.split("/")
+    return parts[1] != SCOPE.strip("/") or (len(parts) > 3 and parts[3] != "messages")
 
 
 def marked(versions: Iterable[Mark]) -> dict[str, Mark]:

@@ -14,6 +14,7 @@ import pytest
 from tests.support.catalog_states import state_of
 from tests.support.ports import free_ports
 from tests.support.registry_process import LIMIT_SECONDS, Served, until
+from tests.support.registry_states import whole_state_of
 
 GROUPS = ("g0", "g1", "g2")
 NAMES = ("m0", "m1", "m2", "m3")
@@ -28,6 +29,7 @@ class Scribe(threading.Thread):
         super().__init__(daemon=True)
         self.answered = 0
         self.kept: list[str] = []
+        self.kept_schemas: list[str] = []
         self._number = number
         self._chance = random.Random(number)
         self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20)
@@ -48,6 +50,12 @@ class Scribe(threading.Thread):
         self._client.close()
 
     def _keep(self, word: str) -> None:
+        if self._chance.random() < 0.5:
+            path = f"/schemagroups/{KEPT}/schemas/{self._chance.choice(NAMES)}$details"
+            if self._client.post(path, json={"schema": {"title": word}}).status_code == 201:
+                self.kept_schemas.append(word)
+                self.answered += 1
+            return
         path = f"/messagegroups/{KEPT}/messages/{self._chance.choice(NAMES)}"
         if self._client.post(path, json={"name": word, "protocol": "NATS"}).status_code == 201:
             self.kept.append(word)
@@ -59,7 +67,8 @@ class Scribe(threading.Thread):
         definition, message = f"{old}/messagedefinitions/{name}", f"{core}/messages/{name}"
         version = self._chance.randrange(1, 6)
         content = {"id": name, "tags": word, "definition": {"pub": {"subject": {"value": word}}}}
-        kind = self._chance.choices(range(12), (3, 8, 2, 1, 2, 1, 4, 4, 4, 2, 2, 1))[0]
+        schemas = f"/schemagroups/{group}/schemas/{name}"
+        kind = self._chance.choices(range(19), (3, 8, 2, 1, 2, 1, 4, 4, 4, 2, 2, 1, 4, 3, 2, 1, 1, 1, 2))[0]
         writes: list[tuple[str, str, Any]] = [
             ("PUT", old, {"format": "NATS", "description": word}),
             ("POST", f"{old}/messagedefinitions", content),
@@ -73,6 +82,13 @@ class Scribe(threading.Thread):
             ("PUT", f"{message}/versions/v{version}", {"name": word}),
             ("PATCH", core, {"labels": {"word": word}}),
             ("DELETE", f"{old}/messagedefinitions", None),
+            ("POST", f"{schemas}$details", {"schema": {"title": word}}),
+            ("PUT", f"{schemas}/versions/{version}$details", {"schema": {"title": word}}),
+            ("PATCH", f"{schemas}/meta", {"defaultversionid": str(version), "defaultversionsticky": True}),
+            ("DELETE", f"{schemas}/versions/{version}", None),
+            ("DELETE", schemas, None),
+            ("DELETE", f"/schemagroups/{group}", None),
+            ("PUT", f"/endpoints/{name}", {"usage": ["consumer"], "description": word}),
         ]
         method, path, body = writes[kind]
         return self._client.build_request(method, path, json=body)
@@ -107,23 +123,32 @@ def endure(folder: Path, *, writes: int, kills: int) -> None:
     stop.set()
     for each in scribes:
         each.join(LIMIT_SECONDS)
-    _compare(ports, {word for each in scribes for word in each.kept})
+    _compare(
+        ports,
+        {word for each in scribes for word in each.kept},
+        {word for each in scribes for word in each.kept_schemas},
+    )
     assert [each.stop() for each in sides] == [0, 0]
 
 
-def _compare(ports: tuple[int, ...], kept: set[str]) -> None:
+def _compare(ports: tuple[int, ...], kept: set[str], kept_schemas: set[str]) -> None:
     with httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=30) as one:
         with httpx.Client(base_url=f"http://127.0.0.1:{ports[1]}", timeout=30) as other:
             until(lambda: state_of(one) == state_of(other), "they stay different", 10 * LIMIT_SECONDS)
-            state = state_of(one)
+            until(lambda: whole_state_of(one) == whole_state_of(other), "they stay different", LIMIT_SECONDS)
+            state, whole = state_of(one), whole_state_of(one)
             assert state == state_of(other)
     written = [each.get("name") for each in state[KEPT]["versions"].values()]
     assert kept <= set(written) and len(written) == len(set(written))
     assert len(state) > 1
+    below = f"/schemagroups/{KEPT}/"
+    assert kept_schemas <= {
+        each["schema"]["title"] for xid, each in whole.items() if xid.startswith(below) and "schema" in each
+    }
 
 
 def test_one_is_killed(tmp_path: Path) -> None:
-    endure(tmp_path, writes=40, kills=1)
+    endure(tmp_path, writes=60, kills=1)
 
 
 @pytest.mark.full

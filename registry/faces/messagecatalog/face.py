@@ -68,7 +68,7 @@ class MessageCatalogFace:
             raise Refusal("bad_request", "/", error_detail="changes needs to be a position")
         limit = limit_of(query["limit"][0] if "limit" in query else None, "/") or PAGE
         with self._service.session(writing=False) as session:
-            page = changes_after(session.reader, int(position), self._authority(call), limit)
+            page = changes_after(session.reader, int(position), self._authority(call), limit, whole="whole" in query)
         return Reply(200, ((b"Content-Type", JSON),), encoded(page))
 
     def _take(self, call: Call) -> Reply:
@@ -90,6 +90,7 @@ class MessageCatalogFace:
             "applied": taken.applied,
             "refused": taken.reported,
             "refusedcount": taken.refused,
+            "whole": True,
         }
         return Reply(200, ((b"Content-Type", JSON),), msgspec.json.encode(summary))
 

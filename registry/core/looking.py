@@ -1,0 +1,186 @@
+"""What people look for beside entities themselves: a text in them, what counts for a definition, and differences.
+
+All of it is bounded: a search looks at so many rows and says where to search on, and texts are compared up to so many
+lines and so many differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import msgspec
+from sqlalchemy import Connection, and_, func, or_, select
+
+from catalog.explaining.entities import entity_to_json
+from registry.core.linting import Surroundings
+from registry.core.places import Place
+from registry.core.requests import Request
+from registry.core.service import Session
+from registry.store.reading import below
+from registry.store.tables import GROUPS, RESOURCES, VERSIONS
+
+LOOKED_AT: Final = 100_000
+"""Rows of each kind of entity that one search looks at."""
+MAX_TEXT: Final = 200
+MAX_LINES: Final = 5000
+"""Lines of each of two texts that are compared."""
+MAX_DIFFERENT: Final = 500
+"""Lines by which two texts may differ to be compared line by line."""
+_KINDS: Final = {"groups": GROUPS, "resources": RESOURCES, "versions": VERSIONS}
+_ESCAPED: Final = str.maketrans({"!": "!!", "%": "!%", "_": "!_"})
+
+Line = tuple[Literal[" ", "-", "+"], str]
+"""A line that two texts share, that only the first has, or only the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """An entity that a search found."""
+
+    xid: str
+    attributes: Mapping[str, Any]
+
+
+def search(connection: Connection, text: str, after: str, limit: int) -> tuple[list[Hit], str]:
+    """Find entities with a text in their id or attributes, in any letter case: groups, then resources, then versions.
+
+    A text that begins with ``/`` is looked for in xids too. *after* is where an earlier search ended, '' at first.
+
+    Returns:
+        At most *limit* of them, and where to search on, '' when all was looked at.
+    """
+    kind, _, xid = after.partition(" ")
+    first = list(_KINDS).index(kind) if kind in _KINDS else 0
+    hits: list[Hit] = []
+    for name in list(_KINDS)[first:]:
+        found, last = _search(connection, name, text, xid, limit - len(hits))
+        hits += found
+        if last:
+            return hits, f"{name} {last}"
+        xid = ""
+    return hits, ""
+
+
+def _search(connection: Connection, kind: str, text: str, after: str, limit: int) -> tuple[list[Hit], str]:
+    if not limit:
+        return [], after or "/"
+    table = _KINDS[kind]
+    there = table.c.xid > after
+    window = select(table.c.xid).where(there).order_by(table.c.xid).limit(LOOKED_AT).subquery()
+    count, last = connection.execute(select(func.count(), func.max(window.c.xid))).one()
+    if not count:
+        return [], ""
+    in_json = msgspec.json.encode(text).decode("utf-8")[1:-1]
+    looked_for = [_has(table.c.attributes, in_json)]
+    if kind != "versions":  # ids of versions are short numbers, which are in everything
+        looked_for.append(_has(table.c.id, text))
+    if text.startswith("/"):
+        looked_for.append(_has(table.c.xid, text))
+    query = select(table.c.xid, table.c.attributes).where(there, table.c.xid <= last, or_(*looked_for))
+    rows = connection.execute(query.order_by(table.c.xid).limit(limit)).all()
+    hits = [Hit(row[0], msgspec.json.decode(row[1])) for row in rows]
+    if len(rows) == limit:
+        return hits, rows[-1][0]
+    return hits, last if count == LOOKED_AT else ""
+
+
+def _has(column: Any, text: str) -> Any:
+    pattern = f"%{text.translate(_ESCAPED)}%"
+    return func.lower(column).like(func.lower(pattern), escape="!")
+
+
+def entities_after(connection: Connection, within: str, after: str, limit: int) -> list[str]:
+    """Return xids of groups and resources behind one of them, in their order; of one group alone unless it is ''."""
+    chosen = []
+    for table in (GROUPS, RESOURCES):
+        query = select(table.c.xid).where(table.c.xid > after)
+        if within:
+            first, last = below(within)
+            query = query.where(or_(table.c.xid == within, and_(table.c.xid >= first, table.c.xid < last)))
+        chosen.append(query.order_by(table.c.xid).limit(limit))
+    found = [xid for query in chosen for xid in connection.execute(query).scalars()]
+    return sorted(found)[:limit]
+
+
+def surroundings_of(session: Session, xids: Sequence[str]) -> Surroundings:
+    """Return what the catalog's readers say of entities, read with all that they refer to."""
+    return Surroundings(session.reader.connection, session.model, set(xids))
+
+
+def effective(around: Surroundings, xid: str) -> Mapping[str, Any] | None:
+    """Return what counts for a definition and where each value comes from, None for what is no definition."""
+    shown = entity_to_json(xid, around.catalog, around.declarations)
+    return shown if shown is not None and shown["kind"] == "message" else None
+
+
+def document_of(session: Session, place: Place) -> tuple[Mapping[str, Any], bytes | None]:
+    """Return a resource or a version as the API shows it, with its document where that is kept here.
+
+    Raises:
+        Refusal: it is not there.
+    """
+    segments = tuple(place.xid.split("/")[1:])
+    answer = session.perform(Request("read", segments, place.xid, ""))
+    assert answer.body is not None
+    return answer.body, answer.document if not answer.elsewhere else None
+
+
+def compared(old: Sequence[str], new: Sequence[str]) -> list[Line] | None:
+    """Return what becomes of the lines of one text in another, None when they are too many or differ too much.
+
+    The shortest way from one to the other is looked for by the number of differences (Myers), so the cost is bounded by
+    that number times the lines.
+    """
+    if max(len(old), len(new)) > MAX_LINES:
+        return None
+    begin = 0
+    while begin < min(len(old), len(new)) and old[begin] == new[begin]:
+        begin += 1
+    end = 0
+    while end < min(len(old), len(new)) - begin and old[-1 - end] == new[-1 - end]:
+        end += 1
+    middle = _shortest(old[begin : len(old) - end], new[begin : len(new) - end])
+    if middle is None:
+        return None
+    shared: list[Line] = [(" ", line) for line in old[:begin]]
+    return [*shared, *middle, *((" ", line) for line in old[len(old) - end :])]
+
+
+def _shortest(old: Sequence[str], new: Sequence[str]) -> list[Line] | None:
+    reached = {1: 0}
+    steps: list[dict[int, int]] = []
+    for depth in range(min(MAX_DIFFERENT, len(old) + len(new)) + 1):
+        steps.append(dict(reached))
+        for diagonal in range(-depth, depth + 1, 2):
+            at, _ = _entered(reached, diagonal, depth)
+            while at < len(old) and at - diagonal < len(new) and old[at] == new[at - diagonal]:
+                at += 1
+            reached[diagonal] = at
+            if at >= len(old) and at - diagonal >= len(new):
+                return _walked(steps, old, new)
+    return None
+
+
+def _entered(reached: Mapping[int, int], diagonal: int, depth: int) -> tuple[int, bool]:
+    """Return how much of the old text is behind us when we enter a diagonal, and whether by a line of the new one."""
+    added = diagonal == -depth or (diagonal != depth and reached[diagonal - 1] < reached[diagonal + 1])
+    return (reached[diagonal + 1] if added else reached[diagonal - 1] + 1), added
+
+
+def _walked(steps: Sequence[Mapping[int, int]], old: Sequence[str], new: Sequence[str]) -> list[Line]:
+    lines: list[Line] = []
+    at, beside = len(old), len(new)
+    for depth in range(len(steps) - 1, -1, -1):
+        entered, added = _entered(steps[depth], at - beside, depth)
+        while at > entered:
+            at, beside = at - 1, beside - 1
+            lines.append((" ", old[at]))
+        if depth and added:
+            beside -= 1
+            lines.append(("+", new[beside]))
+        elif depth:
+            at -= 1
+            lines.append(("-", old[at]))
+    return lines[::-1]

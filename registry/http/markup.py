@@ -1,0 +1,231 @@
+"""HTML of the pages for browsers, built as trees by lxml: no text from outside can become markup.
+
+Pages have neither scripts nor anything from elsewhere; their policy allows their own style alone, by its hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+from lxml import etree
+
+Element = etree._Element
+Child = Element | str | None
+MAX_TEXT: Final = 2000
+"""Characters of one text that a page shows."""
+MAX_DOCUMENT: Final = 256 * 1024
+"""Characters of a document that a page shows."""
+_MAX_VALUES: Final = 2000
+"""Values that a page shows; what is more is in the JSON."""
+_DEEPEST: Final = 5
+_NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_XID: Final = re.compile(r"#?(/[\w.~:@-]+/[\w.~:@-]+(?:/[\w.~:@-]+/[\w.~:@-]+(?:/versions/[\w.~:@-]+)?)?)", re.ASCII)
+
+
+def h(tag: str, *children: Child, **attributes: str | bool) -> Element:
+    """Return an element; ``class_`` and ``for_`` stand for words of Python, ``_`` for ``-``. None is left out."""
+    element = etree.Element(tag)
+    for name, value in attributes.items():
+        if value is not False:
+            element.set(name.rstrip("_").replace("_", "-"), name if value is True else plain(value))
+    for child in children:
+        if child is None:
+            continue
+        if not isinstance(child, str):
+            element.append(child)
+        elif len(element):
+            element[-1].tail = (element[-1].tail or "") + plain(child)
+        else:
+            element.text = (element.text or "") + plain(child)
+    return element
+
+
+def plain(text: str) -> str:
+    """Return a text as HTML can have it: control characters are shown as the sign of what cannot be shown."""
+    return _NOT_XML.sub("\ufffd", text)
+
+
+def cut(text: str, most: int = MAX_TEXT) -> str:
+    """Return a text, or its beginning."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON for people."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode("utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Addresses of pages; *root* is the path of the registry, '' where it is at the root of its host."""
+
+    root: str
+
+    def to(self, xid: str, **query: str) -> str:
+        """Return the address of a place's page."""
+        asked = f"?{urlencode(query)}" if query else ""
+        return f"{self.root}{quote(xid, safe='/:@~$')}{asked}"
+
+    def link(self, xid: str, text: str = "", **query: str) -> Element:
+        """Return a link to a place's page."""
+        return h("a", text or xid, href=self.to(xid, **query))
+
+    def json(self, xid: str, text: str, *, details: bool = False) -> Element:
+        """Return a link to what the API answers, which browsers get where a flag of the API is asked for."""
+        return self.link(f"{xid}$details" if details else xid, text, specversion="1.0-rc4")
+
+
+class Values:
+    """Shows values as they are in the API; one for each page, since a page shows so many at most."""
+
+    def __init__(self, links: Links, groups: Iterable[str]) -> None:
+        """*groups* are the plural names of types of groups, by which references to entities are known."""
+        self._links = links
+        self._groups = frozenset(groups)
+        self._left = _MAX_VALUES
+
+    def attributes(self, values: Mapping[str, Any]) -> Element:
+        """Return a list of attributes."""
+        listed = h("dl")
+        for name, value in values.items():
+            if self._left <= 0:
+                listed.append(h("dt", "…"))
+                listed.append(h("dd", "there is more in the JSON", class_="quiet"))
+                break
+            self._left -= 1
+            listed.append(h("dt", cut(name, 200)))
+            listed.append(h("dd", self.value(value)))
+        return listed
+
+    def value(self, value: Any, depth: int = 1) -> Element:
+        """Return one value."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping) and value:
+            return self.attributes(value) if depth and _depth(value) <= _DEEPEST else block(json_text(value), MAX_TEXT)
+        if isinstance(value, list) and value:
+            if _depth(value) > _DEEPEST:
+                return block(json_text(value), MAX_TEXT)
+            self._left -= len(value)
+            shown = value[: max(self._left, 1)]
+            more = h("li", f"… {len(value)} in all, see the JSON", class_="quiet") if len(shown) < len(value) else None
+            return h("ul", *(h("li", self.value(each)) for each in shown), more)
+        return h("code", msgspec.json.encode(value).decode("utf-8"))
+
+    def text(self, text: str) -> Element:
+        """Return a text; references to what may be here, and addresses of the web, are links."""
+        found = _XID.fullmatch(text)
+        if found is not None and text.lstrip("#").split("/")[1] in self._groups:
+            return self._links.link(found[1], text)
+        if (
+            text.startswith(("https://", "http://"))
+            and len(text) <= MAX_TEXT
+            and text.isprintable()
+            and " " not in text
+        ):
+            return h("a", text, href=text, rel="noreferrer nofollow")
+        if "\n" in text:
+            return block(text, MAX_TEXT)
+        return h("span", cut(text)) if text else h("span", "empty", class_="quiet")
+
+
+def _depth(value: Any, most: int = _DEEPEST + 1) -> int:
+    """Return how deep a value is nested, as far as *most*."""
+    nested: Iterable[Any] = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return 1 + max((_depth(each, most - 1) for each in nested), default=0) if most else 0
+
+
+def block(text: str, most: int = MAX_DOCUMENT, name: str = "Text") -> Element:
+    """Return a text as it is written, which scrolls by keyboard too."""
+    return h("pre", h("code", cut(text, most)), tabindex="0", role="group", aria_label=name)
+
+
+def table(name: str, heads: Sequence[str], rows: Iterable[Sequence[Child]], empty: str = "none") -> Element:
+    """Return a table whose first column names its rows; on narrow screens each row is a list."""
+    body = h("tbody", role="rowgroup")
+    for row in rows:
+        first, *rest = row
+        cells = [h("th", first, scope="row", role="rowheader")]
+        cells += [h("td", cell, role="cell", data_label=head) for head, cell in zip(heads[1:], rest, strict=True)]
+        body.append(h("tr", *cells, role="row"))
+    if not len(body):
+        return h("p", empty, class_="quiet")
+    head = h("tr", *(h("th", each, scope="col", role="columnheader") for each in heads), role="row")
+    whole = h("table", h("thead", head, role="rowgroup"), body, role="table", aria_label=name)
+    return h("div", whole, class_="scroll", role="group", tabindex="0", aria_label=name)
+
+
+def section(title: str, *children: Child) -> Element:
+    """Return a part of a page with a heading."""
+    name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+    return h("section", h("h2", title, id=name), *children, aria_labelledby=name)
+
+
+def page(title: str, crumbs: Sequence[Element], links: Links, text: str, *children: Child) -> bytes:
+    """Return a whole page; *text* is what is searched for."""
+    search = h(
+        "form",
+        h("label", "Search", for_="q"),
+        h("input", id="q", name="q", type="search", value=text, maxlength="200", required=True),
+        h("button", "Search", type="submit"),
+        action=links.to("/"),
+        method="get",
+        role="search",
+    )
+    way = h("nav", h("ol", *(h("li", each) for each in crumbs)), aria_label="Where this is")
+    head = h(
+        "head",
+        h("meta", charset="utf-8"),
+        h("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        h("meta", name="color-scheme", content="light dark"),
+        h("title", cut(title, 200)),
+        h("link", rel="icon", href="data:,"),
+        h("style", style()),
+    )
+    body = h(
+        "body",
+        h("a", "Skip to the content", href="#main", class_="skip"),
+        h("header", way, search),
+        h("main", h("h1", cut(title, 300)), *children, id="main", tabindex="-1"),
+    )
+    whole: bytes = etree.tostring(
+        h("html", head, body, lang="en"), method="html", encoding="utf-8", doctype="<!doctype html>"
+    )
+    return whole
+
+
+@cache
+def style() -> str:
+    """Return the style of all pages."""
+    return files("registry.http").joinpath("pages.css").read_text(encoding="utf-8")
+
+
+@cache
+def headers() -> tuple[tuple[bytes, bytes], ...]:
+    """Return the headers that all pages have."""
+    digest = base64.b64encode(hashlib.sha256(style().encode("utf-8")).digest()).decode("ascii")
+    policy = (
+        "default-src 'none'",
+        f"style-src 'sha256-{digest}'",
+        "img-src data:",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+    return (
+        (b"Content-Type", b"text/html; charset=utf-8"),
+        (b"Content-Security-Policy", "; ".join(policy).encode("ascii")),
+        (b"X-Content-Type-Options", b"nosniff"),
+        (b"Referrer-Policy", b"no-referrer"),
+        (b"Cross-Origin-Opener-Policy", b"same-origin"),
+        (b"Cross-Origin-Resource-Policy", b"same-origin"),
+    )

@@ -1,0 +1,595 @@
+"""Pages for people: what the core API answers at a path, as HTML for those who ask for that, which browsers do.
+
+A browser gets pages at the paths of the API, by flags of their own (:data:`FLAGS`); with any other flag, and for
+everybody who does not prefer HTML to JSON, the answer is that of the API. Pages only read, need no script, and are
+bounded as collections are: what is more is behind a link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+
+from bindings.http.problems import Reply
+from bindings.http.request import Head
+from registry.core import history, looking
+from registry.core.places import Place
+from registry.core.requests import Answer, Request
+from registry.core.service import RegistryService, Session
+from registry.core.tagging import tag_of_page
+from registry.errors import Refusal
+from registry.http.core import CoreFace
+from registry.http.face import Call
+from registry.http.markup import (
+    MAX_DOCUMENT,
+    Child,
+    Element,
+    Links,
+    Values,
+    block,
+    cut,
+    h,
+    headers,
+    json_text,
+    page,
+    section,
+    table,
+)
+from registry.http.requests import asked, once, query_of, seen_before
+
+FLAGS: Final = ("q", "view", "cursor", "from", "to", "access_token")
+"""What pages are asked for by. ``access_token`` is seen to before."""
+_VIEWS: Final = ("", "findings", "history", "diff")
+_VARY: Final = (b"Vary", b"Accept")
+_ROWS: Final = 50
+_LINTED: Final = 100
+"""Entities that one page of findings is about."""
+_OF_EACH: Final = 10
+"""Findings of one entity on such a page."""
+_HISTORY_BYTES: Final = 4 * 2**20
+_CHANGES: Final = 50
+"""Changes of one entry that a page shows."""
+_CONTEXT: Final = 3
+_DIFF_LINES: Final = 2000
+_OWN: Final = ("self", "xid", "versionid", "epoch", "isdefault", "createdat", "modifiedat", "ancestorid")
+"""What differs between any two versions."""
+_SOURCES: Final = {
+    "message": "the message itself",
+    "cloudevents": "CloudEvents",
+    "protocol": "the protocol",
+    "default": "the default",
+}
+_OF_JAVA: Final = frozenset(("text/html", "image/gif", "image/jpeg"))
+"""What Java's own client accepts when nobody says otherwise; no browser names these three."""
+_UNTRUSTED: Final = (
+    (b"Content-Security-Policy", b"default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"),
+    (b"X-Content-Type-Options", b"nosniff"),
+)
+"""For what writers of this registry have written, where a browser opens it as a page of this origin."""
+
+
+class PageFace:
+    """The core API, with pages for those who ask for HTML; see :class:`registry.http.face.Face`."""
+
+    def __init__(self, service: RegistryService) -> None:
+        self._service = service
+        self._core = CoreFace(service)
+
+    def reply(self, call: Call) -> Reply:
+        """Carry a request out."""
+        head = call.head
+        if head.method not in ("GET", "HEAD"):
+            return self._core.reply(call)
+        wanted = prefers_html(head)
+        if wanted and self._is_page(call):
+            return self._page(call)
+        reply = self._core.reply(call)
+        return replace(reply, headers=(*reply.headers, _VARY, *(_UNTRUSTED if wanted else ())))
+
+    def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
+        """Report a refusal that concerns no place."""
+        return self._core.refused(head, url, refusal)
+
+    def _is_page(self, call: Call) -> bool:
+        """Tell whether a page is asked for: a place of entities without a flag of the API, or nothing at all."""
+        if not query_of(call.head.query).keys() <= set(FLAGS) or call.head.path.endswith(b"$details"):
+            return False
+        try:
+            given = asked(call.head)
+            return not isinstance(self._service.find(given.segments, given.path), str)
+        except Refusal:
+            return not call.head.path.startswith(b"/.")
+
+    def _page(self, call: Call) -> Reply:
+        tag = ""
+        try:
+            given = asked(call.head)
+            values = {name: once(query_of(call.head.query), name, given.path) or "" for name in FLAGS}
+            if any("\0" in each for each in values.values()):  # which no text of PostgreSQL can hold
+                raise Refusal("bad_request", given.path, error_detail="a flag has a NUL character")
+            place = self._service.find(given.segments, given.path)
+            assert isinstance(place, Place)
+            with self._service.session(writing=False) as session:
+                if values["view"] != "history":  # entries go without a change of the registry
+                    tag = tag_of_page(session.reader, (call.url, call.head.path, call.head.query))
+                if seen_before(call.head, tag):
+                    return Reply(304, ((b"ETag", tag.encode("ascii")), _VARY))
+                body = _Page(session, call, place, values).whole()
+        except Refusal as refusal:
+            return _refused(call, refusal)
+        cached = ((b"ETag", tag.encode("ascii")), (b"Cache-Control", b"private, no-cache"))
+        return Reply(200, (*headers(), _VARY, *(cached if tag else ((b"Cache-Control", b"no-store"),))), body)
+
+
+def prefers_html(head: Head) -> bool:
+    """Tell whether a client asks for HTML, and for JSON less or not at all (RFC 9110, ``Accept``)."""
+    accepted = b",".join(value for name, value in head.headers if name == b"accept").decode("latin-1").lower()
+    if "text/html" not in accepted:
+        return False
+    wanted, medias = {"text/html": 0.0, "application/json": 0.0}, set()
+    for part in accepted.split(","):
+        media, *parameters = (each.strip() for each in part.split(";"))
+        medias.add(media)
+        weight = next((each[2:] for each in parameters if each.startswith("q=")), "1")
+        if media in wanted and len(weight) <= 5 and weight.replace(".", "", 1).isdecimal() and weight.isascii():
+            wanted[media] = max(wanted[media], float(weight))
+    return wanted["text/html"] > wanted["application/json"] and not _OF_JAVA <= medias
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What a page shows of a place: its name in ``view``, and in the list of views."""
+
+    name: str
+    label: str
+
+
+class _Page:
+    """One page, within one transaction."""
+
+    def __init__(self, session: Session, call: Call, place: Place, given: Mapping[str, str]) -> None:
+        self._session = session
+        self._call = call
+        self._place = place
+        self._given = given
+        self._links = _links(call)
+        self._values = Values(self._links, session.model.groups)
+
+    def whole(self) -> bytes:
+        """Return the page.
+
+        Raises:
+            Refusal: there is nothing at this place, or a flag is wrong.
+        """
+        view, place = self._given["view"], self._place
+        if view not in _VIEWS:
+            raise Refusal("bad_request", place.xid, error_detail=f"there is no view {cut(view, 50)}")
+        if self._given["q"]:
+            title, parts = f"Search for {self._given['q']}", list(self._found(self._given["q"][: looking.MAX_TEXT]))
+        else:
+            title, parts = self._title(), list(self._parts(view))
+        return page(title, self._crumbs(), self._links, self._given["q"], *parts)
+
+    def _parts(self, view: str) -> Iterator[Child]:
+        place = self._place
+        if view == "history":
+            yield from self._history()
+            return
+        body, document = self._entity()
+        yield self._views(view)
+        if view == "findings":
+            yield from self._findings()
+        elif view == "diff":
+            yield from self._difference()
+        elif place.is_collection:
+            yield section(place.xid.rpartition("/")[2], *self._collection(place, self._given["cursor"]))
+        else:
+            yield from self._overview(body, document)
+
+    def _entity(self) -> tuple[Mapping[str, Any], bytes | None]:
+        place = self._place
+        if place.is_collection:
+            if place.kind != "groups":
+                self._ask(place.owner)  # which needs to be there
+            return {}, None
+        if place.kind in ("resource", "version"):
+            return looking.document_of(self._session, place)
+        return self._ask(place).body or {}, None
+
+    def _overview(self, body: Mapping[str, Any], document: bytes | None) -> Iterator[Child]:
+        place = self._place
+        below = self._below(body)
+        hidden = {"self", "metaurl", "versionsurl", "versionscount"} | {f"{name}url" for name in below}
+        hidden |= {f"{name}count" for name in below}
+        deprecated = h("p", h("span", "deprecated", class_="badge warning")) if body.get("deprecated") else None
+        shown = {name: value for name, value in body.items() if name not in hidden}
+        yield section("Attributes", deprecated, self._values.attributes(shown))
+        if place.kind == "registry":
+            yield section("Types", self._types(body))
+        for name in below if place.kind == "group" else ():
+            yield section(name, *self._collection(place.collection(name), ""))
+        if place.kind in ("resource", "version") and place.resource.hasdocument:
+            yield section("Document", *self._document(body, document))
+        if place.kind == "resource":
+            yield from self._of_resource(body)
+
+    def _below(self, body: Mapping[str, Any]) -> list[str]:
+        if self._place.kind == "registry":
+            return list(self._session.model.groups)
+        return list(self._place.group.resources) if self._place.kind == "group" else []
+
+    def _of_resource(self, body: Mapping[str, Any]) -> Iterator[Child]:
+        place = self._place
+        around = looking.surroundings_of(self._session, (place.xid,))
+        counts = looking.effective(around, place.xid)
+        if counts is not None:
+            yield section("What counts", *self._effective(counts))
+        yield section("Findings", *self._listed_findings(around.findings))
+        meta = self._ask(replace(place, kind="meta")).body or {}
+        hidden = ("self", "xid", "defaultversionurl", f"{place.resource.singular}id")
+        yield section("Of all versions", self._values.attributes({k: v for k, v in meta.items() if k not in hidden}))
+        if body.get("versionscount"):
+            yield section("Versions", *self._collection(place.collection("versions"), ""))
+
+    def _types(self, body: Mapping[str, Any]) -> Element:
+        rows = [
+            (self._links.link(f"/{name}", name), str(body.get(f"{name}count", 0)), ", ".join(kind.resources))
+            for name, kind in self._session.model.groups.items()
+        ]
+        return table("Types of groups", ("Groups", "How many", "What they hold"), rows)
+
+    def _collection(self, place: Place, cursor: str) -> Iterator[Child]:
+        """Show a page of a collection."""
+        answer = self._ask(place, limit=_ROWS, cursor=cursor)
+        entries: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(answer.body))
+        paging = answer.paging
+        heads = ["Id", "Name", "Changed"]
+        heads += list(place.group.resources) if place.kind == "groups" else []
+        heads += {"resources": ["Versions"], "versions": ["Descends from", "What differs"]}.get(place.kind, [])
+        rows = [self._row(place.child(name), body) for name, body in entries.items()]
+        yield table(place.xid, heads, rows, "There are none.")
+        if paging is not None and paging.count is not None and paging.count > len(rows):
+            yield h("p", f"{len(rows)} of {paging.count} are on this page.", class_="quiet")
+        if paging is not None and paging.after:
+            yield self._next(place.xid, cursor=paging.after)
+
+    def _row(self, place: Place, body: Mapping[str, Any]) -> list[Child]:
+        name, said = str(body.get("name") or ""), str(body.get("description") or "")
+        described = h("span", cut(name or said, 200))
+        if name and said:
+            described = h("span", cut(name, 200), h("span", f" {cut(said, 200)}", class_="quiet"))
+        if body.get("deprecated"):
+            described.append(h("span", "deprecated", class_="badge warning"))
+        row: list[Child] = [self._links.link(place.xid, place.xid.rpartition("/")[2]), described]
+        row.append(_time(body.get("modifiedat")))
+        if place.kind == "group":
+            row += [str(body.get(f"{each}count", 0)) for each in place.group.resources]
+        elif place.kind == "resource":
+            row.append(str(body.get("versionscount", "")))
+        else:
+            ancestor = str(body.get("ancestorid") or "")
+            if body.get("isdefault"):
+                row[0] = h("span", row[0], " ", h("span", "default", class_="badge good"))
+            if ancestor in ("", place.vid):
+                row += ["nothing", None]
+            else:
+                versions = {"from": ancestor, "to": place.vid}
+                row += [ancestor, self._links.link(place.owner.xid, "differences", view="diff", **versions)]
+        return row
+
+    def _document(self, body: Mapping[str, Any], document: bytes | None) -> Iterator[Child]:
+        place = self._place
+        url = body.get(place.resource.document_names[2])
+        if url is not None:
+            yield h("p", "It is elsewhere: ", self._values.text(str(url)))
+        elif not document:
+            yield h("p", "There is none.", class_="quiet")
+        else:
+            text = _text(document)
+            yield h("p", self._links.json(place.xid, f"As it is ({len(document)} bytes)"))
+            yield block(text, MAX_DOCUMENT, "Document") if text is not None else h("p", "It is no text.")
+
+    def _effective(self, shown: Mapping[str, Any]) -> Iterator[Child]:
+        """Show the definition as records are held against it, with where each value comes from."""
+        if shown["base"]:
+            yield h("p", "It is based on ", *_joined(self._links.link(each) for each in shown["base"]), ".")
+        single = {name: shown[name] for name in ("envelope", "protocol") if shown[name]}
+        single |= {f"envelopeoptions.{name}": each for name, each in shown["envelopeoptions"].items()}
+        single |= {name: each for name, each in shown["attributes"].items() if name != "dataschema"}
+        rows: list[Sequence[Child]] = [
+            (name, self._values.value(each["value"]), "", "", self._origin(each)) for name, each in single.items()
+        ]
+        for each in shown["properties"]:
+            required = "" if each["required"] is None else "yes" if each["required"] else "no"
+            value = None if each["value"] is None else self._values.value(each["value"])
+            name = f"{each['section']}.{each['name']}"
+            rows.append((name, value, str(each["type"] or ""), required, self._origins(each["from"])))
+        yield table("What counts", ("Attribute", "Value", "Type", "Required", "Comes from"), rows, "It asks nothing.")
+
+    def _origins(self, of: Mapping[str, Any]) -> Element:
+        """Show who gives value, type and need of a property: together where that is the same."""
+        given: dict[tuple[str, str], list[str]] = {}
+        for member, each in of.items():
+            if member != "value" or each["value"] is not None or each["overrides"]:
+                given.setdefault((each["source"], each["xid"]), []).append(member)
+        if len(given) == 1:
+            return self._origin(next(iter(of.values())))
+        members = {tuple(each): of[each[0]] for each in given.values()}
+        return h("ul", *(h("li", f"{', '.join(names)}: ", self._origin(each)) for names, each in members.items()))
+
+    def _origin(self, each: Mapping[str, Any]) -> Element:
+        if each["source"] in ("base", "group", "endpoint"):
+            source: Child = self._links.link(each["xid"])
+        else:
+            source = _SOURCES[each["source"]]
+        others: list[Child] = []
+        for one in each["overrides"]:
+            if one["value"] != each["value"]:
+                others.append(f", instead of {cut(msgspec.json.encode(one['value']).decode(), 100)} of ")
+                others.append(self._links.link(one["xid"]) if one["xid"] else _SOURCES[one["source"]])
+        return h("span", source, *others)
+
+    def _findings(self) -> Iterator[Child]:
+        place = self._place
+        if place.kind not in ("registry", "group", "resource"):
+            raise Refusal("api_not_found", place.xid)
+        connection = self._session.reader.connection
+        within, cursor = place.xid if place.kind == "group" else "", self._given["cursor"]
+        xids = [place.xid]
+        if place.kind != "resource":
+            xids = looking.entities_after(connection, within, cursor, _LINTED + 1)
+        more, xids = len(xids) > _LINTED, xids[:_LINTED]
+        found = looking.surroundings_of(self._session, xids).findings if xids else ()
+        scope = "This page is about one entity" if len(xids) == 1 else f"This page is about {len(xids)} entities"
+        about = f"{scope}, {xids[0]} to {xids[-1]}." if len(xids) > 1 else f"{scope}." if xids else "There is nothing."
+        yield section(
+            "Findings",
+            h("p", about, class_="quiet"),
+            *self._listed_findings(found, _OF_EACH if len(xids) > 1 else 10 * _ROWS),
+        )
+        if more:
+            yield self._next(place.xid, view="findings", cursor=xids[-1])
+
+    def _listed_findings(self, found: Sequence[Mapping[str, str]], most: int = 10 * _ROWS) -> Iterator[Child]:
+        """Show findings, so many of each entity at most."""
+        rows: list[Sequence[Child]] = []
+        of: dict[str, int] = {}
+        for each in found:
+            parts = each["place"].split("/")
+            xid = "/".join(parts[: 5 if len(parts) >= 5 else 3])
+            of[xid] = of.get(xid, 0) + 1
+            if of[xid] > most:
+                continue
+            badge = h("span", each["severity"], class_=f"badge {each['severity']}")
+            where = h("span", self._links.link(xid), each["place"].removeprefix(xid))
+            hint = h("span", f". To do: {cut(each['hint'])}.", class_="quiet") if each["hint"] else None
+            rows.append((each["rule"], badge, where, h("span", cut(each["message"]), hint)))
+        yield table("Findings", ("Rule", "Severity", "Place", "What it is"), rows, "There are none.")
+        if len(found) > len(rows):
+            yield h(
+                "p", f"{len(found) - len(rows)} more are left out: {most} of each entity are shown.", class_="quiet"
+            )
+
+    def _history(self) -> Iterator[Child]:
+        place, cursor, writer = self._place, self._given["cursor"], self._call.writer
+        gone = False
+        try:
+            self._entity()
+        except Refusal as refusal:
+            if refusal.name != "not_found":
+                raise
+            gone = True
+        if not (cursor.isascii() and (not cursor or cursor.isdecimal()) and len(cursor) < 19):
+            raise Refusal("bad_request", place.xid, error_detail="cursor needs to be the number of an entry")
+        xid = "" if place.kind == "registry" else place.xid
+        who = writer.administrator or bool(writer.name)
+        question = history.Question(xid, bool(xid), False, int(cursor) if cursor else None, _ROWS, who)
+        entries, more = history.page(self._session.reader.connection, question, _HISTORY_BYTES)
+        if gone and not entries:
+            raise Refusal("not_found", place.xid)
+        rows = [
+            (
+                _time(each["at"]),
+                *((each["who"] or "nobody named",) if who else ()),
+                each["action"],
+                self._links.link(each["xid"], each["xid"], view="history"),
+                self._changed(each),
+            )
+            for each in entries
+        ]
+        heads = ("When", *(("Who",) if who else ()), "What", "Where", "Changes")
+        hidden = None if who else h("p", "Names of writers are for readers with credentials.", class_="quiet")
+        yield h("p", "It is not there any more.") if gone else self._views("history")
+        yield section("History", hidden, table("History", heads, rows, "There are no entries."))
+        if more:
+            yield self._next(place.xid, view="history", cursor=str(entries[-1]["number"]))
+
+    def _changed(self, entry: Mapping[str, Any]) -> Child:
+        changed: Mapping[str, Mapping[str, Any]] | None = entry.get("changed")
+        if changed is None:
+            return h("span", "not known: the entry before is not kept", class_="quiet")
+        listed = h("ul")
+        for at, (pointer, values) in enumerate(changed.items()):
+            if at == _CHANGES:
+                listed.append(h("li", f"… {len(changed)} in all", class_="quiet"))
+                break
+            listed.append(h("li", pointer, ": ", *_old_and_new(values)))
+        count = "1 attribute" if len(changed) == 1 else f"{len(changed)} attributes"
+        return h("details", h("summary", count), listed) if changed else h("span", "none but its epoch")
+
+    def _difference(self) -> Iterator[Child]:
+        place = self._place
+        if place.kind != "resource":
+            raise Refusal("api_not_found", place.xid)
+        body, _ = looking.document_of(self._session, place)
+        newer = self._given["to"] or str(body.get("versionid") or "")
+        new, new_document = looking.document_of(self._session, replace(place, kind="version", vid=newer))
+        older = self._given["from"] or str(new.get("ancestorid") or "")
+        old, old_document = looking.document_of(self._session, replace(place, kind="version", vid=older))
+        fields = [
+            h("span", h("label", label, for_=name), " ", h("input", id=name, name=name, value=value, required=True))
+            for label, name, value in (("From", "from", older), ("to", "to", newer))
+        ]
+        view = h("input", type="hidden", name="view", value="diff")
+        form = h("form", view, *fields, h("button", "Compare", type="submit"), action=self._links.to(place.xid))
+        differences = history.differences("", _shared(old), _shared(new))
+        rows = [(pointer, *_two(values)) for pointer, values in differences]
+        attributes = table("Attributes that differ", ("Attribute", older, newer), rows[: 4 * _ROWS], "None differs.")
+        left = h("p", f"{4 * _ROWS} of {len(rows)} are shown.", class_="quiet") if len(rows) > 4 * _ROWS else None
+        yield section("Versions that are compared", form)
+        yield section("Attributes that differ", attributes, left)
+        if place.resource.hasdocument:
+            yield section("Documents", _document_difference(old_document, new_document))
+
+    def _found(self, text: str) -> Iterator[Child]:
+        hits, more = looking.search(self._session.reader.connection, text, self._given["cursor"], _ROWS)
+        rows = [
+            (
+                self._links.link(each.xid),
+                cut(str(each.attributes.get("name") or each.attributes.get("description") or ""), 200),
+            )
+            for each in hits
+        ]
+        nothing = "There is nothing so far." if more else "There is nothing."
+        note = h("p", "Ids and attributes are searched, in any letter case; documents are not.", class_="quiet")
+        yield section("Found", note, table("Found", ("Where", "Name"), rows, nothing))
+        if more:
+            yield self._next("/", q=text, cursor=more)
+
+    def _next(self, xid: str, **query: str) -> Element:
+        return h("p", h("a", "Next page", rel="next", href=self._links.to(xid, **query)))
+
+    def _ask(self, place: Place, **more: Any) -> Answer:
+        segments = tuple(each for each in place.xid.split("/") if each)
+        most = self._call.max_answer
+        return self._session.perform(Request("read", segments, place.xid, "", details=True, max_answer=most, **more))
+
+    def _title(self) -> str:
+        place = self._place
+        if place.kind == "registry":
+            return f"Registry {self._session.registry.id}"
+        if place.is_collection:
+            return place.xid.lstrip("/")
+        if place.kind == "group":
+            return f"{place.group.singular} {place.gid}"
+        title = f"{place.resource.singular} {place.rid}"
+        return f"{title}, version {place.vid}" if place.kind == "version" else title
+
+    def _views(self, chosen: str) -> Element | None:
+        """Return links to what else there is of an entity."""
+        place = self._place
+        views = [_View("", "Overview")]
+        if place.kind in ("registry", "group", "resource"):
+            views.append(_View("findings", "Findings"))
+        if place.kind == "resource":
+            views.append(_View("diff", "Differences"))
+        if not place.is_collection and place.kind != "meta":
+            views.append(_View("history", "History"))
+        items = []
+        for each in views:
+            link = self._links.link(place.xid, each.label, **({"view": each.name} if each.name else {}))
+            if each.name == chosen:
+                link.set("aria-current", "page")
+            items.append(link)
+        details = place.kind in ("resource", "version") and place.resource.hasdocument
+        items.append(self._links.json(place.xid, "JSON", details=details))
+        if place.kind == "registry":
+            items += [self._links.json(f"/{name}", name) for name in ("model", "capabilities", "export")]
+        return h("nav", h("ul", *(h("li", each) for each in items)), aria_label="What to see")
+
+    def _crumbs(self) -> list[Element]:
+        crumbs, xid = [self._links.link("/", "Registry")], ""
+        for part in self._place.xid.split("/")[1:]:
+            if part:
+                xid += f"/{part}"
+                crumbs.append(self._links.link(xid, part))
+        return crumbs
+
+
+def _links(call: Call) -> Links:
+    """Return the links of the pages of a registry, whose URL may have a path."""
+    return Links("/".join(["", *call.url.split("/")[3:]]).rstrip("/"))
+
+
+def _refused(call: Call, refusal: Refusal) -> Reply:
+    """Return the page that says why there is none."""
+    links = _links(call)
+    said = h("p", refusal.title)
+    detail = h("p", refusal.detail) if refusal.detail else None
+    body = page(f"Error {refusal.status}", [links.link("/", "Registry")], links, "", section("Why", said, detail))
+    return Reply(refusal.status, (*headers(), _VARY, (b"Cache-Control", b"no-store")), body)
+
+
+def _time(moment: object) -> Element:
+    text = str(moment or "")
+    return h("time", text[:19].replace("T", " "), datetime=text) if text else h("span")
+
+
+def _joined(links: Iterator[Element]) -> Iterator[Child]:
+    for at, link in enumerate(links):
+        if at:
+            yield ", "
+        yield link
+
+
+def _shared(version: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a version can have in common with others."""
+    return {name: value for name, value in version.items() if name not in _OWN}
+
+
+def _two(values: Mapping[str, Any]) -> tuple[Element, Element]:
+    """Return the old and the new value of an attribute; what is not there is said in words."""
+    shown = [
+        h("code", cut(msgspec.json.encode(values[name]).decode(), 300)) if name in values else h("span", "not there")
+        for name in ("old", "new")
+    ]
+    return shown[0], shown[1]
+
+
+def _old_and_new(values: Mapping[str, Any]) -> tuple[Child, ...]:
+    old, new = _two(values)
+    return old, " becomes ", new
+
+
+def _text(document: bytes | None) -> str | None:
+    """Return a document as people read it, None when it is no text."""
+    if not document:
+        return ""
+    try:
+        text = document.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    if "\0" in text:
+        return None
+    if len(document) <= MAX_DOCUMENT and text.lstrip()[:1] in ("{", "["):
+        try:
+            return json_text(msgspec.json.decode(document))
+        except (msgspec.DecodeError, RecursionError):
+            return text
+    return text
+
+
+def _document_difference(old: bytes | None, new: bytes | None) -> Element:
+    before, after = _text(old), _text(new)
+    if old == new:
+        return h("p", "They are the same.", class_="quiet")
+    if before is None or after is None:
+        return h("p", "They differ, and are no texts.")
+    if before == after:
+        return h("p", "They differ in white space alone.")
+    lines = looking.compared(before.split("\n"), after.split("\n"))
+    if lines is None:
+        return h("p", f"They differ in more than {looking.MAX_DIFFERENT} lines, or are longer than can be compared.")
+    near = {at + away for at, (sign, _) in enumerate(lines) if sign != " " for away in range(-_CONTEXT, _CONTEXT + 1)}
+    shown = h("pre", class_="diff", tabindex="0", role="group", aria_label="Lines that differ")
+    last = -1
+    for at in sorted(each for each in near if 0 <= each < len(lines))[:_DIFF_LINES]:
+        if at != last + 1:
+            shown.append(h("code", "…"))
+        sign, text = lines[at]
+        last = at
+        shown.append(h("code", f"{sign} {cut(text, 500)}", class_={"+": "add", "-": "del"}.get(sign, "same")))
+    return shown

@@ -1,0 +1,288 @@
+"""Changes of what is marked by its xid: the model, groups, resources and versions that are no messages.
+
+Each entity is a state of its own. What a resource says of all its versions (the default one, which descends from which)
+counts once they are here, so it comes again behind each of them; until then as much of it is done as can be.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import select
+
+from registry.core.marking import digest_of_state, put_own, state_of_resource, state_of_version
+from registry.core.places import Place, place_of
+from registry.core.requests import Verb
+from registry.core.service import Session, registry_of
+from registry.errors import Refusal
+from registry.model.moments import moment_of, written
+from registry.replication.changes import Change, Winner, judged
+from registry.store.marks import MODEL, Mark, Marks
+from registry.store.reading import Reader
+from registry.store.tables import VERSIONS
+
+_logger = logging.getLogger(__name__)
+Perform = Callable[[Verb, tuple[str, ...], Any], None]
+_DIGEST: Final = 8
+_MOST_ID: Final = 128
+
+
+class VersionState(msgspec.Struct, omit_defaults=True):
+    """A version: its own attributes, and its document in base64, None where it has none here.
+
+    ``ancestorid`` is for a version that is new where the change goes.
+    """
+
+    attributes: dict[str, Any]
+    createdat: str
+    document: str | None = None
+    ancestorid: str = ""
+
+
+class ResourceState(msgspec.Struct, omit_defaults=True):
+    """What a resource says of all its versions. ``ancestors`` has that of each; ``default`` is set where it stays."""
+
+    attributes: dict[str, Any]
+    sticky: bool = False
+    default: str = ""
+    xref: str = ""
+    ancestors: dict[str, str] = {}
+
+
+def state_at(reader: Reader, xid: str) -> dict[str, Any] | None:
+    """Return the state of an entity, None when it is not there; of a resource without what descends from what."""
+    depth = xid.count("/")
+    if xid == MODEL:
+        return dict(registry_of(reader).modelsource)
+    if depth == 2:
+        group = reader.group(xid)
+        return None if group is None else group.attributes
+    if depth == 4:
+        resource = reader.resource(xid)
+        return None if resource is None else state_of_resource(resource)
+    version = reader.version(xid)
+    if version is None:
+        return None
+    return {**state_of_version(version, reader.document(xid)), "ancestorid": version.ancestorid}
+
+
+def ancestors(reader: Reader, resource: str) -> dict[str, str]:
+    """Return from which version each of a resource descends."""
+    query = select(VERSIONS.c.id, VERSIONS.c.ancestorid).where(VERSIONS.c.parent == f"{resource}/versions")
+    return {str(row[0]): str(row[1]) for row in reader.connection.execute(query)}
+
+
+class EntityMerger:
+    """Merges such changes within a session; *perform* makes a write of them, *revive* marks a group that it made."""
+
+    def __init__(self, session: Session, marks: Marks, perform: Perform, revive: Callable[[str], None]) -> None:
+        self._session = session
+        self._reader = session.reader
+        self._marks = marks
+        self._perform = perform
+        self._revive = revive
+
+    def merge(self, change: Change) -> bool:
+        """Take a change in; False when it is nothing new, or not all that it needs is here yet.
+
+        Raises:
+            Refusal: it cannot be.
+        """
+        names = tuple(change.xid.split("/")[1:])
+        if change.xid != MODEL:
+            kinds = self._session.model.groups
+            gone = change.attributes is None
+            if gone and (names[0] not in kinds or (len(names) > 2 and names[2] not in kinds[names[0]].resources)):
+                return False  # a type that is not here has nothing
+            place_of(self._session.model, names, change.xid)
+        mine = self._mark_of(change.xid)
+        theirs = change.attributes
+        verdict = judged(mine, change, "" if theirs is None else digest_of_state(theirs))
+        if verdict.seen == mine.seen and verdict.winner == "mine":
+            return False
+        before = state_at(self._reader, change.xid)
+        if verdict.winner == "theirs" and theirs is None:
+            if not self._take_away(change.xid, names):
+                mine.deleted, mine.digest = False, "" if before is None else digest_of_state(before)
+                put_own(self._marks, mine)  # something is in it that its deletion had not seen
+                return True
+        elif not self._write(change, names, verdict.winner, before, mine):
+            return False
+        after = state_at(self._reader, change.xid)
+        digest = "" if after is None else digest_of_state(after)
+        if mine.seen == verdict.seen and after == before and mine.stamp:
+            return False
+        mine.seen, mine.deleted, mine.digest = verdict.seen, after is None, digest
+        if verdict.winner in ("theirs", "both-theirs"):
+            mine.stamp, mine.origin = change.stamp, change.origin
+        self._marks.put(mine)
+        return True
+
+    def _mark_of(self, xid: str) -> Mark:
+        """Return the mark of an entity, which fits the store; what replication made by the way has none of its own."""
+        mark, state = self._marks.group(xid), state_at(self._reader, xid)
+        digest = "" if state is None else digest_of_state(state)
+        if mark is None:
+            return Mark("", "", "", 0, "", group=xid, deleted=state is None, digest=digest)
+        if state is None and not mark.deleted:
+            mark.deleted = True
+            put_own(self._marks, mark)
+        mark.deleted, mark.digest = state is None, digest
+        return mark
+
+    def _take_away(self, xid: str, names: tuple[str, ...]) -> bool:
+        """Delete an entity; False when there is something in it that its deletion had not seen."""
+        reader = self._reader
+        if len(names) == 2 and (self._marks.has_versions(xid) or reader.resource_types(xid)):
+            return reader.group(xid) is None
+        if len(names) == 4 and (resource := reader.resource(xid)) is not None and resource.xref is None:
+            return False
+        if state_at(reader, xid) is not None:
+            self._perform("delete", names[:-1], {names[-1]: {}})
+        return True
+
+    def _write(
+        self, change: Change, names: tuple[str, ...], winner: Winner, before: dict[str, Any] | None, mine: Mark
+    ) -> bool:
+        """Write the state that comes of a change; False when not all is here that it needs."""
+        theirs = change.attributes
+        if len(names) in (1, 2):
+            wanted = before if winner == "mine" else _joined(before or {}, theirs or {}, winner)
+            if wanted != before:
+                self._perform("replace", names, wanted)
+            return True
+        if len(names) == 4:
+            return self._write_resource(change, names, winner, before)
+        if winner == "mine":
+            return True
+        state = _read(change, VersionState)
+        kept = None if before is None else msgspec.convert(before, VersionState)
+        if winner in ("both-mine", "both-theirs") and kept is not None:
+            lost, other = (state, kept) if winner == "both-mine" else (kept, state)
+            origin = (change.stamp, change.origin) if winner == "both-mine" else (mine.stamp, mine.origin)
+            self._keep_too(names, lost, other, origin)
+        if winner != "both-mine":
+            self._write_version(names, state)
+        return True
+
+    def _write_version(self, names: tuple[str, ...], state: VersionState) -> None:
+        group, owner = "/".join(("", *names[:2])), "/".join(("", *names[:4]))
+        place = place_of(self._session.model, names, change_path(names))
+        resource = self._reader.resource(owner)
+        if resource is not None and resource.xref is not None:  # it is no reference any more
+            self._perform("delete", names[:3], {names[3]: {}})
+        body = {**state.attributes, "createdat": state.createdat}
+        if state.document is not None and place.resource.document_names[2] not in body:
+            body[place.resource.document_names[1]] = state.document
+        there = ancestors(self._reader, owner)
+        if state.ancestorid in there:
+            body["ancestorid"] = state.ancestorid
+        elif names[5] not in there and (not there or not place.resource.singleversionroot):
+            body["ancestorid"] = names[5]  # until what it descends from is here
+        self._perform("add", names[:5], {names[5]: body})
+        self._revive(group)
+
+    def _keep_too(
+        self, names: tuple[str, ...], lost: VersionState, other: VersionState, write: tuple[int, str]
+    ) -> None:
+        """Make a version of its own, older than the one that counts, of content that does not."""
+        digest = digest_of_state(msgspec.to_builtins(lost))
+        name = f"{names[5][: _MOST_ID - _DIGEST - 1]}-{digest[:_DIGEST]}"
+        where = (*names[:5], name)
+        xid = change_path(where)
+        if not write[1] or self._marks.group(xid) is not None:
+            return
+        moments = [each for each in map(moment_of, (lost.createdat, other.createdat)) if each is not None]
+        lost.createdat = written(min(moments) - timedelta(microseconds=1)) if moments else lost.createdat
+        lost.ancestorid = name if other.ancestorid == names[5] else other.ancestorid
+        savepoint = self._reader.connection.begin_nested()
+        try:
+            self._write_version(where, lost)
+            savepoint.commit()
+        except Refusal as refusal:
+            savepoint.rollback()
+            _logger.warning("of two contents of %s one is lost: %s", change_path(names), refusal.title)
+            return
+        state = state_at(self._reader, xid)
+        mark = Mark("", "", "", write[0], write[1], {write[1]: write[0]}, group=xid)
+        mark.deleted, mark.digest = state is None, "" if state is None else digest_of_state(state)
+        self._marks.put(mark)
+
+    def _write_resource(
+        self, change: Change, names: tuple[str, ...], winner: Winner, before: dict[str, Any] | None
+    ) -> bool:
+        if winner == "mine":
+            return True
+        wanted, resource = _read(change, ResourceState), self._reader.resource(change.xid)
+        there = ancestors(self._reader, change.xid)
+        if before is not None and winner != "theirs":
+            kept = msgspec.convert(before, ResourceState)
+            first, other = (wanted, kept) if winner == "both-theirs" else (kept, wanted)
+            values = {**other.attributes, **first.attributes}
+            order = wanted.ancestors if winner == "both-theirs" else {}
+            wanted = ResourceState(values, first.sticky, first.default, first.xref, order)
+        meta = (*names, "meta")
+        if wanted.xref:
+            if resource is None or resource.xref != wanted.xref:
+                self._perform("replace", meta, {"xref": wanted.xref})
+                self._revive("/".join(("", *names[:2])))
+            return True
+        if resource is None or resource.xref is not None:
+            return False  # its versions come
+        missing = {name for name in (*wanted.ancestors, wanted.default) if name and name not in there}
+        self._order(names, place_of(self._session.model, names, change.xid), wanted.ancestors, there)
+        sticky = wanted.sticky and wanted.default in there
+        body = {**wanted.attributes, "defaultversionsticky": sticky}
+        if sticky:
+            body["defaultversionid"] = wanted.default
+        now = state_of_resource(resource)
+        if (now["attributes"], now["sticky"], now.get("default", "")) != (
+            wanted.attributes,
+            sticky,
+            wanted.default if sticky else "",
+        ):
+            self._perform("replace", meta, body)
+        return not missing - {
+            name.rpartition("/")[2]
+            for name in self._marks.named([f"{change.xid}/versions/{each}" for each in sorted(missing)])
+        }
+
+    def _order(self, names: tuple[str, ...], place: Place, wanted: Mapping[str, str], there: Mapping[str, str]) -> None:
+        """Have versions descend from others as wanted, as far as both are here."""
+        if place.resource.versionmode != "manual":
+            return
+        chain = {
+            name: {"ancestorid": other}
+            for name, other in wanted.items()
+            if other in there and there.get(name) not in (None, other)
+        }
+        if chain:
+            self._perform("patch", (*names, "versions"), chain)
+
+
+def change_path(names: tuple[str, ...]) -> str:
+    """Return the xid of names."""
+    return "/".join(("", *names))
+
+
+def _read(change: Change, kind: Any) -> Any:
+    try:
+        return msgspec.convert(change.attributes, kind)
+    except msgspec.ValidationError as error:
+        raise Refusal("bad_request", change.xid, error_detail=f"it is no state of an entity: {error}") from None
+
+
+def _joined(mine: Mapping[str, Any], theirs: Mapping[str, Any], winner: Winner) -> dict[str, Any]:
+    """Return the attributes of both, of one attribute the later value; of models, types of groups likewise."""
+    if winner == "theirs":
+        return dict(theirs)
+    first, other = (theirs, mine) if winner == "both-theirs" else (mine, theirs)
+    groups = [each.get("groups") for each in (other, first)]
+    both = {**other, **first}
+    if all(isinstance(each, Mapping) for each in groups):
+        both["groups"] = {**groups[0], **groups[1]}  # type: ignore[dict-item]
+    return both

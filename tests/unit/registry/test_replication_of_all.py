@@ -1,0 +1,319 @@
+"""Replication of all that is no message: schemas with versions and documents, endpoints, our own types, the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine
+
+from bindings.http.access import Access
+from catalog.documents.logins import Login, Logins
+from registry.http.access import Roles
+from registry.http.application import Limits
+from registry.model.domains import model_source
+from registry.replication import feed
+from registry.replication.peers import Peer
+from registry.store.engine import MIGRATIONS
+from tests.support.catalog_sides import Side, side
+from tests.support.catalog_states import state_of
+from tests.support.registry_server import served
+from tests.support.registry_shop import PLACED, SCHEMA, fill
+from tests.support.registry_states import whole_state_of
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Side, Side]]:
+    with side(tmp_path / "a") as one, side(tmp_path / "b") as other:
+        yield one, other
+
+
+def settle(*sides: Side) -> dict[str, Any]:
+    """Pull to and fro until nothing changes, compare, and return what all have."""
+    for _ in range(12):
+        if not sum(each.pull(other).applied for each in sides for other in sides if other is not each):
+            break
+    else:
+        raise AssertionError("they go on for ever")
+    states = [whole_state_of(each.client) for each in sides]
+    messages = [state_of(each.client) for each in sides]
+    for each in sides[1:]:
+        assert whole_state_of(each.client) == states[0]
+        assert state_of(each.client) == messages[0]
+    return states[0]
+
+
+def put(client: httpx.Client, path: str, body: Any) -> None:
+    client.put(path, json=body).raise_for_status()
+
+
+def schema(client: httpx.Client, version: str, text: str, **more: Any) -> None:
+    body = {"format": "JsonSchema/draft-07", "schema": {"title": text}, **more}
+    put(client, f"{SCHEMA}/versions/{version}$details", body)
+
+
+def test_what_a_message_refers_to_is_there_too(pair: tuple[Side, Side]) -> None:
+    one, other = pair
+    fill(one.client)
+    binary = bytes(range(256))
+    one.client.put("/schemagroups/shop/schemas/b", content=binary, headers={"content-type": "a/b"}).raise_for_status()
+    put(one.client, "/schemagroups/shop/schemas/away$details", {"schemaurl": "https://example.com/s"})
+    done = other.pull(one)
+    assert not done.refused, done.reported
+    state = whole_state_of(other.client)
+    assert state == whole_state_of(one.client) and state_of(other.client) == state_of(one.client)
+    assert other.client.get(other.client.get(PLACED).json()["dataschemauri"]).json()["type"] == "object"
+    assert other.client.get("/schemagroups/shop/schemas/b").content == binary
+    assert other.client.get("/robots/r2/programs/wash").json()["name"] == "Washing"
+    assert other.client.get("/endpoints/web").json()["messagegroups"] == ["/messagegroups/shop"]
+    assert other.pull(one).sent == 0 and one.pull(other).applied == 0
+
+
+def test_all_of_it_is_pushed_too(pair: tuple[Side, Side]) -> None:
+    one, other = pair
+    fill(one.client)
+    done = one.push(other)
+    assert not done.refused, done.reported
+    assert whole_state_of(other.client) == whole_state_of(one.client)
+    assert one.push(other).sent == 0 and other.push(one).applied == 0
+
+
+def test_default_versions_order_and_meta_go_over(pair: tuple[Side, Side]) -> None:
+    one, other = pair
+    for version in ("a", "b", "c"):
+        schema(one.client, version, version)
+    schema(one.client, "d", "d", ancestorid="a")
+    settle(one, other)
+    sticky = {"defaultversionid": "b", "defaultversionsticky": True, "compatibility": "backward"}
+    one.client.patch(f"{SCHEMA}/meta", json=sticky).raise_for_status()
+    order = {"a": "d", "c": "a", "d": "d"}
+    chain = {name: {"ancestorid": other} for name, other in order.items()}
+    one.client.patch(f"{SCHEMA}/versions", json=chain).raise_for_status()
+    state = settle(one, other)
+    assert state[SCHEMA]["defaultversionid"] == "b" and state[SCHEMA]["compatibility"] == "backward"
+    assert {name: state[f"{SCHEMA}/versions/{name}"]["ancestorid"] for name in "abcd"} == {**order, "b": "a"}
+    one.client.patch(f"{SCHEMA}/meta", json={"defaultversionsticky": False}).raise_for_status()
+    assert settle(one, other)[SCHEMA]["defaultversionsticky"] is False
+
+
+def test_what_comes_late_is_ordered_as_it_is_at_the_source(
+    pair: tuple[Side, Side], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Versions that were written to again come behind those that descend from them, and pages end anywhere."""
+    one, _ = pair
+    for version in ("1", "2", "3", "4"):
+        schema(one.client, version, version)
+    sticky = {"defaultversionid": "2", "defaultversionsticky": True, "compatibility": "backward"}
+    one.client.patch(f"{SCHEMA}/meta", json=sticky).raise_for_status()
+    for version in ("3", "1"):
+        schema(one.client, version, f"{version} again")
+    for page in (1, 2, 3):
+        monkeypatch.setattr(feed, "PAGE", page)
+        with side(tmp_path / f"fresh-{page}") as fresh:
+            done = fresh.pull(one)
+            assert not done.refused, done.reported
+            assert whole_state_of(fresh.client) == whole_state_of(one.client)
+
+
+def test_deletions_go_over(pair: tuple[Side, Side]) -> None:
+    one, other = pair
+    fill(one.client)
+    for name in ("keep", "drop"):
+        put(one.client, f"/schemagroups/more/schemas/{name}$details", {"schema": {"a": 1}})
+    settle(one, other)
+    other.client.delete(f"{SCHEMA}/versions/1").raise_for_status()
+    other.client.delete("/schemagroups/more/schemas/drop").raise_for_status()
+    one.client.delete("/endpoints/web").raise_for_status()
+    one.client.delete("/robots").raise_for_status()
+    state = settle(one, other)
+    assert f"{SCHEMA}/versions/1" not in state and f"{SCHEMA}/versions/2" in state
+    assert {each for each in state if each.startswith(("/robots", "/endpoints", "/schemagroups/more"))} == {
+        "/schemagroups/more",
+        "/schemagroups/more/schemas/keep",
+        "/schemagroups/more/schemas/keep/versions/1",
+    }
+    one.client.delete("/schemagroups/more").raise_for_status()
+    source = one.client.get("/modelsource").json()
+    del source["groups"]["robots"]
+    put(one.client, "/modelsource", source)  # which their deletion allows
+    state = settle(one, other)
+    assert "/schemagroups/more" not in state and "robots" not in state["modelsource"]["groups"]
+    put(one.client, "/schemagroups/more/schemas/keep$details", {"schema": {"a": 2}})
+    assert settle(one, other)["/schemagroups/more/schemas/keep/versions/1"]["schema"] == {"a": 2}
+
+
+def test_references_and_what_becomes_of_them_go_over(pair: tuple[Side, Side]) -> None:
+    one, other = pair
+    schema(one.client, "1", "one")
+    alias = "/schemagroups/shop/schemas/alias"
+    put(one.client, f"{alias}/meta", {"xref": SCHEMA})
+    assert settle(one, other)[alias]["xref"] == SCHEMA
+    put(one.client, f"{alias}/meta", {"xref": None})
+    put(one.client, f"{alias}/versions/9$details", {"schema": {"own": 1}})
+    state = settle(one, other)
+    assert "xref" not in state[alias] and state[f"{alias}/versions/9"]["schema"] == {"own": 1}
+    put(other.client, f"{alias}/meta", {"xref": SCHEMA})
+    assert settle(one, other)[alias]["xref"] == SCHEMA
+
+
+def test_both_sides_change_one_version_and_none_of_it_is_lost(pair: tuple[Side, Side]) -> None:
+    one, other = pair
+    schema(one.client, "1", "first")
+    settle(one, other)
+    schema(one.client, "2", "mine")
+    schema(other.client, "2", "theirs")
+    schema(other.client, "3", "more")
+    state = settle(one, other)
+    titles = sorted(each["schema"]["title"] for xid, each in state.items() if "/versions/" in xid)
+    assert titles == ["first", "mine", "more", "theirs"]
+    assert state[SCHEMA]["defaultversionid"] == "3"
+    assert {f"{SCHEMA}/versions/{name}" for name in "123"} < state.keys()
+
+
+def test_groups_and_models_that_both_sides_change_have_what_both_have(pair: tuple[Side, Side]) -> None:
+    one, other = pair
+    put(one.client, "/schemagroups/g", {})
+    settle(one, other)
+    one.client.patch("/schemagroups/g", json={"name": "n"}).raise_for_status()
+    other.client.patch("/schemagroups/g", json={"description": "d"}).raise_for_status()
+    for each, plural in ((one, "robots"), (other, "rockets")):
+        source = model_source()
+        source["groups"][plural] = {"singular": plural[:-1], "resources": {}}
+        put(each.client, "/modelsource", source)
+        put(each.client, f"/{plural}/x", {})
+    state = settle(one, other)
+    assert (state["/schemagroups/g"]["name"], state["/schemagroups/g"]["description"]) == ("n", "d")
+    assert {"/robots/x", "/rockets/x"} < state.keys()
+
+
+def test_a_change_goes_before_a_deletion_that_had_not_seen_it(pair: tuple[Side, Side]) -> None:
+    one, other = pair
+    schema(one.client, "1", "first")
+    settle(one, other)
+    one.client.delete("/schemagroups/shop").raise_for_status()
+    schema(other.client, "2", "second")
+    state = settle(one, other)
+    assert f"{SCHEMA}/versions/2" in state and f"{SCHEMA}/versions/1" not in state
+
+
+def test_three_registries_come_to_rest(tmp_path: Path) -> None:
+    with side(tmp_path / "a") as a, side(tmp_path / "b") as b, side(tmp_path / "c") as c:
+        for number, each in enumerate((a, b, c)):
+            schema(each.client, "1", f"s{number}")
+            put(each.client, f"/endpoints/e{number}", {"usage": ["consumer"]})
+        state = settle(a, b, c)
+        assert {f"/endpoints/e{number}" for number in range(3)} < state.keys()
+        titles = {each["schema"]["title"] for xid, each in state.items() if "/versions/" in xid}
+        assert titles == {"s0", "s1", "s2"}
+
+
+def test_who_may_not_write_to_groups_or_the_model_changes_neither(tmp_path: Path) -> None:
+    access = Access(bearer={"clerk": "c-token"})
+    roles = Roles(frozenset(), {"clerk": ("/schemagroups/ours*",)})
+    with side(tmp_path / "a", access=access, roles=roles) as one:
+        headers = {"authorization": "Bearer c-token"}
+
+        def sent(*changes: dict[str, Any]) -> Any:
+            known = {"group": "", "stamp": 5, "origin": "x", "seen": {"x": 5}}
+            page = {"catalog": "x", "authority": "urn:x", "position": 5, "changes": [{**known, **c} for c in changes]}
+            return one.client.post("/messagecatalog", json=page, headers=headers).json()
+
+        done = sent(
+            {"xid": "/schemagroups/ours", "attributes": {}},
+            {"xid": "/schemagroups/theirs", "attributes": {}},
+            {"xid": "/modelsource", "attributes": {}},
+        )
+        assert (done["applied"], [each[0] for each in done["refused"]]) == (1, ["/schemagroups/theirs", "/modelsource"])
+        odd = [
+            "/",
+            "/x",
+            "schemagroups/ours",
+            "/schemagroups/ours/schemas",
+            "/messagegroups/g/messages/m",
+            "/messagegroups/g",
+        ]
+        odd += [
+            "/schemagroups/ours/schemas/s/meta/1",
+            "/schemagroups/ours\x00",
+            "/capabilities",
+            "/schemagroups/ours/a/b/c/d/e/f",
+        ]
+        done = sent(*({"xid": xid, "attributes": {}} for xid in odd))
+        assert (done["applied"], len(done["refused"])) == (0, len(odd))
+        version = "/schemagroups/ours/schemas/s/versions/1"
+        states: tuple[Any, ...] = ({}, {"attributes": 5, "createdat": ""}, {"attributes": {}, "createdat": "x"})
+        states += (
+            {"attributes": {}, "createdat": "2026-01-01T00:00:00Z", "document": "%"},
+            {"attributes": {"epoch": {}}, "createdat": 1},
+        )
+        for state in states:
+            assert sent({"xid": version, "attributes": state})["refusedcount"] == 1, state
+        assert sent({"xid": "/nothing/x", "attributes": {}})["refusedcount"] == 1
+        assert sent({"xid": "/nothing/x", "attributes": None})["refusedcount"] == 1  # not theirs
+        assert one.client.get("/schemagroups", headers=headers).json().keys() == {"ours"}
+
+
+def test_peers_of_earlier_releases_get_messages_alone(pair: tuple[Side, Side]) -> None:
+    one, _ = pair
+    fill(one.client)
+    page = one.client.get("/messagecatalog?changes=0").json()
+    assert page["changes"] and all(each["group"] == "shop" and "xid" not in each for each in page["changes"])
+
+
+def test_what_was_there_before_marks_is_replicated(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    url = f"sqlite:///{tmp_path}/a/registry.db"
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with side(tmp_path / "b") as fresh:
+        with served(tmp_path / "a") as client:
+            fill(client)
+        engine = create_engine(url)
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DELETE FROM marks WHERE owner = '' AND key <> '/messagegroups/shop'")
+            config.attributes["connection"] = connection
+            step = ScriptDirectory.from_config(config).get_revision("0007")
+            assert step is not None
+            command.stamp(config, str(step.down_revision), purge=True)
+        engine.dispose()
+        with served(tmp_path / "a", authority="urn:corp") as client:
+            old = Side(client, fresh.exchange, f"{client.base_url}/messagecatalog")
+            done = fresh.pull(old)
+            assert not done.refused, done.reported
+            assert whole_state_of(fresh.client) == whole_state_of(client)
+
+
+def test_what_is_too_large_for_a_peer_holds_nothing_up(tmp_path: Path) -> None:
+    with side(tmp_path / "a") as one, side(tmp_path / "b", limits=Limits(max_body=60_000)) as other:
+        schema(one.client, "1", "before")
+        put(one.client, "/schemagroups/shop/schemas/large$details", {"schema": "x" * 50_000})
+        schema(one.client, "2", "after")
+        done = one.push(other)
+        assert done.refused and all("too large" in why for _, why in done.reported)
+        assert other.client.get(SCHEMA).json() == {"title": "after"}
+        assert other.client.get("/schemagroups/shop/schemas/large").status_code == 404
+        assert one.push(other).sent == 0
+
+
+def test_a_writer_pushes_without_being_asked_for_the_model_that_both_have(tmp_path: Path) -> None:
+    access, roles = Access(bearer={"clerk": "c-token"}), Roles(frozenset(), {"clerk": ("/schemagroups/*",)})
+    with side(tmp_path / "a") as one, side(tmp_path / "b", access=access, roles=roles) as other:
+        source = model_source()
+        put(one.client, "/modelsource", {**source, "description": "ours"})
+        put(one.client, "/modelsource", source)
+        schema(one.client, "1", "first")
+        peer = Peer(
+            other.url, "push", logins=Logins([Login(other.url.removesuffix("/messagecatalog"), bearer="c-token")])
+        )
+        assert one.exchange.run(peer, "push").refused == 0
+        put(one.client, "/modelsource", {**source, "description": "ours"})
+        refused = one.exchange.run(peer, "push").reported
+        assert {subject for subject, _ in refused} == {"/modelsource"}
