@@ -19,6 +19,7 @@ from catalog.documents.logins import Logins
 from catalog.documents.reach import Reach
 from catalog.errors import DocumentError
 from catalog.findings import Findings
+from catalog.linting.rules import refusing
 from catalog.load import load
 from catalog.model import Catalog, Finding
 
@@ -51,15 +52,15 @@ class Waiting:
 
 
 def new_errors(catalog: Catalog, known: Sequence[Finding], *, elsewhere: bool = False) -> tuple[Finding, ...]:
-    """Return the error findings that are not among those known: what a change made worse, not what was bad before.
+    """Return the refusing errors that are not among those known: what a change made worse, not what was bad before.
 
     With *elsewhere* those known are of other files.
     """
     old = {("" if elsewhere else finding.file, finding.rule, finding.message) for finding in known}
     return tuple(
         finding
-        for finding in catalog.findings
-        if finding.severity == "error" and ("" if elsewhere else finding.file, finding.rule, finding.message) not in old
+        for finding in refusing(catalog.findings)
+        if ("" if elsewhere else finding.file, finding.rule, finding.message) not in old
     )
 
 

@@ -105,7 +105,10 @@ class Fetcher:
     """Gives the bytes of files and URLs for one load; what was asked for once is not fetched again, nor is a failure.
 
     ``seen`` is a mark of all that was asked for, by address: equal marks mean equal bytes, failures and folders.
+    ``whole`` is False where a load is shown a part of a catalog only.
     """
+
+    whole = True
 
     def __init__(
         self,
@@ -256,7 +259,8 @@ class Fetcher:
             return Answer(address, _file_bytes(Path(address), self._document_bytes))
         if not self.network:
             hint = "allow network access, or fetch the document and give its path"
-            raise DocumentError(f"{address} would need the network, which is off", file=address, hint=hint)
+            message = f"{address} would need the network, which is off"
+            raise DocumentError(message, file=address, hint=hint, offline=True)
         held = self._cache.held(address)
         if held is not None:
             raise held.with_traceback(None)

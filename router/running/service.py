@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bindings.private import open_to
+from catalog.linting.rules import refusing
 from catalog.paused_gc import set_aside_from_gc
 from router.batches.plans import PlanHolder
 from router.errors import ConfigError
@@ -116,8 +117,16 @@ def _report(plan: Plan) -> None:
         warnings=sum(finding.severity == "warning" for finding in findings),
         errors=len(errors),
     )
+    left_out = refusing(errors)
     for finding in errors:
-        _log.warning("definition left out", file=finding.file, pointer=finding.pointer, problem=finding.message)
+        _log.warning(
+            "definition left out" if finding in left_out else "catalog error; all else works",
+            file=finding.file,
+            pointer=finding.pointer,
+            rule=finding.rule,
+            problem=finding.message,
+            hint=finding.hint,
+        )
     for endpoint in missing_sources(plan.catalog, plan.settings):
         _log.warning("source is not in the catalog and is not read", endpoint=endpoint)
     if not plan.sources:

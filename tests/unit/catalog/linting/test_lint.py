@@ -18,10 +18,10 @@ from catalog.definitions.candidates import verdicts
 from catalog.definitions.demands import candidate_of
 from catalog.documents.documents import Document
 from catalog.findings import Findings
-from catalog.linting.nearest import nearest
 from catalog.linting.rules import rules
 from catalog.load import build, load
 from catalog.model import PROTOCOLS, Finding
+from catalog.nearest import nearest
 from catalog.record import parse_record
 from tests.support.cases import read_cases
 from tests.support.generation import ENDPOINT, conforming, random_catalog
