@@ -162,9 +162,7 @@ class Inheritance:
                 rule = "dangling-borrow"
                 text = f"{message.xid} borrows {reference}, which is not there{reason}; it is left out"
             hint = self._near.hint(reference, "correct the reference, or add the document")
-            # With the network off nobody knows what is there.
-            unasked = failure is not None and failure.offline
-            self.findings.add(message.place, "warning" if unasked else "error", rule, text, hint)
+            self.findings.warning(message.place, rule, text, hint)
         return message.borrowed is None
 
     def _laid_over(self, message: DeclaredMessage, base: Effective | None) -> Effective:

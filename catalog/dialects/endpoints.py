@@ -78,7 +78,8 @@ def _usage(value: Any, place: Place, findings: Findings) -> tuple[str, ...]:
         meant = nearest(unknown, _USAGES)
         hint = f"did you mean {meant}?" if meant else "use producer, consumer or subscriber"
         text = f"usage {unknown!r} is unknown"
-        findings.add(place, "warning" if _USAGES & set(usages) else "error", "unknown-usage", text, hint)
+        slip = meant and not _USAGES & set(usages)
+        findings.add(place, "error" if slip else "warning", "unknown-usage", text, hint)
     if not usages:
         findings.warning(place, "wrong-shape", "usage is neither a text nor a list of texts", "write it as a list")
     return usages

@@ -29,7 +29,7 @@ def _target(subject: Subject, message: DeclaredMessage) -> None:
     if isinstance(related, str) and related and target_of(message, related) in messages:
         return
     text = f"{message.xid} is related to {related!r:.80}, which is not in its group"
-    subject.findings.error(message.at(TO), "dangling-relation", text, "name a definition of the same group")
+    subject.findings.warning(message.at(TO), "dangling-relation", text, "name a definition of the same group")
 
 
 def _circles(subject: Subject) -> None:

@@ -127,13 +127,15 @@ def _report(plan: Plan) -> None:
             problem=finding.message,
             hint=finding.hint,
         )
-    for endpoint in missing_sources(plan.catalog, plan.settings):
-        _log.warning("source is not in the catalog and is not read", endpoint=endpoint)
+    missing = missing_sources(plan.catalog, plan.settings)
+    for endpoint, remedy in missing.items():
+        _log.warning("source is not in the catalog and is not read", endpoint=endpoint, hint=remedy)
     if not plan.sources:
         raise ConfigError(
-            "no source to read: the settings name none that the catalog has",
+            "no source to read: the settings name none that the catalog has"
+            + (f"; it has no {', '.join(missing)}" if missing else ""),
             key="sources",
-            hint="list endpoints of the catalog under `sources`",
+            hint=next(iter(missing.values()), "list endpoints of the catalog under `sources`"),
         )
 
 

@@ -16,7 +16,7 @@ from catalog.documents.reach import Reach
 from catalog.documents.tokens import TokenSource
 from router.settings.logins import PLAIN_TEXT, TlsSettings, login_faults, path_of
 from router.settings.section import Section
-from router.settings.values import Duration, Texts
+from router.settings.values import ENDPOINT, Duration, Texts
 
 if TYPE_CHECKING:
     from router.settings.model import Settings
@@ -58,7 +58,7 @@ class CatalogSettings(Section):
     events: str | None = Field(
         None,
         description="xid of the source whose messages say that the catalog changed: the router looks at once.",
-        pattern=r"^/endpoints/[^/]+$",
+        pattern=ENDPOINT,
     )
     on_incompatible: Literal["warn", "sources", "refuse"] = Field(
         "sources",

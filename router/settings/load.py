@@ -28,8 +28,11 @@ from router.settings.references import resolve
 from router.settings.schema import Spot
 from router.settings.sinks.kinds import KINDS
 from router.settings.strict_yaml import StrictLoader
+from router.settings.values import ENDPOINT
 
 M = TypeVar("M", bound=BaseModel)
+_SHOWN: Final = 80
+"""Characters of a rejected name that are shown."""
 _EVENTS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/events"}
 _LETTERS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/dead_letters"}
 _EVENTS_NAME: Final = "events"
@@ -173,6 +176,10 @@ def _problem(detail: ErrorDetails, values: Any, root: Spot) -> tuple[str, str]:
         return key, f"unknown type; known are {_sink_types()}"
     if kind in _FORMS:
         return key, _FORMS[kind]
+    if kind == "string_pattern_mismatch" and detail.get("ctx", {}).get("pattern") == ENDPOINT:
+        named = str(detail["input"]).strip().rstrip("/").rpartition("/")[2][:_SHOWN]
+        meant = f"did you mean /endpoints/{named}?" if named else "write /endpoints/ID"
+        return key, f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, the xid of an endpoint; {meant}"
     message = detail["msg"].removeprefix("Value error, ")
     return key, message[:1].lower() + message[1:]
 

@@ -54,9 +54,7 @@ def _catalog(catalog: Catalog, settings: Settings) -> Diagnosis:
     if not catalog.definitions:
         return Diagnosis("catalog", "fail", "no usable definition", f"see `xrouter check {sources}`")
     if missing := missing_sources(catalog, settings):
-        return Diagnosis(
-            "catalog", "warn", f"{summary}; it lacks {', '.join(missing)}", "correct sources, or the catalog"
-        )
+        return Diagnosis("catalog", "warn", f"{summary}; it lacks {', '.join(missing)}", next(iter(missing.values())))
     errors = [finding for finding in catalog.findings if finding.severity == "error"]
     if errors:
         text = f"{summary}; {counted(len(errors), 'error')}, the first: {errors[0].message}"

@@ -32,7 +32,16 @@ SAMPLES = Path(__file__).parents[4] / "catalog" / "samples"
 ELSEWHERE = {
     *("unresolvable-schema", "schema-unreachable", "network-off", "unknown-schema-format", "schema-format-conflict"),
     *("invalid-schema", "unreachable-reference", "too-many", "too-many-findings"),
-    *("settings", "sink", "unknown-endpoint", "source", "no-source", "no-definitions", "unusable-source"),
+    *(
+        "settings",
+        "sink",
+        "other-catalog",
+        "unknown-endpoint",
+        "source",
+        "no-source",
+        "no-definitions",
+        "unusable-source",
+    ),
     "incompatible-change",
     *("unreached-route", "unrouted-definition", "unsettled-definition", "plain-text-credentials", "kept-by-broker"),
     *("plain-text-secret", "moved-address", "schema-ids", "shadowed-route", "open-cluster", "overlap", "unheld-schema"),
