@@ -6,9 +6,9 @@ message and finding) and sent to that very origin only, as logins are (:mod:`cat
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-import stat
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -25,6 +25,7 @@ from catalog.documents.paths import beside, path_of
 from catalog.documents.reach import EVERYWHERE, Reach, Trust
 from catalog.documents.transfer import Answer, Limits, get
 from catalog.errors import DocumentError
+from catalog.regular import open_regular
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Bytes of one document."""
@@ -322,15 +323,14 @@ def _bare(url: str) -> str:
 def _file_bytes(path: Path, limit: int) -> bytes:
     """Read a regular file; a device or a pipe to which nobody writes would never end."""
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise DocumentError(f"{path} is no regular file", file=str(path), hint="name a file")
+        with open(path, "rb", opener=open_regular) as stream:
             data: bytes = stream.read(limit + 1)
     except FileNotFoundError as error:
         raise DocumentError(f"{path} does not exist", file=str(path), hint="check the path") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise DocumentError(f"{path} cannot be read: {reason}", file=str(path), hint="check its rights") from error
+        hint = "name a file" if isinstance(error, OSError) and error.errno == errno.EINVAL else "check its rights"
+        raise DocumentError(f"{path} cannot be read: {reason}", file=str(path), hint=hint) from error
     if len(data) > limit:
         raise DocumentError(f"{path} is larger than {limit} bytes", file=str(path), hint="split the document")
     return data

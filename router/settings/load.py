@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from catalog.regular import read_input
 from router.errors import ConfigError
 from router.settings.blame import places_of
 from router.settings.checks import faults
@@ -31,6 +32,8 @@ from router.settings.strict_yaml import StrictLoader
 from router.settings.values import ENDPOINT
 
 M = TypeVar("M", bound=BaseModel)
+MAX_SETTINGS: Final = 16 * 1024 * 1024
+"""Bytes of a settings file."""
 _SHOWN: Final = 80
 """Characters of a rejected name that are shown."""
 _EVENTS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/events"}
@@ -115,7 +118,7 @@ def read_file(file: Path) -> dict[str, Any]:
         ConfigError: unreadable, no UTF-8, no YAML, or no map.
     """
     try:
-        content = yaml.load(file.read_text(encoding="utf-8"), Loader=StrictLoader)
+        content = yaml.load(read_input(file, MAX_SETTINGS).decode("utf-8"), Loader=StrictLoader)
     except OSError as error:
         hint = "name an existing settings file, or write one with `xrouter init`"
         raise ConfigError(f"cannot read settings {file}: {error.strerror}", file=str(file), hint=hint) from error
