@@ -13,7 +13,7 @@ from typing import Final
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from catalog.regular import open_regular
+from catalog.parsing.regular import open_regular
 
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]{1,100000}-----END CERTIFICATE-----")
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERAL_TIME = 0x30, 0xA0, 0x17, 0x18

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from bindings.private import private_file
-from catalog.regular import kind_of, open_regular
+from catalog.parsing.regular import kind_of, open_regular
 
 
 class InUse(Exception):

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, Literal
 
-from catalog.regular import kind_of, open_regular
+from catalog.parsing.regular import kind_of, open_regular
 
 Readers = Literal["owner", "group", "everyone"]
 _DENIED: Final[Mapping[Readers, int]] = {"owner": 0o077, "group": 0o027, "everyone": 0o022}

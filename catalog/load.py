@@ -23,7 +23,7 @@ from catalog.findings import Findings
 from catalog.linting import Subject, lint
 from catalog.listing import meaning_of
 from catalog.model import Catalog, Definition, Endpoint
-from catalog.nearest import Suggestions
+from catalog.parsing.nearest import Suggestions
 from catalog.paused_gc import paused_gc
 from catalog.references.abroad import Abroad
 from catalog.references.following import Following

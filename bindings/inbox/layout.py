@@ -11,7 +11,7 @@ from typing import Final
 from bindings.inbox.errors import InboxFormatError
 from bindings.inbox.segments import partition_directory
 from bindings.private import private_folder, replaced, sync_path
-from catalog.regular import read_regular
+from catalog.parsing.regular import read_regular
 
 FORMAT: Final = 1
 NAME: Final = "format.json"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from bindings.kafka.addresses import protocol_of
 from bindings.kafka.login import SaslLogin
-from catalog.regular import open_regular, read_regular
+from catalog.parsing.regular import open_regular, read_regular
 
 TIMEOUT_SECONDS: Final = 10.0
 _SHARED: Final = ("security.protocol", "client.id")

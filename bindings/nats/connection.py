@@ -24,7 +24,7 @@ from bindings.addresses import Address, addresses_of, tls_context
 from bindings.gateways import Connection, GatewayError, Login, Tls
 from bindings.nats.records import Arrival
 from bindings.nats.sending import NatsSending
-from catalog.regular import read_regular
+from catalog.parsing.regular import read_regular
 
 CONNECT_SECONDS: Final = 5
 CLOSE_SECONDS: Final = 5.0

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from catalog.declared import Declarations, DeclaredMessage
 from catalog.definitions.options import Named, normal_options
 from catalog.findings import Findings
-from catalog.nearest import Suggestions
+from catalog.parsing.nearest import Suggestions
 from catalog.references.resolving import Resolver
 
 MAX_LEVELS: Final = 64

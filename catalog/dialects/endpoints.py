@@ -10,7 +10,7 @@ from catalog.dialects.declaring import other_members
 from catalog.dialects.names import DocumentReader, names_of
 from catalog.dialects.reading import read_format, reference_of, spelled
 from catalog.findings import Findings
-from catalog.nearest import nearest
+from catalog.parsing.nearest import nearest
 from catalog.protocols.channel_options import TEXTUAL, channel_options, option_key
 from catalog.protocols.properties import canonical_channel_option, canonical_protocol
 from catalog.values import is_number, plain_number, text_of

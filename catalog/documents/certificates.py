@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from catalog.errors import DocumentError
-from catalog.regular import read_regular
+from catalog.parsing.regular import read_regular
 
 
 @dataclass(frozen=True, slots=True)

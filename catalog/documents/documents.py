@@ -18,8 +18,8 @@ from catalog.documents.fetching import MAX_BYTES, Fetcher, is_url
 from catalog.documents.reach import Trust
 from catalog.errors import DocumentError
 from catalog.findings import Findings
+from catalog.parsing.regular import open_input
 from catalog.parsing.texts import parse_catalog_text
-from catalog.regular import open_input
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from catalog.documents.paths import beside, path_of
 from catalog.documents.reach import EVERYWHERE, Reach, Trust
 from catalog.documents.transfer import Answer, Limits, get
 from catalog.errors import DocumentError
-from catalog.regular import open_regular
+from catalog.parsing.regular import open_regular
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Bytes of one document."""

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from catalog.documents.certificates import Certificates
 from catalog.documents.tokens import Token, TokenSource, token_of
 from catalog.errors import DocumentError
-from catalog.regular import open_regular
+from catalog.parsing.regular import open_regular
 
 MAX_TOKEN_BYTES: Final = 64 * 1024
 RENEW_SECONDS: Final = 10.0

@@ -12,7 +12,7 @@ from typing import Any, Final
 from catalog.declared import Place
 from catalog.definitions.subject import Subject
 from catalog.model import Endpoint
-from catalog.nearest import nearest
+from catalog.parsing.nearest import nearest
 from catalog.protocols.addresses import filter_fault, subject_fault, topic_fault
 from catalog.protocols.channel_options import (
     ROLES,

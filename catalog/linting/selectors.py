@@ -8,7 +8,7 @@ from typing import Final
 from catalog.declared import DeclaredMessage, Place
 from catalog.definitions.subject import Subject
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Definition
-from catalog.nearest import nearest
+from catalog.parsing.nearest import nearest
 
 
 def _plain(name: str) -> str:

@@ -18,7 +18,7 @@ import yaml
 
 from catalog.model import Finding
 from catalog.parsing.pointers import steps_of
-from catalog.regular import read_regular
+from catalog.parsing.regular import read_regular
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Larger files get no lines: looking would take longer than reading them did."""

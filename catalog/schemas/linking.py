@@ -15,7 +15,7 @@ from catalog.declared import Declarations, DeclaredMessage, Place
 from catalog.documents.fetching import Fetcher
 from catalog.findings import Findings
 from catalog.model import Definition, Severity
-from catalog.nearest import nearest
+from catalog.parsing.nearest import nearest
 from catalog.references.abroad import Abroad
 from catalog.schemas.addresses import SchemaAddresses
 from catalog.schemas.bodies import short

@@ -20,8 +20,8 @@ from bindings.kafka.client import KafkaUnreachable
 from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.kafka.codec import native, parts_of_row
 from catalog.errors import RecordError
+from catalog.parsing.regular import read_regular
 from catalog.record import parse_record
-from catalog.regular import read_regular
 from catalog.values import whole_number
 from router.errors import BrokerUnreachable
 from router.letters.kafka_merge import merged

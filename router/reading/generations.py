@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from catalog.regular import read_regular
+from catalog.parsing.regular import read_regular
 from router.reading.positions import EARLIEST, Offsets
 from router.state.durable import damaged, missing, numbers_in, read_object, write_durably
 from router.state.state import State

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from catalog.regular import read_regular
+from catalog.parsing.regular import read_regular
 from router.errors import BatchPinError
 from router.judging.plan import Plan, plan_of
 from router.state.durable import unfinished, write_durably

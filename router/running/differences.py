@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from bindings.protocols import BINDINGS
 from catalog.comparing import Change, Difference, compare
 from catalog.model import CLOUDEVENTS, Catalog, Endpoint, Finding
-from catalog.nearest import Suggestions
+from catalog.parsing.nearest import Suggestions
 from router.logs import get_logger
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ import msgspec
 
 from bindings.locks import waiting_lock
 from bindings.private import private_file, private_folder, replaced
-from catalog.regular import open_regular, read_regular
+from catalog.parsing.regular import open_regular, read_regular
 from catalog.schemas.ids.contract import WrittenSchema
 
 FORMAT: Final = 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from catalog.parsing.lines import lines_of
-from catalog.regular import read_regular
+from catalog.parsing.regular import read_regular
 
 VARIABLE: Final = "environment variable "
 """Begins the place of a value that came from the environment."""

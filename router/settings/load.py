@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from catalog.regular import read_input
+from catalog.parsing.regular import read_input
 from router.errors import ConfigError
 from router.settings.blame import places_of
 from router.settings.checks import faults

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from catalog.regular import read_input
+from catalog.parsing.regular import read_input
 from router.errors import ConfigError
 from router.settings.places import Place, absolute, dotted, holds_file, holds_secret, map_texts
 

@@ -19,7 +19,7 @@ from bindings.protocols import BINDINGS
 from bindings.receiving import Receiving
 from catalog.errors import TemplateError
 from catalog.model import Catalog, Endpoint
-from catalog.nearest import Suggestions
+from catalog.parsing.nearest import Suggestions
 from catalog.protocols.channel_options import refused_option
 from catalog.protocols.properties import squash
 from catalog.templates import parse

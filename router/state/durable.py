@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bindings.private import private_folder, replaced
-from catalog.regular import read_regular
+from catalog.parsing.regular import read_regular
 from catalog.values import whole_number
 from router.errors import DiskError, RouterError, StateError
 

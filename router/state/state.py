@@ -59,10 +59,10 @@ class State:
             private_folder(root)
             lock = take_lock(root / "lock")
         except OSError as error:
-            lock = root / "lock"
-            if error.filename is not None and Path(error.filename) == lock and os.path.lexists(lock):
-                hint = f"remove it (rm -rf {lock}) when no router runs on this folder, or give it to this user"
-                raise StateError(f"{lock} cannot be used: {error.strerror}", hint=hint) from error
+            file = root / "lock"
+            if error.filename is not None and Path(error.filename) == file and os.path.lexists(file):
+                hint = f"remove it (rm -rf {file}) when no router runs on this folder, or give it to this user"
+                raise StateError(f"{file} cannot be used: {error.strerror}", hint=hint) from error
             raise StateError(
                 f"state folder {root} cannot be used: {error.strerror}", hint="choose a writable folder under `state`"
             ) from error

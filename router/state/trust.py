@@ -18,7 +18,7 @@ from bindings.kafka.addresses import Brokers
 from bindings.locks import waiting_lock
 from bindings.protocols import sending_of
 from catalog.model import Catalog, Finding
-from catalog.regular import read_regular
+from catalog.parsing.regular import read_regular
 from router.errors import ConfigError, StateError
 from router.logs import get_logger
 from router.settings import Settings

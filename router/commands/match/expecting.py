@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from catalog.errors import DocumentError
 from catalog.escaping import one_line
+from catalog.parsing.regular import open_input
 from catalog.parsing.texts import parse_text
 from catalog.parsing.yaml_tree import parse_yaml
-from catalog.regular import open_input
 from router.commands.test.cases import LINES, MAX_BYTES, outcome_faults
 from router.commands.test.comparing import Difference, differences
 from router.terminal import counted, shown_value

@@ -13,7 +13,7 @@ from typing import Final
 
 from catalog.documents.fetching import CASES
 from catalog.errors import RecordError
-from catalog.regular import open_input
+from catalog.parsing.regular import open_input
 from router.commands.plan.chunks import BYTES, ROWS, Place
 from router.commands.test.cases import read_cases
 from router.commands.test.judging import letter_of_entry

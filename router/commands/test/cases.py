@@ -19,8 +19,8 @@ from catalog.documents.fetching import CASES
 from catalog.errors import DocumentError
 from catalog.parsing.lines import lines_of
 from catalog.parsing.pointers import as_pointer
+from catalog.parsing.regular import open_input
 from catalog.parsing.texts import parse_text
-from catalog.regular import open_input
 from router.errors import RouterError
 
 LINES: Final = (".jsonl", ".ndjson")

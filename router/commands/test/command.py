@@ -14,8 +14,8 @@ from typing import Annotated, Final
 import typer
 
 from catalog.declared import Declarations
+from catalog.parsing.regular import open_input
 from catalog.record import Record
-from catalog.regular import open_input
 from router.commands.arguments import AllowAddresses, BaseUri, OutputFormat, schema_option, usable_catalog
 from router.commands.documents import check_free
 from router.commands.documents import write_text as write_file

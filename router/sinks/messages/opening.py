@@ -6,7 +6,7 @@ from typing import cast
 
 from bindings.protocols import BINDINGS, Binding
 from catalog.model import Catalog, Endpoint
-from catalog.nearest import Suggestions
+from catalog.parsing.nearest import Suggestions
 from router.errors import SinkError
 from router.settings.addresses import parse_address
 from router.settings.sinks.contract import RemoteSink

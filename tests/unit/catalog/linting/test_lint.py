@@ -21,7 +21,7 @@ from catalog.findings import Findings
 from catalog.linting.rules import rules
 from catalog.load import build, load
 from catalog.model import PROTOCOLS, Finding
-from catalog.nearest import nearest
+from catalog.parsing.nearest import nearest
 from catalog.record import parse_record
 from tests.support.cases import read_cases
 from tests.support.generation import ENDPOINT, conforming, random_catalog

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import catalog.regular
+import catalog.parsing.regular
 from bindings.locks import is_locked
 from router.cli import status_of
 from router.errors import StateError
@@ -115,7 +115,7 @@ DEVICE = "/dev/zero"
 def test_files_that_commands_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: str, role: str
 ) -> None:
-    monkeypatch.setattr(catalog.regular, "PIPE_SECONDS", 0.2)
+    monkeypatch.setattr(catalog.parsing.regular, "PIPE_SECONDS", 0.2)
     good = tmp_path / "catalog.json"
     good.write_text('{"messagegroups": {"g": {"messages": {"m": {"envelope": "CloudEvents/1.0"}}}}}')
     path = tmp_path / "x.cases.yaml"
