@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -57,8 +58,10 @@ class Linter:
             return ()
         tree = _Tree(work, model, touched).tree
         findings = [each for each in _findings(tree) if _within(each, touched)]
-        shown = tuple(_shown(each) for each in findings)
         errors = refusing(findings)
+        # What is named may be written next: until then that is no error of this write.
+        idle = {each for each in findings if each.severity == "error"}.difference(errors)
+        shown = tuple(_shown(replace(each, severity="warning") if each in idle else each) for each in findings)
         if errors and self._strictness == "refuse":
             first = errors[0]
             raise Refusal("findings", path, more={"findings": shown}, error_detail=f"{first.pointer}: {first.message}")
