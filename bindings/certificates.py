@@ -13,6 +13,8 @@ from typing import Final
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from catalog.parsing.regular import open_regular
+
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]{1,100000}-----END CERTIFICATE-----")
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERAL_TIME = 0x30, 0xA0, 0x17, 0x18
 _LARGEST: Final = 1 << 20
@@ -81,7 +83,7 @@ def end_of(pem: str) -> float:
 
 def _end_of(path: Path) -> float | None:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             return end_of(file.read(_LARGEST).decode("ascii", "replace"))
     except (OSError, ValueError):
         return None  # The server that shows the certificate reports what is wrong with it.

@@ -5,12 +5,15 @@ The umask is for what others may read: the files of local sinks. State holds pay
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, Literal
+
+from catalog.parsing.regular import kind_of, open_regular
 
 Readers = Literal["owner", "group", "everyone"]
 _DENIED: Final[Mapping[Readers, int]] = {"owner": 0o077, "group": 0o027, "everyone": 0o022}
@@ -97,7 +100,7 @@ def narrow(root: Path) -> int:
     Links are left alone. An entry that vanishes meanwhile is no fault.
 
     Raises:
-        OSError: an entry belongs to somebody else.
+        OSError: an entry belongs to somebody else, or is neither file nor folder: whoever reads it would wait for ever.
     """
     # The root comes first: from then on nobody else gets to what is below.
     changed = int(_narrow_entry(root))
@@ -107,13 +110,17 @@ def narrow(root: Path) -> int:
 
 
 def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, FILE_MODE)
+    return open_regular(path, flags, FILE_MODE)
 
 
 def _narrow_entry(path: Path) -> bool:
     try:
         mode = path.lstat().st_mode
-        if stat.S_ISLNK(mode) or not mode & 0o077:
+        if stat.S_ISLNK(mode):
+            return False
+        if not stat.S_ISDIR(mode) and (kind := kind_of(mode)):
+            raise OSError(errno.EINVAL, f"it is {kind}", str(path))
+        if not mode & 0o077:
             return False
         path.chmod(stat.S_IMODE(mode) & ~0o077)
     except FileNotFoundError:

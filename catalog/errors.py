@@ -17,16 +17,25 @@ class DocumentError(CatalogError):
     """A catalog document that cannot be read. ``file`` is the path or URL, ``pointer`` a JSON pointer or ''.
 
     ``transient`` is true for what is unreachable for now and worth another try, and false for what will never be there.
+    ``offline`` is true where the network is switched off, so that nobody asked.
     """
 
     def __init__(
-        self, message: str, *, file: str = "", pointer: str = "", hint: str = "", transient: bool = False
+        self,
+        message: str,
+        *,
+        file: str = "",
+        pointer: str = "",
+        hint: str = "",
+        transient: bool = False,
+        offline: bool = False,
     ) -> None:
         super().__init__(message)
         self.file = file
         self.pointer = pointer
         self.hint = hint
         self.transient = transient
+        self.offline = offline
 
 
 class TemplateError(CatalogError):

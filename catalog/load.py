@@ -23,6 +23,7 @@ from catalog.findings import Findings
 from catalog.linting import Subject, lint
 from catalog.listing import meaning_of
 from catalog.model import Catalog, Definition, Endpoint
+from catalog.parsing.nearest import Suggestions
 from catalog.paused_gc import paused_gc
 from catalog.references.abroad import Abroad
 from catalog.references.following import Following
@@ -78,7 +79,8 @@ def build(
     declarations = _declared(documents, Declarations() if into is None else into, findings)
     abroad = Abroad(documents, declarations, given, findings, _declared, following)
     resolver = Resolver(declarations.messages, declarations.groups, abroad)
-    listed = {each.xid: _listed_groups(each, resolver, findings) for each in declarations.endpoints.values()}
+    near = Suggestions(declarations.groups)
+    listed = {each.xid: _listed_groups(each, resolver, findings, near) for each in declarations.endpoints.values()}
     effective = Inheritance(declarations, resolver, findings).resolve()
     definitions = dict(sorted((each.message.xid, definition_of(each, findings)) for each in effective))
     definitions = with_relations(definitions, declarations)
@@ -167,7 +169,9 @@ def _kept(declared: DeclaredEndpoint, groups: tuple[str, ...]) -> dict[str, Any]
     }
 
 
-def _listed_groups(declared: DeclaredEndpoint, resolver: Resolver, findings: Findings) -> tuple[str, ...]:
+def _listed_groups(
+    declared: DeclaredEndpoint, resolver: Resolver, findings: Findings, near: Suggestions
+) -> tuple[str, ...]:
     groups: dict[str, None] = {}
     for index, reference in enumerate(declared.messagegroups):
         place = declared.groups_written[index] if declared.groups_written else declared.place / "messagegroups" / index
@@ -180,5 +184,8 @@ def _listed_groups(declared: DeclaredEndpoint, resolver: Resolver, findings: Fin
             findings.warning(place, "unreachable-reference", text, failure.hint)
         elif group is None:
             text = f"the message group {reference} is not there" + (f" ({failure})" if failure is not None else "")
-            findings.warning(place, "dangling-group", text, "correct the reference, or add the document")
+            # The network is off, so that nothing is known of what is there.
+            unasked = failure is not None and failure.offline
+            hint = near.hint(reference, "correct the reference, or add the document")
+            findings.add(place, "warning" if unasked else "error", "dangling-group", text, hint)
     return tuple(groups)

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from catalog.declared import Declarations, Place
-from catalog.documents.doubting import MAX_SHRINK, Doubtful, Sizes, first_of, sizes_of, unfinished
+from catalog.documents.doubting import MAX_SHRINK, Doubtful, Sizes, candidates_of, first_of, sizes_of, unfinished
 from catalog.documents.fetching import Cache, Fetcher
 from catalog.documents.logins import Logins
 from catalog.documents.reach import Reach
 from catalog.errors import DocumentError
 from catalog.findings import Findings
+from catalog.linting.rules import refusing
 from catalog.load import load
 from catalog.model import Catalog, Finding
 
@@ -51,16 +52,20 @@ class Waiting:
 
 
 def new_errors(catalog: Catalog, known: Sequence[Finding], *, elsewhere: bool = False) -> tuple[Finding, ...]:
-    """Return the error findings that are not among those known: what a change made worse, not what was bad before.
+    """Return the refusing errors that are not among those known: what a change made worse, not what was bad before.
 
     With *elsewhere* those known are of other files.
     """
     old = {("" if elsewhere else finding.file, finding.rule, finding.message) for finding in known}
     return tuple(
         finding
-        for finding in catalog.findings
-        if finding.severity == "error" and ("" if elsewhere else finding.file, finding.rule, finding.message) not in old
+        for finding in refusing(catalog.findings)
+        if ("" if elsewhere else finding.file, finding.rule, finding.message) not in old
     )
+
+
+def _fit(catalog: Catalog) -> tuple[Finding, ...]:
+    return ()
 
 
 class CatalogWatcher:
@@ -69,7 +74,8 @@ class CatalogWatcher:
     A catalog is refused for errors that the one in use does not have, and waits for what it refers to and cannot be
     reached (JUDGING.md#epochs-and-reloads); both only while another is in use.
 
-    A change that looks unfinished (:mod:`catalog.documents.doubting`) is taken when the next look finds the same.
+    A change that looks unfinished (:mod:`catalog.documents.doubting`) is taken when the next look finds the same. One
+    that is *unfit* for whoever uses the catalog is refused like one with errors.
 
     A change is answered once, as a catalog, a refusal or a wait; sources that cannot be read are refused once and
     looked at again every time. What changes without changing the meaning (the epoch) is answered with None, but for the
@@ -88,6 +94,7 @@ class CatalogWatcher:
         max_shrink: float = MAX_SHRINK,
         current: Catalog | None = None,
         elsewhere: bool = False,
+        unfit: Callable[[Catalog], tuple[Finding, ...]] = _fit,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Watch *sources*; *current* is the catalog in use, so that an unchanged first look says nothing.
@@ -95,8 +102,8 @@ class CatalogWatcher:
         With *elsewhere* it was read from other sources, and is not to give way to these.
 
         *allow* and *base_uri* are as for :func:`catalog.load.load`, *logins* are what registries are shown.
-        A catalog or document of it that lost more than
-        *max_shrink* of its definitions (0 to 1) is taken at a second look only.
+        A catalog, a document or an endpoint of it that lost more than *max_shrink* of its definitions (0 to 1) is taken
+        at a second look only. *unfit* says why a changed catalog must not take effect, beside its own errors.
         """
         self._sources = tuple(sources)
         self._interval = interval
@@ -113,8 +120,11 @@ class CatalogWatcher:
         self._refused = False
         self._awaited: tuple[str, ...] = ()
         self._elsewhere = elsewhere
+        self._unfit = unfit
         self._max_shrink = max_shrink
-        self._sizes = Sizes(len(current.definitions)) if current is not None else Sizes()
+        self._sizes = Sizes()
+        if current is not None:
+            self._sizes = Sizes(len(current.definitions), {}, candidates_of(current))
         self._held: tuple[Catalog, Sizes] | None = None
         self._doubts: tuple[str, ...] = ()
         self._due = clock()
@@ -176,7 +186,10 @@ class CatalogWatcher:
         """Return why a catalog that could take effect needs a second look."""
         if self._epoch in (None, catalog.epoch) or catalog.pending or self._new_errors(catalog):
             return ()
-        return first_of((*sizes.shrunk(self._sizes, self._max_shrink), *unfinished(fetcher, before)))
+        doubts = (*sizes.shrunk(self._sizes, self._max_shrink), *unfinished(fetcher, before))
+        # What is refused anyway is said at once.
+        emptied = () if doubts or self._unfit(catalog) else sizes.emptied(self._sizes, self._max_shrink)
+        return first_of((*doubts, *emptied))
 
     def _second_look(self) -> Catalog | RefusedCatalog | Waiting | None:
         """Take what was doubted, since it is still the same."""
@@ -199,6 +212,9 @@ class CatalogWatcher:
         if not catalog.definitions:
             # This is a slip or an outage far more often than intended, and all records would become dead letters.
             return self._refusal((Finding("", "", "error", "no-definitions", "the catalog has no usable definition"),))
+        unfit = self._unfit(catalog) if self._epoch not in (None, catalog.epoch) else ()
+        if unfit:
+            return self._refusal(unfit)
         self._refused = False
         self._awaited = ()
         self._epoch = catalog.epoch

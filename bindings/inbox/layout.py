@@ -11,6 +11,7 @@ from typing import Final
 from bindings.inbox.errors import InboxFormatError
 from bindings.inbox.segments import partition_directory
 from bindings.private import private_folder, replaced, sync_path
+from catalog.parsing.regular import read_regular
 
 FORMAT: Final = 1
 NAME: Final = "format.json"
@@ -33,11 +34,11 @@ def read_layout(path: Path) -> Layout:
     """
     file = path / NAME
     try:
-        form = json.loads(file.read_text("utf-8"))
+        form = json.loads(read_regular(file))
         layout = Layout(format=int(form["format"]), inbox=str(form["inbox"]), partitions=int(form["partitions"]))
     except FileNotFoundError:
         raise InboxFormatError(f"{path} is no inbox: {NAME} is missing; start the gateways first") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise InboxFormatError(f"{file} cannot be read ({error!r}); restore it from a backup") from error
     if layout.format != FORMAT:
         raise InboxFormatError(

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from bindings.kafka.addresses import protocol_of
 from bindings.kafka.login import SaslLogin
+from catalog.parsing.regular import open_regular, read_regular
 
 TIMEOUT_SECONDS: Final = 10.0
 _SHARED: Final = ("security.protocol", "client.id")
@@ -119,7 +120,7 @@ class KafkaClient:
         for file in (self.ca, self.cert, self.key, self.login.token_ca if self.login else None):
             try:
                 if file is not None:
-                    open(file, "rb").close()
+                    open(file, "rb", opener=open_regular).close()
             except OSError as error:
                 raise KafkaUnreachable(f"Kafka at {self.servers}: cannot read {file}: {error.strerror}") from error
 
@@ -132,5 +133,4 @@ def _prefixed(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _text_of(file: str) -> str:
-    with open(file, encoding="utf-8") as lines:
-        return lines.read()
+    return read_regular(file).decode("utf-8")

@@ -7,20 +7,17 @@ A filter may be shared, ``$share/<group>/<filter>``: what it takes is then dealt
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from bindings.gateways import GatewayError, Subscription
+from catalog.protocols.addresses import PLACEHOLDER, SHARE, filter_fault, mqtt_text_fault, unshared
 from catalog.protocols.properties import squashed
 
-MAX_BYTES: Final = 65_535
-SHARE: Final = "$share/"
 SHARE_OPTIONS: Final = ("sharedsubscriptiongroup", "sharename", "sharedgroup", "consumergroup", "group")
 """Names, squashed, of the endpoint option that asks for a shared subscription; its value is the group."""
 _TOPIC_OPTIONS: Final = ("topicfilter", "topic", "topicname")
-_PLACEHOLDER: Final = re.compile(r"\{[A-Za-z0-9_.\-]+\}", re.ASCII)
 
 
 class FilterError(ValueError):
@@ -94,9 +91,9 @@ def filter_of_template(template: str) -> str:
     Raises:
         FilterError: the outcome is no topic filter.
     """
-    if _PLACEHOLDER.fullmatch(template):
+    if PLACEHOLDER.fullmatch(template):
         return "#"
-    levels = ("+" if _PLACEHOLDER.search(level) else level for level in template.split("/"))
+    levels = ("+" if PLACEHOLDER.search(level) else level for level in template.split("/"))
     return checked("/".join(levels))
 
 
@@ -149,18 +146,9 @@ def checked(text: str) -> str:
     Raises:
         FilterError: it is empty, too long, holds U+0000 or half a surrogate pair, or has a wildcard out of place.
     """
-    plain = unshared(text)
-    if text.startswith(SHARE) and (plain == text or not plain):
-        raise FilterError(f"{text!r:.80} is no shared subscription; write $share/<group>/<filter>")
-    fault = _text_fault(plain)
+    fault = filter_fault(text)
     if fault:
         raise FilterError(f"{text!r:.80} is no topic filter: {fault}")
-    levels = plain.split("/")
-    for place, level in enumerate(levels):
-        if level == "#" and place == len(levels) - 1:
-            continue
-        if "#" in level or ("+" in level and level != "+"):
-            raise FilterError(f"{text!r:.80} is no topic filter: + stands alone in its level, # alone in the last one")
     return text
 
 
@@ -168,15 +156,7 @@ def topic_fault(topic: str) -> str:
     """Return what makes *topic* no name that a message can be published to; empty when nothing does."""
     if "+" in topic or "#" in topic:
         return "a topic has no wildcards (+ or #)"
-    return _text_fault(topic)
-
-
-def unshared(text: str) -> str:
-    """Return the filter within a shared subscription; any other text as it is."""
-    if not text.startswith(SHARE):
-        return text
-    group, slash, plain = text[len(SHARE) :].partition("/")
-    return plain if slash and group and "+" not in group and "#" not in group else text
+    return mqtt_text_fault(topic)
 
 
 def matches(text: str, topic: str) -> bool:
@@ -234,15 +214,3 @@ def uncovered(filters: Iterable[str]) -> list[str]:
     """Return the filters that no other one covers, each once, in order."""
     distinct = list(dict.fromkeys(filters))
     return [each for each in distinct if not any(other != each and covers(other, each) for other in distinct)]
-
-
-def _text_fault(text: str) -> str:
-    if not text:
-        return "it is empty"
-    if "\0" in text:
-        return "it holds U+0000"
-    try:
-        size = len(text.encode("utf-8"))
-    except UnicodeEncodeError:
-        return "it holds half a surrogate pair"
-    return f"it has {size} bytes, {MAX_BYTES} are the most" if size > MAX_BYTES else ""

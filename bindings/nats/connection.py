@@ -24,6 +24,7 @@ from bindings.addresses import Address, addresses_of, tls_context
 from bindings.gateways import Connection, GatewayError, Login, Tls
 from bindings.nats.records import Arrival
 from bindings.nats.sending import NatsSending
+from catalog.parsing.regular import read_regular
 
 CONNECT_SECONDS: Final = 5
 CLOSE_SECONDS: Final = 5.0
@@ -256,7 +257,7 @@ def _credentials(login: Login, address: Address | None = None) -> dict[str, Any]
 
 def _read(path: Path, what: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path).decode("utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise GatewayError(

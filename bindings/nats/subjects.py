@@ -5,16 +5,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from catalog.protocols.addresses import BLANK, PLACEHOLDER, subject_fault
 from catalog.protocols.properties import squashed
 
 _SUBJECT_OPTIONS: Final = ("subjectfilter", "subject")
-_PLACEHOLDER: Final = re.compile(r"\{[A-Za-z0-9_.\-]+\}", re.ASCII)
-_BLANK: Final = "{}"
-"""Stands for a placeholder while a text is split into tokens, since its name may have dots."""
 
 
 def subject_of_template(template: str) -> str:
@@ -23,10 +20,10 @@ def subject_of_template(template: str) -> str:
     A token with a placeholder becomes ``*``, since a placeholder never takes a dot; a template that is one placeholder
     takes anything and becomes ``>``. Wildcards that stand in the template already are kept.
     """
-    if _PLACEHOLDER.fullmatch(template):
+    if PLACEHOLDER.fullmatch(template):
         return ">"
-    tokens = _PLACEHOLDER.sub(_BLANK, template).split(".")
-    return ".".join("*" if _BLANK in token else token for token in tokens)
+    tokens = PLACEHOLDER.sub(BLANK, template).split(".")
+    return ".".join("*" if BLANK in token else token for token in tokens)
 
 
 def subjects_of_templates(templates: Iterable[str]) -> list[str]:
@@ -35,10 +32,19 @@ def subjects_of_templates(templates: Iterable[str]) -> list[str]:
 
 
 def subject_of_options(options: Mapping[str, Any]) -> str | None:
-    """Return the subject that an endpoint's options name (``subjectfilter``, else ``subject``); None without one."""
+    """Return the subject that an endpoint's options name (``subjectfilter``, else ``subject``); None without one.
+
+    Raises:
+        ValueError: nobody can subscribe to it.
+    """
     known = squashed(options)
     values = (known.get(name) for name in _SUBJECT_OPTIONS)
-    return next((subject_of_template(value) for value in values if isinstance(value, str) and value), None)
+    named = next((value for value in values if isinstance(value, str) and value), None)
+    if named is None:
+        return None
+    if fault := subject_fault(named):
+        raise ValueError(f"{named!r:.80} is no subject: {fault}")
+    return subject_of_template(named)
 
 
 def covers(wide: str, narrow: str) -> bool:

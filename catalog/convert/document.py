@@ -16,6 +16,7 @@ from catalog.convert.names import FIRST_VERSION, common, last, version_of
 from catalog.convert.schemas import schema_form
 from catalog.declared import Declarations, DeclaredMessage
 from catalog.dialects.versions import default_version
+from catalog.linting.rules import refusing
 from catalog.model import Catalog
 
 SPECVERSION: Final = "1.0-rc4"
@@ -75,7 +76,7 @@ class _Messages:
             else:
                 self._members.setdefault(message.group, []).append(message)
         self._tails = _tails(catalog)
-        self._errors = {(each.file, each.pointer) for each in catalog.findings if each.severity == "error"}
+        self._errors = {(each.file, each.pointer) for each in refusing(catalog.findings)}
 
     def of(self, group: str) -> dict[str, Any]:
         """Return the messages of a group or an endpoint by id."""

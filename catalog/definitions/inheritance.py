@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from catalog.declared import Declarations, DeclaredMessage
 from catalog.definitions.options import Named, normal_options
 from catalog.findings import Findings
+from catalog.parsing.nearest import Suggestions
 from catalog.references.resolving import Resolver
 
 MAX_LEVELS: Final = 64
@@ -74,6 +75,10 @@ class Inheritance:
     _errors: set[str] = field(default_factory=set)
     _targets: dict[str, str | None] = field(default_factory=dict)
     _properties: int = 0
+    _near: Suggestions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._near = Suggestions(self.declarations.messages)
 
     def resolve(self) -> list[Effective]:
         """Return all messages that can be used, versions left out, in the order of their documents."""
@@ -156,7 +161,8 @@ class Inheritance:
             if message.borrowed is not None:
                 rule = "dangling-borrow"
                 text = f"{message.xid} borrows {reference}, which is not there{reason}; it is left out"
-            self.findings.warning(message.place, rule, text, "correct the reference, or add the document")
+            hint = self._near.hint(reference, "correct the reference, or add the document")
+            self.findings.warning(message.place, rule, text, hint)
         return message.borrowed is None
 
     def _laid_over(self, message: DeclaredMessage, base: Effective | None) -> Effective:

@@ -10,7 +10,8 @@ from catalog.dialects.declaring import other_members
 from catalog.dialects.names import DocumentReader, names_of
 from catalog.dialects.reading import read_format, reference_of, spelled
 from catalog.findings import Findings
-from catalog.protocols.channel_options import channel_options, option_key
+from catalog.parsing.nearest import nearest
+from catalog.protocols.channel_options import TEXTUAL, channel_options, option_key
 from catalog.protocols.properties import canonical_channel_option, canonical_protocol
 from catalog.values import is_number, plain_number, text_of
 
@@ -74,9 +75,11 @@ def _usage(value: Any, place: Place, findings: Findings) -> tuple[str, ...]:
     listed = value if isinstance(value, list) else [value]
     usages = tuple(dict.fromkeys(each.strip().lower() for each in listed if isinstance(each, str)))
     for unknown in (usage for usage in usages if usage not in _USAGES):
-        findings.warning(
-            place, "unknown-usage", f"usage {unknown!r} is unknown", "use producer, consumer or subscriber"
-        )
+        meant = nearest(unknown, _USAGES)
+        hint = f"did you mean {meant}?" if meant else "use producer, consumer or subscriber"
+        text = f"usage {unknown!r} is unknown"
+        slip = meant and not _USAGES & set(usages)
+        findings.add(place, "error" if slip else "warning", "unknown-usage", text, hint)
     if not usages:
         findings.warning(place, "wrong-shape", "usage is neither a text nor a list of texts", "write it as a list")
     return usages
@@ -112,7 +115,7 @@ def _typed(value: Any, kind: str) -> Any:
     """Return the value of an option; a number where a text is meant is the text that is written."""
     if isinstance(value, dict):
         return {name: _typed(each, "text" if kind == "map" else "") for name, each in value.items()}
-    return text_of(value) if kind == "text" and is_number(value) else plain_number(value)
+    return text_of(value) if kind in TEXTUAL and is_number(value) else plain_number(value)
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from catalog.errors import DocumentError
+from catalog.parsing.regular import read_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Certificates:
             DocumentError: a file cannot be read.
         """
         try:
-            ca, certificate, key = ("" if path is None else path.read_text() for path in self._files)
+            ca, certificate, key = ("" if path is None else read_regular(path).decode() for path in self._files)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             named = ", ".join(str(path) for path in self._files if path)

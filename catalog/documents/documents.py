@@ -18,6 +18,7 @@ from catalog.documents.fetching import MAX_BYTES, Fetcher, is_url
 from catalog.documents.reach import Trust
 from catalog.errors import DocumentError
 from catalog.findings import Findings
+from catalog.parsing.regular import open_input
 from catalog.parsing.texts import parse_catalog_text
 
 
@@ -98,8 +99,12 @@ def _is_pipe(file: str) -> bool:
 
 def _piped(file: str) -> bytes:
     """Read a pipe to its end; it gives nothing a second time, so no change of it is ever seen."""
-    with open(file, "rb") as stream:
-        data = stream.read(MAX_BYTES + 1)
+    try:
+        with open_input(file) as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        hint = "give a file, or a pipe that somebody writes to"
+        raise DocumentError(f"{file} cannot be read: {error.strerror}", file=file, hint=hint) from error
     if len(data) > MAX_BYTES:
         raise DocumentError(f"{file} is larger than {MAX_BYTES} bytes", file=file, hint="split the document")
     return data

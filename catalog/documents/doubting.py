@@ -18,7 +18,7 @@ from catalog.errors import DocumentError
 from catalog.model import Catalog
 
 MAX_SHRINK: Final = 0.5
-"""Share of its definitions that a source may lose before a second look."""
+"""Share of its definitions that a document, or an endpoint, may lose before a second look."""
 SHOWN: Final = 20
 """Reasons that are reported."""
 
@@ -32,10 +32,11 @@ class Doubtful:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many usable definitions there are, in all and by document."""
+    """How many usable definitions there are, in all, by document, and as candidates by endpoint."""
 
     total: int = 0
     documents: Mapping[str, int] = field(default_factory=dict)
+    endpoints: Mapping[str, int] = field(default_factory=dict)
 
     def shrunk(self, before: Sizes, most: float) -> Iterator[str]:
         """Yield which lost more than *most* of what they had *before*, 0 to 1."""
@@ -46,12 +47,24 @@ class Sizes:
             if had - has > most * had:
                 yield f"{document} has {has} definitions and had {had}"
 
+    def emptied(self, before: Sizes, most: float) -> Iterator[str]:
+        """Yield which endpoints lost more than *most* of the candidates they had *before*, 0 to 1."""
+        for endpoint, had in before.endpoints.items():
+            has = self.endpoints.get(endpoint, 0)
+            if had - has > most * had:
+                yield f"{endpoint} has {has} candidates and had {had}"
+
 
 def sizes_of(catalog: Catalog, declarations: Declarations) -> Sizes:
     """Count the definitions of a catalog by the documents that declare them."""
     messages = declarations.messages
     counts = Counter(messages[xid].place.file for xid in catalog.definitions if xid in messages)
-    return Sizes(len(catalog.definitions), dict(counts))
+    return Sizes(len(catalog.definitions), dict(counts), candidates_of(catalog))
+
+
+def candidates_of(catalog: Catalog) -> dict[str, int]:
+    """Count the candidates of each endpoint that has some."""
+    return {xid: len(endpoint.candidates) for xid, endpoint in catalog.endpoints.items() if endpoint.candidates}
 
 
 def unfinished(fetcher: Fetcher, seen: Mapping[str, str]) -> Iterator[str]:

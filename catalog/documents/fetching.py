@@ -6,9 +6,9 @@ message and finding) and sent to that very origin only, as logins are (:mod:`cat
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-import stat
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -25,6 +25,7 @@ from catalog.documents.paths import beside, path_of
 from catalog.documents.reach import EVERYWHERE, Reach, Trust
 from catalog.documents.transfer import Answer, Limits, get
 from catalog.errors import DocumentError
+from catalog.parsing.regular import open_regular
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Bytes of one document."""
@@ -105,7 +106,10 @@ class Fetcher:
     """Gives the bytes of files and URLs for one load; what was asked for once is not fetched again, nor is a failure.
 
     ``seen`` is a mark of all that was asked for, by address: equal marks mean equal bytes, failures and folders.
+    ``whole`` is False where a load is shown a part of a catalog only.
     """
+
+    whole = True
 
     def __init__(
         self,
@@ -256,7 +260,8 @@ class Fetcher:
             return Answer(address, _file_bytes(Path(address), self._document_bytes))
         if not self.network:
             hint = "allow network access, or fetch the document and give its path"
-            raise DocumentError(f"{address} would need the network, which is off", file=address, hint=hint)
+            message = f"{address} would need the network, which is off"
+            raise DocumentError(message, file=address, hint=hint, offline=True)
         held = self._cache.held(address)
         if held is not None:
             raise held.with_traceback(None)
@@ -318,15 +323,14 @@ def _bare(url: str) -> str:
 def _file_bytes(path: Path, limit: int) -> bytes:
     """Read a regular file; a device or a pipe to which nobody writes would never end."""
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise DocumentError(f"{path} is no regular file", file=str(path), hint="name a file")
+        with open(path, "rb", opener=open_regular) as stream:
             data: bytes = stream.read(limit + 1)
     except FileNotFoundError as error:
         raise DocumentError(f"{path} does not exist", file=str(path), hint="check the path") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise DocumentError(f"{path} cannot be read: {reason}", file=str(path), hint="check its rights") from error
+        hint = "name a file" if isinstance(error, OSError) and error.errno == errno.EINVAL else "check its rights"
+        raise DocumentError(f"{path} cannot be read: {reason}", file=str(path), hint=hint) from error
     if len(data) > limit:
         raise DocumentError(f"{path} is larger than {limit} bytes", file=str(path), hint="split the document")
     return data

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from catalog.documents.certificates import Certificates
 from catalog.documents.tokens import Token, TokenSource, token_of
 from catalog.errors import DocumentError
+from catalog.parsing.regular import open_regular
 
 MAX_TOKEN_BYTES: Final = 64 * 1024
 RENEW_SECONDS: Final = 10.0
@@ -131,7 +132,7 @@ def _bearer(token: str, what: str) -> str:
 def _read(file: Path) -> str:
     """Read a token; whoever issues tokens writes the file anew before the old one ends, so it is read each time."""
     try:
-        with open(file, "rb") as stream:
+        with open(file, "rb", opener=open_regular) as stream:
             data = stream.read(MAX_TOKEN_BYTES)
     except OSError as error:
         hint = "check the path and its rights"

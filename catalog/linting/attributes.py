@@ -13,7 +13,7 @@ from catalog.declared import Place
 from catalog.definitions.subject import Subject
 from catalog.dialects.declaring import MAX_ID
 from catalog.linting.known_names import LEVELS
-from catalog.linting.nearest import nearest
+from catalog.parsing.nearest import nearest
 from catalog.protocols.properties import squash
 
 Body = tuple[Mapping[str, Any], Place, str | int]

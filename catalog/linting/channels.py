@@ -39,7 +39,7 @@ def _mismatch(subject: Subject, endpoint: Endpoint, place: Place) -> None:
         others = ", ".join(sorted(filter(None, protocols)))
         text = f"{endpoint.xid} is of {endpoint.protocol}, and all its messages are for {others}"
         hint = "correct the protocol, or list a group of that protocol"
-        subject.findings.warning(place, "endpoint-mismatch", text, hint)
+        subject.findings.error(place, "endpoint-mismatch", text, hint)
 
 
 def _address(subject: Subject, endpoint: Endpoint, place: Place, body: Mapping[str, Any]) -> None:

@@ -11,9 +11,18 @@ from typing import Any, Final
 
 from catalog.declared import Place
 from catalog.definitions.subject import Subject
-from catalog.linting.nearest import nearest
 from catalog.model import Endpoint
-from catalog.protocols.channel_options import ROLES, ChannelOption, Exemption, Role, channel_options, option_key
+from catalog.parsing.nearest import nearest
+from catalog.protocols.addresses import filter_fault, subject_fault, topic_fault
+from catalog.protocols.channel_options import (
+    ROLES,
+    TEXTUAL,
+    ChannelOption,
+    Exemption,
+    Role,
+    channel_options,
+    option_key,
+)
 from catalog.protocols.properties import squash
 from catalog.values import whole_number
 
@@ -27,6 +36,12 @@ _LOGINS: Final[Mapping[str, str]] = {
     "apikey": "set api_key of an HTTP sink",
 }
 Check = tuple[str, Callable[[Any], bool]]
+_ADDRESSES: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
+    "filter": ("topic filter", filter_fault),
+    "subject": ("subject", subject_fault),
+    "topic": ("topic", topic_fault),
+}
+"""The kinds of the table that say where messages are, with what makes a text none."""
 
 
 def _is_text(value: Any) -> bool:
@@ -83,8 +98,16 @@ def endpoint_options(subject: Subject) -> None:
 
 
 def _wrong(subject: Subject, endpoint: Endpoint, name: str, value: Any, place: Place, option: ChannelOption) -> bool:
-    """Report a value of a wrong kind; tell whether it is one."""
-    wanted, check = _CHECKS.get(option.kind, ("", None))
+    """Report a value of a wrong kind; tell whether it is one. Where it is an address, nothing ever arrives."""
+    if option.kind in _ADDRESSES and value not in (None, ""):
+        what, fault_of = _ADDRESSES[option.kind]
+        fault = fault_of(value) if isinstance(value, str) else "it is no text"
+        if fault:
+            text = f"{name} of {endpoint.xid} is no {what}, so that nothing is ever received there: {fault}"
+            subject.findings.error(place, "endpoint-option", text, f"write a {what}; {value!r:.80} is none")
+        return bool(fault)
+    kind = option.kind if option.kind not in TEXTUAL else "text"
+    wanted, check = _CHECKS.get(kind, ("", None))
     if check is None or check(value):
         return False
     text = f"{name} of a {endpoint.protocol} endpoint is {wanted}"

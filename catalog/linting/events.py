@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from catalog.definitions.pointing import attribute_place
 from catalog.definitions.subject import Declared, Subject
-from catalog.linting.nearest import nearest
 from catalog.linting.placeholders import is_literal, names_in, names_of
 from catalog.linting.values import SHOWN
 from catalog.model import CLOUDEVENTS, Definition, Property
+from catalog.parsing.nearest import nearest
 from catalog.protocols.properties import ALWAYS_REQUIRED
 from catalog.templates import TEMPLATE_TYPES
 from catalog.values import is_any_timestamp, is_valid, text_of

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from catalog.declared import DeclaredMessage, Place
 from catalog.definitions.subject import Subject
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Definition
+from catalog.parsing.nearest import nearest
+
+
+def _plain(name: str) -> str:
+    """Reduce a name to its letters and digits, so that a slip in between counts no more than one."""
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
+_KNOWN: Final = {
+    **{_plain(protocol.partition("/")[0]): protocol for protocol in PROTOCOLS},
+    **{_plain(protocol): protocol for protocol in PROTOCOLS},
+}
+"""The protocols by what their names are compared by, with their version and without."""
 
 
 def selectors(subject: Subject) -> None:
@@ -15,7 +31,7 @@ def selectors(subject: Subject) -> None:
         if definition.envelope not in (None, CLOUDEVENTS) and (base is None or base.envelope != definition.envelope):
             text = f"the envelope {definition.envelope} is unknown; the definition never matches"
             place = message.at("envelope") if "envelope" in message.attributes else message.place
-            subject.findings.warning(place, "unknown-envelope", text, f"use {CLOUDEVENTS}, or no envelope")
+            _unknown_envelope(subject, definition.envelope, text, place)
         if base is None or base.protocol != definition.protocol:
             place = message.at("protocol") if "protocol" in message.attributes else message.place
             _known_protocol(subject, definition.protocol, place)
@@ -24,13 +40,30 @@ def selectors(subject: Subject) -> None:
             _no_envelope(subject, definition, message)
         _group(subject, definition, message)
     for endpoint in endpoints:
-        _known_protocol(subject, endpoint.protocol, subject.declarations.endpoints[endpoint.xid].place)
+        place = subject.declarations.endpoints[endpoint.xid].place
+        _known_protocol(subject, endpoint.protocol, place)
+        if endpoint.envelope not in (None, CLOUDEVENTS):
+            text = f"the envelope {endpoint.envelope} is unknown; messages that have none of their own never match"
+            _unknown_envelope(subject, endpoint.envelope, text, place)
 
 
 def _known_protocol(subject: Subject, protocol: str | None, place: Place) -> None:
     if protocol is not None and protocol not in PROTOCOLS:
         text = f"the protocol {protocol} is unknown; nothing is ever received over it"
-        subject.findings.warning(place, "unknown-protocol", text, f"use one of {', '.join(PROTOCOLS)}")
+        hint = f"use one of {', '.join(PROTOCOLS)}"
+        meant = _meant(protocol, _KNOWN)
+        subject.findings.error(place, "unknown-protocol", text, f"did you mean {meant}?" if meant else hint)
+
+
+def _meant(name: str, known: Mapping[str, str]) -> str | None:
+    plain = _plain(name)
+    return known.get(plain) or known.get(nearest(plain, known) or "")
+
+
+def _unknown_envelope(subject: Subject, envelope: str, text: str, place: Place) -> None:
+    hint = f"use {CLOUDEVENTS}, or no envelope"
+    meant = _meant(envelope, {_plain(CLOUDEVENTS): CLOUDEVENTS})
+    subject.findings.error(place, "unknown-envelope", text, f"did you mean {CLOUDEVENTS}?" if meant else hint)
 
 
 def _no_protocol(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:

@@ -18,6 +18,7 @@ import yaml
 
 from catalog.model import Finding
 from catalog.parsing.pointers import steps_of
+from catalog.parsing.regular import read_regular
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Larger files get no lines: looking would take longer than reading them did."""
@@ -68,7 +69,7 @@ def lines_of_findings(findings: Iterable[Finding]) -> dict[tuple[str, str], int]
     for file, wanted in pointers.items():
         path = Path(file)
         try:
-            data = path.read_bytes() if path.is_file() and path.stat().st_size <= MAX_BYTES else b""
+            data = read_regular(path) if path.is_file() and path.stat().st_size <= MAX_BYTES else b""
         except OSError:
             continue  # it went away or was locked since it was read: the findings stand, without lines
         lines.update(((file, pointer), line) for pointer, line in lines_of(file, data, wanted).items())

@@ -23,6 +23,8 @@ from catalog.protocols.properties import squash
 TABLE: Final = Path(__file__).with_name("channel_options.yaml")
 Role = Literal["receives", "sends"]
 ROLES: Final[tuple[Role, ...]] = ("receives", "sends")
+TEXTUAL: Final = frozenset({"text", "filter", "subject", "topic"})
+"""The kinds of options whose value is a text, and stands as it is written."""
 _FAMILY: Final = "MQTT"
 """What holds for all versions of MQTT; a version's own words go before it."""
 

@@ -48,6 +48,8 @@ class SchemaFamily:
     """Whether bodies may have frames of schema registries, and whether those name a message behind the id."""
     named: bool = False
     """Whether schemas have names by which registries know them (``names_of`` in ``validating``)."""
+    refers_by_name: bool = False
+    """Whether its schemas refer to others by names of types, and never by an address."""
     resolves: bool = False
     """Whether bodies are read by the schema that wrote them; others need only conform to the one that reads them."""
     deep_link: Callable[[str, str], tuple[str, str]] = lambda name, pointer: (name, pointer)

@@ -48,7 +48,8 @@ class Gathering:
     """Documents by key, as :attr:`Catalog.schemas` has them. What cannot be had is reported where it is asked for.
 
     ``places`` say where each document is written, ``inside`` which of them in the catalog itself, ``texts`` which of
-    those are one text there; ``pending`` are the addresses that are unreachable for now.
+    those are one text there; ``pending`` are the addresses that are unreachable for now. ``unnamed`` are the schemas
+    that use names of types which nothing defines: compiling says which.
     """
 
     registry: SchemaRegistry
@@ -60,6 +61,7 @@ class Gathering:
     inside: set[str] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
     pending: set[str] = field(default_factory=set)
+    unnamed: set[str] = field(default_factory=set)
     _named: dict[str, dict[str, str]] = field(default_factory=dict)
     """Addresses of what schemas of a schema registry refer to, by the names that they use."""
     _registries: dict[str, SchemaRegistry] = field(default_factory=dict)
@@ -111,7 +113,7 @@ class Gathering:
                 return Located(entry.key, deep.name, deep.pointer) if self._served(entry) else None
             entry = further.entry
         hint = "give it a document, or the address of one"
-        self.findings.warning(asked, "unresolvable-schema", f"{entry.key} has no document, it refers to itself", hint)
+        self.findings.error(asked, "unresolvable-schema", f"{entry.key} has no document, it refers to itself", hint)
         return None
 
     def _served(self, entry: Entry) -> bool:
@@ -154,9 +156,11 @@ class Gathering:
         waiting, seen, whole = [source], {source.uri}, True
         while waiting:
             current = waiting.pop()
+            by_name = family_of(current.family).refers_by_name
             for reference in references_of(current):
-                key = self._referenced(reference, current)
+                key = self._referenced(reference, current, by_name=by_name)
                 if key is None:
+                    self.unnamed |= {source.uri} if by_name else set()
                     whole = False
                 elif key not in seen:
                     seen.add(key)
@@ -165,8 +169,11 @@ class Gathering:
         self._whole[source.uri, source.family] = whole
         return whole
 
-    def _referenced(self, reference: str, source: SchemaSource) -> str | None:
-        """Find a reference in a schema: by ``$id``, in the registry, beside it in its group, then as an address."""
+    def _referenced(self, reference: str, source: SchemaSource, *, by_name: bool) -> str | None:
+        """Find a reference in a schema: by ``$id``, in the registry, beside it in its group, then as an address.
+
+        The name of a type (*by_name*) is no address.
+        """
         known: dict[str, str] = self.schemas[source.uri].get("references", {})
         if reference in known:
             return known[reference]
@@ -178,9 +185,9 @@ class Gathering:
         if link is None:
             entry = self.registry.sibling(reference, source.uri)
             link = Link(entry) if entry is not None and entry.key != source.uri else None
-        return self._refers(
-            source.uri, reference, self.linked(link, place) if link is not None else self.addressed(reference, place)
-        )
+        if link is not None:
+            return self._refers(source.uri, reference, self.linked(link, place))
+        return None if by_name else self._refers(source.uri, reference, self.addressed(reference, place))
 
     def _refers(self, key: str, reference: str, located: Located | None) -> str | None:
         """Note which document a reference in that of *key* means."""
@@ -253,7 +260,7 @@ class Gathering:
             self.findings.warning(place, "network-off", short(f"a schema is not loaded: {error}"), error.hint)
         else:
             hint = error.hint or "correct the reference"
-            self.findings.warning(place, "unresolvable-schema", short(f"a schema is not to be had: {error}"), hint)
+            self.findings.error(place, "unresolvable-schema", short(f"a schema is not to be had: {error}"), hint)
 
 
 def read_document(uri: str, data: bytes) -> Any:

@@ -15,12 +15,13 @@ from catalog.declared import Declarations, DeclaredMessage, Place
 from catalog.documents.fetching import Fetcher
 from catalog.findings import Findings
 from catalog.model import Definition, Severity
+from catalog.parsing.nearest import nearest
 from catalog.references.abroad import Abroad
 from catalog.schemas.addresses import SchemaAddresses
 from catalog.schemas.bodies import short
 from catalog.schemas.compiling import compile_schema, documents_of
 from catalog.schemas.contract import MissingTypeError, SchemaError, SchemaSource
-from catalog.schemas.families import family_names, family_of
+from catalog.schemas.families import FAMILIES, family_names, family_of
 from catalog.schemas.formats import parse_format
 from catalog.schemas.gathering import Gathering, Located
 from catalog.schemas.library import CatalogLibrary, format_of, schema_source
@@ -101,10 +102,12 @@ class _Linker:
                 compile_schema(source, library)
             except MissingTypeError as error:
                 for place in asked:
-                    self.findings.warning(place, "invalid-schema", str(error), error.hint)
+                    self.findings.error(place, "unresolvable-schema", str(error), error.hint)
             except SchemaError as error:
-                if whole:  # else what it lacks was reported
+                if whole:  # else what it lacks was reported, but for names
                     self._invalid(source, error)
+                elif source.uri in self.gathering.unnamed:
+                    self._unnamed(source, error)
             else:
                 self._ignored(source, library)
 
@@ -150,7 +153,7 @@ class _Linker:
             return self.gathering.linked(Link(named), place)
         if registry.is_reference(reference) and reference.startswith(("#", "/")):
             hint = registry.suggestion(reference) or "correct the reference, or add the document"
-            self.findings.warning(place, "unresolvable-schema", short(f"the schema {reference} is not there"), hint)
+            self.findings.error(place, "unresolvable-schema", short(f"the schema {reference} is not there"), hint)
             return None
         return self.gathering.addressed(reference, place)
 
@@ -181,7 +184,9 @@ class _Linker:
             known = parse_format(text)
             if text and known is None:
                 message = f"the schema format {text!r} is unknown, so payloads are not validated"
-                self.findings.warning(place, "unknown-schema-format", message, f"use {family_names()}")
+                meant = nearest(text.partition("/")[0], (each.name for each in FAMILIES))
+                hint = f"did you mean {meant}?" if meant else f"use {family_names()}"
+                self.findings.add(place, "error" if meant else "warning", "unknown-schema-format", message, hint)
             elif known is not None and schema_format is not None and known.family != schema_format.family:
                 message = (
                     f"the schema format is given as {text}, and the schema is {schema_format.family}, which counts"
@@ -197,6 +202,14 @@ class _Linker:
         severity: Severity = "error" if source.uri in self.gathering.inside else "warning"
         hint = error.hint or "correct the schema; until then there is no verdict about payloads"
         self.findings.add(place, severity, "invalid-schema", str(error), hint)
+
+    def _unnamed(self, source: SchemaSource, error: SchemaError) -> None:
+        """Report a schema with the name of a type that nothing defines; who sees a part of a registry cannot know."""
+        place = self._place(source, error.pointer)
+        if self.gathering.fetcher.whole:
+            self.findings.error(place, "unresolvable-schema", str(error), error.hint)
+        else:
+            self.findings.warning(place, "schema-unreachable", str(error), error.hint)
 
     def _place(self, source: SchemaSource, pointer: str) -> Place:
         """Return where a part of a schema is written; of one that is a text in the catalog, where the text is."""

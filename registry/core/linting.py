@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -20,6 +21,7 @@ from catalog.documents.fetching import Fetcher
 from catalog.documents.transfer import Answer
 from catalog.errors import DocumentError
 from catalog.findings import Findings
+from catalog.linting.rules import refusing
 from catalog.load import build
 from catalog.model import Finding
 from catalog.parsing.pointers import unescaped
@@ -42,7 +44,7 @@ _META: Final[Inline] = {"meta": {}}
 
 
 class Linter:
-    """Lints what writes make: ``refuse`` lets no write make an error, ``report`` reports all findings."""
+    """Lints what writes make: ``refuse`` lets no write make an error (but of an idle rule); ``report`` reports all."""
 
     def __init__(self, strictness: Strictness = "refuse") -> None:
         self._strictness = strictness
@@ -58,8 +60,10 @@ class Linter:
             return ()
         tree = _Tree(work, model, touched).tree
         findings = [each for each in _findings(tree) if _within(each, touched)]
-        shown = tuple(_shown(each) for each in findings)
-        errors = [each for each in findings if each.severity == "error"]
+        errors = refusing(findings)
+        # What is named may be written next: until then that is no error of this write.
+        idle = {each for each in findings if each.severity == "error"}.difference(errors)
+        shown = tuple(_shown(replace(each, severity="warning") if each in idle else each) for each in findings)
         if errors and self._strictness == "refuse":
             first = errors[0]
             raise Refusal("findings", path, more={"findings": shown}, error_detail=f"{first.pointer}: {first.message}")
@@ -68,6 +72,8 @@ class Linter:
 
 class _Offline(Fetcher):
     """Fetches nothing: clients must not read the network or this machine's files through the registry."""
+
+    whole = False
 
     def __init__(self) -> None:
         super().__init__(network=False)

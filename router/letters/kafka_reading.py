@@ -20,6 +20,7 @@ from bindings.kafka.client import KafkaUnreachable
 from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.kafka.codec import native, parts_of_row
 from catalog.errors import RecordError
+from catalog.parsing.regular import read_regular
 from catalog.record import parse_record
 from catalog.values import whole_number
 from router.errors import BrokerUnreachable
@@ -130,7 +131,7 @@ def _native(lineage: dict[str, str], key: bytes | None, headers: Headers) -> dic
 
 def _spilled(path: Path) -> tuple[dict[str, object], bytes | None]:
     try:
-        record = parse_record(path.read_bytes())
+        record = parse_record(read_regular(path))
     except FileNotFoundError as error:
         raise ValueError(f"its file {path} is gone") from error
     return dict(record.native), record.body

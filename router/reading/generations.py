@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from catalog.parsing.regular import read_regular
 from router.reading.positions import EARLIEST, Offsets
 from router.state.durable import damaged, missing, numbers_in, read_object, write_durably
 from router.state.state import State
@@ -60,7 +61,7 @@ class Generation:
         """Where this generation begins: as Spark noted it at its first look, else where it was made to begin."""
         text = ""
         if self.begun:
-            text = (self.path / "sources" / "0" / "0").read_text(encoding="utf-8", errors="replace")
+            text = read_regular(self.path / "sources" / "0" / "0").decode("utf-8", "replace")
         line = next((line for line in reversed(text.split("\n")) if line.startswith("{")), self.starting or "{}")
         offsets: Offsets = json.loads(line)
         return offsets
@@ -76,7 +77,7 @@ class Generation:
         Raises:
             FileNotFoundError: there is no such note.
         """
-        lines = (self.path / "offsets" / str(batch)).read_text(encoding="utf-8").split("\n")
+        lines = read_regular(self.path / "offsets" / str(batch)).decode("utf-8").split("\n")
         offset: Any = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
         return offset if isinstance(offset, dict) else {}
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from catalog.parsing.regular import read_regular
 from router.errors import BatchPinError
 from router.judging.plan import Plan, plan_of
 from router.state.durable import unfinished, write_durably
@@ -42,7 +43,7 @@ class ReplayPlans:
         """
         path = self._folder / f"{plan_id}.json"
         try:
-            document = path.read_bytes()
+            document = read_regular(path)
         except FileNotFoundError as error:
             raise BatchPinError(
                 f"an unfinished replay is pinned to plan {plan_id}, which is not in {self._folder}",

@@ -1,10 +1,11 @@
 """Reload: a changed catalog becomes a new epoch between two batches, or is refused and the last good one goes on.
 
 A catalog is refused when it cannot be read, when it has an error that the active one does not have, when a source
-would not work with it, or when it would show credentials to another address (:mod:`router.state.trust`): a slip must
-not remove a working definition. With ``catalog.on_incompatible: refuse`` no other change may do so either. A catalog
-waits while it refers to what cannot be reached. Looks are taken in a thread of their own, so a server that is slow to
-answer delays neither the router's other duties nor its end.
+would not work with it or would have no candidate left, or when it would show credentials to another address
+(:mod:`router.state.trust`): a slip must not remove a working definition. With ``catalog.on_incompatible: refuse`` no
+other change may do so either, with ``warn`` sources may lose their candidates. A catalog waits while it refers to what
+cannot be reached. Looks are taken in a thread of their own, so a server that is slow to answer delays neither the
+router's other duties nor its end.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from router.errors import ConfigError, StateError
 from router.judging.plan import Plan
 from router.logs import get_logger
 from router.realtime.checks import require_real_time
-from router.running.differences import incompatible
+from router.running.differences import incompatible, lost_sources
 from router.settings import Settings
 from router.settings.catalogs import logins_of
 from router.state.trust import Pins, clients_of, distrusted
@@ -66,6 +67,7 @@ class Reloader:
             base_uri=settings.catalog.base_uri,
             max_shrink=settings.catalog.max_shrink,
             current=active.catalog,
+            unfit=self._unfit,
         )
         if settings.catalog.events is not None:
             metrics.listen(settings.catalog.events, self._wake)
@@ -117,13 +119,9 @@ class Reloader:
     def _consider(self, catalog: Catalog) -> Plan | None:
         if catalog.epoch == self._active.epoch:
             self._status.catalog(catalog.epoch, len(catalog.definitions))
+            self._metrics.catalog_state.refused(0)
             _log.info("catalog is good again, and unchanged", epoch=catalog.epoch)
             return None
-        if self._settings.catalog.on_incompatible == "refuse":
-            wrong = incompatible(compare(self._active.catalog, catalog))
-            if wrong:
-                self._refuse(wrong)
-                return None
         plan = Plan(catalog, self._settings)
         try:
             require_real_time(plan)
@@ -144,11 +142,22 @@ class Reloader:
             return None
         self._active = plan
         self._metrics.reload("accepted")
+        self._metrics.catalog_state.refused(0)
         _log.info("catalog reloaded", epoch=plan.epoch, definitions=len(catalog.definitions))
         return plan
 
+    def _unfit(self, catalog: Catalog) -> tuple[Finding, ...]:
+        """Return what a changed catalog would take away, as far as that is a reason to refuse it."""
+        if catalog.epoch == self._active.epoch or self._settings.catalog.on_incompatible == "warn":
+            return ()
+        lost = lost_sources(self._active, catalog)
+        if self._settings.catalog.on_incompatible == "sources":
+            return lost
+        return (*lost, *incompatible(compare(self._active.catalog, catalog)))
+
     def _refuse(self, findings: tuple[Finding, ...]) -> None:
         self._metrics.reload("refused")
+        self._metrics.catalog_state.refused(len(findings))
         self._status.refused(findings)
         for finding in findings[:20]:
             _log.error(

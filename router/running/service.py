@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bindings.private import open_to
+from catalog.linting.rules import refusing
 from catalog.paused_gc import set_aside_from_gc
 from router.batches.plans import PlanHolder
 from router.errors import ConfigError
@@ -116,15 +117,25 @@ def _report(plan: Plan) -> None:
         warnings=sum(finding.severity == "warning" for finding in findings),
         errors=len(errors),
     )
+    left_out = refusing(errors)
     for finding in errors:
-        _log.warning("definition left out", file=finding.file, pointer=finding.pointer, problem=finding.message)
-    for endpoint in missing_sources(plan.catalog, plan.settings):
-        _log.warning("source is not in the catalog and is not read", endpoint=endpoint)
+        _log.warning(
+            "definition left out" if finding in left_out else "catalog error; all else works",
+            file=finding.file,
+            pointer=finding.pointer,
+            rule=finding.rule,
+            problem=finding.message,
+            hint=finding.hint,
+        )
+    missing = missing_sources(plan.catalog, plan.settings)
+    for endpoint, remedy in missing.items():
+        _log.warning("source is not in the catalog and is not read", endpoint=endpoint, hint=remedy)
     if not plan.sources:
         raise ConfigError(
-            "no source to read: the settings name none that the catalog has",
+            "no source to read: the settings name none that the catalog has"
+            + (f"; it has no {', '.join(missing)}" if missing else ""),
             key="sources",
-            hint="list endpoints of the catalog under `sources`",
+            hint=next(iter(missing.values()), "list endpoints of the catalog under `sources`"),
         )
 
 

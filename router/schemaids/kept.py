@@ -23,6 +23,7 @@ import msgspec
 
 from bindings.locks import waiting_lock
 from bindings.private import private_file, private_folder, replaced
+from catalog.parsing.regular import open_regular, read_regular
 from catalog.schemas.ids.contract import WrittenSchema
 
 FORMAT: Final = 1
@@ -93,7 +94,7 @@ class KeptIds:
         """
         path = self.folder / f"{schema_id}{_SUFFIX}"
         try:
-            data = path.read_bytes()
+            data = read_regular(path)
         except FileNotFoundError:
             return None
         try:
@@ -167,7 +168,7 @@ class KeptIds:
     def lookup(self, digest: str) -> str | None:
         """Return the id that a schema was found under in a subject, by a digest of both; None where it never was."""
         try:
-            form = msgspec.json.decode((self.folder / f"{_FOUND}{digest}").read_bytes(), type=_Lookup)
+            form = msgspec.json.decode(read_regular(self.folder / f"{_FOUND}{digest}"), type=_Lookup)
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
         return form.id if (form.format, form.url) == (FORMAT, self.url) else None
@@ -181,7 +182,7 @@ class KeptIds:
     def pulled(self) -> dict[str, dict[int, str]]:
         """Return the ids of the versions of each subject that were mirrored; none where that is not known."""
         try:
-            index = msgspec.json.decode((self.folder / _PULLED).read_bytes(), type=_Index)
+            index = msgspec.json.decode(read_regular(self.folder / _PULLED), type=_Index)
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
             return {}
         return index.subjects if (index.format, index.url) == (FORMAT, self.url) else {}
@@ -224,7 +225,7 @@ class KeptIds:
     def _read_nothing(self) -> None:
         """Read what was added since the last look."""
         try:
-            with open(self._unknown, "rb") as file:
+            with open(self._unknown, "rb", opener=open_regular) as file:
                 status = os.fstat(file.fileno())
                 number, size = self._stamp
                 if (status.st_ino, status.st_size) == self._stamp:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from catalog.parsing.lines import lines_of
+from catalog.parsing.regular import read_regular
 
 VARIABLE: Final = "environment variable "
 """Begins the place of a value that came from the environment."""
@@ -19,7 +20,7 @@ def places_of(problems: Sequence[str], file: Path, laid: Mapping[str, str]) -> I
     """
     keys = [key_of(problem) for problem in problems]
     try:
-        lines = lines_of(str(file), file.read_bytes(), {pointer_of(key) for key in keys if key})
+        lines = lines_of(str(file), read_regular(file), {pointer_of(key) for key in keys if key})
     except OSError:
         lines = {}  # The file was removed after it was read.
     for key in keys:

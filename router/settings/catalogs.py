@@ -16,7 +16,7 @@ from catalog.documents.reach import Reach
 from catalog.documents.tokens import TokenSource
 from router.settings.logins import PLAIN_TEXT, TlsSettings, login_faults, path_of
 from router.settings.section import Section
-from router.settings.values import Duration, Texts
+from router.settings.values import ENDPOINT, Duration, Texts
 
 if TYPE_CHECKING:
     from router.settings.model import Settings
@@ -58,13 +58,14 @@ class CatalogSettings(Section):
     events: str | None = Field(
         None,
         description="xid of the source whose messages say that the catalog changed: the router looks at once.",
-        pattern=r"^/endpoints/[^/]+$",
+        pattern=ENDPOINT,
     )
-    on_incompatible: Literal["warn", "refuse"] = Field(
-        "warn",
+    on_incompatible: Literal["warn", "sources", "refuse"] = Field(
+        "sources",
         description=(
             "What becomes of a changed catalog by which records would no longer reach their definition, or consumers "
-            "miss something: it is taken and the log says so, or it is refused and the last good one goes on."
+            "miss something. `refuse`: it is refused, and the last good one stays. `sources`: it is refused when it "
+            "leaves a source without any candidate, else it takes effect and the log says so. `warn`: it takes effect."
         ),
     )
     shadow: Texts = Field(
@@ -82,7 +83,13 @@ class CatalogSettings(Section):
     )
     network: bool = Field(True, description="Whether references and schemas may be fetched from other hosts.")
     max_shrink: float = Field(
-        0.5, ge=0, le=1, description="Share of its definitions that a source may lose before a second look; 1 is all."
+        0.5,
+        ge=0,
+        le=1,
+        description=(
+            "Share of its definitions that the catalog, a document or an endpoint may lose before a second look; "
+            "1 is all."
+        ),
     )
     allow_addresses: Texts = Field(
         (), description="Hosts and networks that references may lead to though they are not public; `*` is all."

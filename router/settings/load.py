@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from catalog.parsing.regular import read_input
 from router.errors import ConfigError
 from router.settings.blame import places_of
 from router.settings.checks import faults
@@ -28,8 +29,13 @@ from router.settings.references import resolve
 from router.settings.schema import Spot
 from router.settings.sinks.kinds import KINDS
 from router.settings.strict_yaml import StrictLoader
+from router.settings.values import ENDPOINT
 
 M = TypeVar("M", bound=BaseModel)
+MAX_SETTINGS: Final = 16 * 1024 * 1024
+"""Bytes of a settings file."""
+_SHOWN: Final = 80
+"""Characters of a rejected name that are shown."""
 _EVENTS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/events"}
 _LETTERS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/dead_letters"}
 _EVENTS_NAME: Final = "events"
@@ -112,7 +118,7 @@ def read_file(file: Path) -> dict[str, Any]:
         ConfigError: unreadable, no UTF-8, no YAML, or no map.
     """
     try:
-        content = yaml.load(file.read_text(encoding="utf-8"), Loader=StrictLoader)
+        content = yaml.load(read_input(file, MAX_SETTINGS).decode("utf-8"), Loader=StrictLoader)
     except OSError as error:
         hint = "name an existing settings file, or write one with `xrouter init`"
         raise ConfigError(f"cannot read settings {file}: {error.strerror}", file=str(file), hint=hint) from error
@@ -173,6 +179,10 @@ def _problem(detail: ErrorDetails, values: Any, root: Spot) -> tuple[str, str]:
         return key, f"unknown type; known are {_sink_types()}"
     if kind in _FORMS:
         return key, _FORMS[kind]
+    if kind == "string_pattern_mismatch" and detail.get("ctx", {}).get("pattern") == ENDPOINT:
+        named = str(detail["input"]).strip().rstrip("/").rpartition("/")[2][:_SHOWN]
+        meant = f"did you mean /endpoints/{named}?" if named else "write /endpoints/ID"
+        return key, f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, the xid of an endpoint; {meant}"
     message = detail["msg"].removeprefix("Value error, ")
     return key, message[:1].lower() + message[1:]
 

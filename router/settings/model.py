@@ -31,7 +31,7 @@ from router.settings.sinks.kinds import Sink
 from router.settings.spark import SparkSettings as SparkSettings
 from router.settings.subscriptions import SubscriptionSettings
 from router.settings.telemetry import TelemetrySettings
-from router.settings.values import REAL_TIME, Duration, Options, Size, Text, Texts, Trigger
+from router.settings.values import ENDPOINT, REAL_TIME, Duration, Options, Size, Text, Texts, Trigger
 
 BETWEEN_BATCHES: Final = timedelta(milliseconds=500)
 
@@ -39,7 +39,7 @@ BETWEEN_BATCHES: Final = timedelta(milliseconds=500)
 class _SourceEndpoint(Section):
     """Which endpoint, where its records are, and where reading begins."""
 
-    endpoint: str = Field(description="The endpoint's xid, such as /endpoints/plant.", pattern=r"^/endpoints/[^/]+$")
+    endpoint: str = Field(description="The endpoint's xid, such as /endpoints/plant.", pattern=ENDPOINT)
     lane: str | None = Field(None, description="Gives the source a query of its own, so that it cannot hold others up.")
     start: Literal["earliest", "latest"] | None = Field(
         None, description="Where a first start begins; unset is the global `start`, the endpoint's own, else earliest."

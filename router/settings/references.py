@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from catalog.parsing.regular import read_input
 from router.errors import ConfigError
 from router.settings.places import Place, absolute, dotted, holds_file, holds_secret, map_texts
 
 _REFERENCE: Final = re.compile(r"\$\$|\$\{([^}]*)\}")
 _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _FILE: Final = "file:"
+MAX_SECRET: Final = 1024 * 1024
+"""Bytes of a file that a value stands in."""
 
 
 def resolve(unresolved: Mapping[str, Any], environ: Mapping[str, str], base: Path, file: str = "") -> dict[str, Any]:
@@ -73,7 +76,7 @@ def _variable(inner: str, environ: Mapping[str, str]) -> str:
 def _content(reference: str, base: Path) -> str:
     path = Path(absolute(reference.removeprefix(_FILE).removeprefix("//"), base))
     try:
-        return path.read_text(encoding="utf-8").rstrip("\r\n")
+        return read_input(path, MAX_SECRET).decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text") from error
     except OSError as error:

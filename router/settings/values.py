@@ -13,6 +13,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, SecretStr, WithJsonSchema
 
 REAL_TIME: Final = "realtime"
+ENDPOINT: Final = r"^/endpoints/[^/]+$"
+"""The xid of an endpoint."""
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(B|[kK]B|MB|GB|TB|KiB|MiB|GiB|TiB)?")

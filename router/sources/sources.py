@@ -19,6 +19,7 @@ from bindings.protocols import BINDINGS
 from bindings.receiving import Receiving
 from catalog.errors import TemplateError
 from catalog.model import Catalog, Endpoint
+from catalog.parsing.nearest import Suggestions
 from catalog.protocols.channel_options import refused_option
 from catalog.protocols.properties import squash
 from catalog.templates import parse
@@ -133,9 +134,15 @@ def _isolation(source: Source) -> str:
     return "read_committed" if level is None else level.get_secret_value()
 
 
-def missing_sources(catalog: Catalog, settings: Settings) -> list[str]:
-    """Return the endpoints that settings name and the catalog lacks."""
-    return [source.endpoint for source in settings.sources if source.endpoint not in catalog.endpoints]
+def missing_sources(catalog: Catalog, settings: Settings) -> dict[str, str]:
+    """Return the endpoints that settings name and the catalog lacks, each with the remedy."""
+    near = Suggestions(catalog.endpoints)
+    remedy = "correct the xid, or add the endpoint to the catalog"
+    return {
+        source.endpoint: near.hint(source.endpoint, remedy)
+        for source in settings.sources
+        if source.endpoint not in catalog.endpoints
+    }
 
 
 def _source(endpoint: Endpoint, settings: SourceSettings, catalog: Catalog, start: Start | None) -> Source:

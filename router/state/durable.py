@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bindings.private import private_folder, replaced
+from catalog.parsing.regular import read_regular
 from catalog.values import whole_number
 from router.errors import DiskError, RouterError, StateError
 
@@ -72,7 +73,7 @@ def read(path: Path) -> bytes | None:
         StateError: it is there and cannot be read.
     """
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -6,6 +6,8 @@ Everything written here is on the disk, fsynced, before what depends on it happe
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -57,6 +59,10 @@ class State:
             private_folder(root)
             lock = take_lock(root / "lock")
         except OSError as error:
+            file = root / "lock"
+            if error.filename is not None and Path(error.filename) == file and os.path.lexists(file):
+                hint = f"remove it (rm -rf {file}) when no router runs on this folder, or give it to this user"
+                raise StateError(f"{file} cannot be used: {error.strerror}", hint=hint) from error
             raise StateError(
                 f"state folder {root} cannot be used: {error.strerror}", hint="choose a writable folder under `state`"
             ) from error
@@ -168,6 +174,9 @@ def _keep_private(root: Path) -> None:
                 "state was open to other users of this machine, and is private now", folder=str(root), entries=changed
             )
     except OSError as error:
+        if error.errno == errno.EINVAL:
+            hint = "no router wrote that: remove it, or restore the file from a backup of the state folder"
+            raise StateError(f"{error.filename} is no file of the state folder: {error.strerror}", hint=hint) from error
         raise StateError(
             f"{error.filename} in the state folder cannot be made private: {error.strerror}",
             hint=f"give the folder to the user of the router: chown -R USER {root}",

@@ -18,6 +18,7 @@ from bindings.kafka.addresses import Brokers
 from bindings.locks import waiting_lock
 from bindings.protocols import sending_of
 from catalog.model import Catalog, Finding
+from catalog.parsing.regular import read_regular
 from router.errors import ConfigError, StateError
 from router.logs import get_logger
 from router.settings import Settings
@@ -91,7 +92,7 @@ class Pins:
             StateError: the file is damaged, unreadable, or of another format.
         """
         try:
-            form = json.loads(self._path.read_bytes())
+            form = json.loads(read_regular(self._path))
             if form["format"] != FORMAT:
                 raise ValueError(f"format {form['format']!r}; this router knows {FORMAT}")
             return {str(name): [str(each) for each in addresses] for name, addresses in form["addresses"].items()}

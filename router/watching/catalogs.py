@@ -25,6 +25,11 @@ class CatalogState:
             ("compatible",),
             registry=registry,
         )
+        self._refused = Gauge(
+            "xrouter_catalog_refused",
+            "Findings for which the catalog that was found last is refused; 0 while none is.",
+            registry=registry,
+        )
         for compatible in ("true", "false"):
             self._changes.labels(compatible)
 
@@ -33,6 +38,10 @@ class CatalogState:
         severities = [finding.severity for finding in findings]
         for severity in _SEVERITIES:
             self._findings.labels(severity).set(severities.count(severity))
+
+    def refused(self, findings: int) -> None:
+        """Set for how many findings a changed catalog is refused now."""
+        self._refused.set(findings)
 
     def changed(self, changes: int, incompatible: int) -> None:
         """Count the changes of a reload, some of which are incompatible."""

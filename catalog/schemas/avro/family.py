@@ -34,5 +34,6 @@ AVRO: Final = SchemaFamily(
     compares=True,
     ignores=True,
     named=True,
+    refers_by_name=True,
     resolves=True,
 )

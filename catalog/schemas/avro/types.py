@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +31,8 @@ _MEMBERS: Final = dict.fromkeys(("type", "name", "namespace", "logicalType", "pr
     "size": "fixed",
 }
 """What of a type decides over bodies, and the kind of type that it belongs to."""
+_COMPARED: Final = 200
+"""Characters of an unknown name, and names of types, that are compared for a hint."""
 _LOGICAL: Final = frozenset({"logicalType", "precision", "scale"})
 _HINT: Final = "correct the schema; the Avro specification, 'Schema Declaration', says what each type needs"
 # What fastavro is known to raise for schemas that are none; test_avro.py holds it to that by fuzzing.
@@ -212,7 +215,12 @@ def _parse(tree: Any, named: dict[str, Any]) -> Any:
         return parse_schema(tree, named, _write_hint=False)
     except UnknownType as error:
         hint = "define the type in the same document, or add the document that does; names of types are case-sensitive"
-        raise SchemaError(f"the Avro type {short(str(error.name))} is not known", hint=hint) from error
+        name = str(error.name)
+        near = get_close_matches(name.rpartition(".")[2][:_COMPARED], sorted(PRIMITIVES), 1) or get_close_matches(
+            name[:_COMPARED], [*named][:_COMPARED], 1, 0.8
+        )
+        hint = f"did you mean {near[0]}? Else {hint}" if near else hint
+        raise SchemaError(f"the Avro type {short(name)} is not known", hint=hint) from error
     except _REFUSALS as error:
         lacks = f"a type lacks {error}" if isinstance(error, KeyError) else str(error)
         raise SchemaError(f"not a valid Avro schema: {short(lacks)}", hint=_HINT) from error

@@ -18,6 +18,7 @@ from catalog.documents.documents import Document
 from catalog.documents.fetching import Fetcher, is_url
 from catalog.documents.sending import post
 from catalog.findings import Findings
+from catalog.linting.rules import refusing
 from catalog.load import build, load
 from catalog.model import Catalog
 from router.commands.arguments import AllowAddresses
@@ -90,7 +91,7 @@ def _checked(path: str, by: Fetcher) -> tuple[Catalog, Mapping[str, Any]]:
     """
     declarations = Declarations()
     catalog = load([path], fetcher=by, declarations=declarations)
-    errors = [each for each in catalog.findings if each.severity == "error"]
+    errors = refusing(catalog.findings)
     for each in errors:
         say(f"error: {each.file}{each.pointer}: {each.message}", err=True)
     hint = f"`xrouter check {path}` shows more"

@@ -131,7 +131,7 @@ def examined(
         # Checking catalogs alone needs neither Arrow nor the clients of any sink, which take long to import.
         from router.commands.check.settings_findings import beside_settings
 
-        findings = beside_settings(findings, config, catalog, declarations)
+        findings = beside_settings(findings, config, catalog, declarations, sources)
     severities = {finding.severity for finding in findings}
     return sorted(findings), ERRORS if "error" in severities else CLEAN
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from bindings.http.shadowing import shadows
 from catalog.declared import Declarations
+from catalog.documents.fetching import is_url
 from catalog.findings import Findings
 from catalog.linting import MAPPING_RULES, Subject, mapping
 from catalog.model import Catalog, Finding
@@ -27,9 +29,11 @@ from router.state.trust import Pins, clients_of, distrusted
 
 
 def beside_settings(
-    findings: Sequence[Finding], config: Path, catalog: Catalog, declarations: Declarations
+    findings: Sequence[Finding], config: Path, catalog: Catalog, declarations: Declarations, given: Sequence[str]
 ) -> list[Finding]:
     """Return *findings* of the catalog as they stand beside the settings at *config*, and what is wrong with those.
+
+    *given* are the sources of that catalog.
 
     What the `context` of sources supplies is lacking nowhere. Where the settings cannot be used, all stay as they are.
     """
@@ -37,7 +41,7 @@ def beside_settings(
         settings = load_settings(config)
     except ConfigError as error:
         return [*findings, *_unusable(config, error)]
-    combined = [*findings, *_by_themselves(config, settings, catalog)]
+    combined = [*findings, *_other_catalog(config, settings, given), *_by_themselves(config, settings, catalog)]
     try:
         sources = sources_of(catalog, settings)
     except ConfigError as error:
@@ -47,6 +51,19 @@ def beside_settings(
     mapping(Subject(catalog, declarations, (), mapped), supplied)
     kept = (each for each in combined if each.rule not in MAPPING_RULES)
     return [*kept, *mapped.sorted(), *_with_sources(config, settings, catalog, sources)]
+
+
+def _other_catalog(config: Path, settings: Settings, given: Sequence[str]) -> Iterator[Finding]:
+    """Say that the settings name another catalog than the one that is checked, which may be the next one."""
+    named = settings.catalog.source
+    if {_place(each) for each in named} != {_place(each) for each in given}:
+        text = f"these settings name the catalog {', '.join(named)}, and {', '.join(given)} is checked"
+        hint = "check the catalog that they name, or correct catalog.source, unless it is the next one"
+        yield Finding(str(config), "/catalog/source", "info", "other-catalog", text, hint)
+
+
+def _place(source: str) -> str:
+    return source.rstrip("/") if is_url(source) else os.path.realpath(source.removeprefix("file://"))
 
 
 def _supplied(catalog: Catalog, sources: Sequence[Source]) -> dict[str, frozenset[str]]:
@@ -77,11 +94,8 @@ def _by_themselves(config: Path, settings: Settings, catalog: Catalog) -> Iterat
         yield Finding(str(config), pointer_of(key), "warning", "open-cluster", f"{key} {caution}")
     for key, caution in retention_cautions(settings):
         yield Finding(str(config), pointer_of(key), "warning", "kept-by-broker", caution)
-    for xid in missing_sources(catalog, settings):
-        hint = "correct the xid, or add the endpoint to the catalog"
-        yield Finding(
-            str(config), "/sources", "warning", "unknown-endpoint", f"the catalog has no endpoint {xid}", hint
-        )
+    for xid, hint in missing_sources(catalog, settings).items():
+        yield Finding(str(config), "/sources", "error", "unknown-endpoint", f"the catalog has no endpoint {xid}", hint)
 
 
 def _with_sources(config: Path, settings: Settings, catalog: Catalog, sources: Sequence[Source]) -> Iterator[Finding]:

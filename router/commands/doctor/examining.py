@@ -16,6 +16,7 @@ from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of
 from router.sources.sources import missing_sources, sources_of
 from router.state.trust import Pins, clients_of, distrusted
+from router.terminal import counted
 
 
 def examine(config: Path | None = None) -> Iterator[Diagnosis]:
@@ -53,11 +54,11 @@ def _catalog(catalog: Catalog, settings: Settings) -> Diagnosis:
     if not catalog.definitions:
         return Diagnosis("catalog", "fail", "no usable definition", f"see `xrouter check {sources}`")
     if missing := missing_sources(catalog, settings):
-        return Diagnosis(
-            "catalog", "warn", f"{summary}; it lacks {', '.join(missing)}", "correct sources, or the catalog"
-        )
-    if any(finding.severity == "error" for finding in catalog.findings):
-        return Diagnosis("catalog", "warn", f"{summary}; some are left out", f"see `xrouter check {sources}`")
+        return Diagnosis("catalog", "warn", f"{summary}; it lacks {', '.join(missing)}", next(iter(missing.values())))
+    errors = [finding for finding in catalog.findings if finding.severity == "error"]
+    if errors:
+        text = f"{summary}; {counted(len(errors), 'error')}, the first: {errors[0].message}"
+        return Diagnosis("catalog", "warn", text, f"see `xrouter check {sources}`")
     return Diagnosis("catalog", "ok", summary)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from catalog.errors import DocumentError
 from catalog.escaping import one_line
+from catalog.parsing.regular import open_input
 from catalog.parsing.texts import parse_text
 from catalog.parsing.yaml_tree import parse_yaml
 from router.commands.test.cases import LINES, MAX_BYTES, outcome_faults
@@ -85,7 +86,7 @@ def expectation_of(text: str) -> Expectation:
 
 def _tree_of(path: Path) -> Any:
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         reason = error.strerror or type(error).__name__

@@ -13,6 +13,7 @@ from typing import Final
 
 from catalog.documents.fetching import CASES
 from catalog.errors import RecordError
+from catalog.parsing.regular import open_input
 from router.commands.plan.chunks import BYTES, ROWS, Place
 from router.commands.test.cases import read_cases
 from router.commands.test.judging import letter_of_entry
@@ -67,7 +68,7 @@ def _records(path: Path) -> Iterator[tuple[str, bytes]]:
             yield f"{path}: {case.name}", case.record
         return
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             number = 0
             while line := file.readline(MAX_LINE + 1):
                 number += 1

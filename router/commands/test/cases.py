@@ -19,6 +19,7 @@ from catalog.documents.fetching import CASES
 from catalog.errors import DocumentError
 from catalog.parsing.lines import lines_of
 from catalog.parsing.pointers import as_pointer
+from catalog.parsing.regular import open_input
 from catalog.parsing.texts import parse_text
 from router.errors import RouterError
 
@@ -202,7 +203,7 @@ def _bytes_of(path: Path) -> bytes:
     if path.suffix.lower() not in SUFFIXES:
         raise DocumentError(f"{path} is no file of cases: its name ends in none of {', '.join(SUFFIXES)}")
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise DocumentError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from error

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from catalog.declared import Declarations
+from catalog.parsing.regular import open_input
 from catalog.record import Record
 from router.commands.arguments import AllowAddresses, BaseUri, OutputFormat, schema_option, usable_catalog
 from router.commands.documents import check_free
@@ -272,7 +273,7 @@ def _records(source: str, settings: Settings | None) -> Iterator[Iterator[Record
         yield records_of(sys.stdin.buffer, "standard input")
     else:
         try:
-            file = Path(source).open("rb")
+            file = open_input(source)
         except OSError as error:
             raise RouterError(f"{source} cannot be read: {error.strerror or type(error).__name__}") from error
         with file:

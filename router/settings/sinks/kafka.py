@@ -17,8 +17,8 @@ from router.settings.logins import KafkaLogin
 from router.settings.names import DEAD_LETTER_VARIABLES, EVENT_VARIABLES, NameTemplateError, escape_value, parse_name
 from router.settings.routes import MISSING_TEXT, Missing
 from router.settings.sinks.contract import Fault, Filled, RemoteSink
-from router.settings.sinks.messages import EITHER, ENDPOINT_TEXT, ENDPOINT_XID, MOST_TEXT
-from router.settings.values import Options, Size, revealed
+from router.settings.sinks.messages import EITHER, ENDPOINT_TEXT, MOST_TEXT
+from router.settings.values import ENDPOINT, Options, Size, revealed
 
 if TYPE_CHECKING:
     from bindings.kafka.client import KafkaClient
@@ -40,7 +40,7 @@ class _KafkaRecords(RemoteSink):
     template_field = "topic"
 
     type: Literal["kafka"] = Field(description="`kafka`.")
-    endpoint: str | None = Field(None, description=ENDPOINT_TEXT, pattern=ENDPOINT_XID)
+    endpoint: str | None = Field(None, description=ENDPOINT_TEXT, pattern=ENDPOINT)
     bootstrap_servers: str = Field(
         "", description="Kafka brokers, HOST:PORT with commas; required unless `endpoint` has them.", min_length=1
     )

@@ -14,12 +14,11 @@ from router.settings.logins import PLAIN_TEXT, TlsSettings
 from router.settings.names import NameTemplateError
 from router.settings.routes import MISSING_TEXT, Missing
 from router.settings.sinks.contract import Fault, RemoteSink
-from router.settings.values import Duration, Size
+from router.settings.values import ENDPOINT, Duration, Size
 
 ENDPOINT_TEXT: Final = (
     "A `producer` endpoint of the catalog; its address, options and definitions then shape what is sent."
 )
-ENDPOINT_XID: Final = r"^/endpoints/[^/]+$"
 MOST_TEXT: Final = "Most distinct destinations since the router's start; past them `sink-rejected`."
 EITHER: Final = "and endpoint exclude each other; leave out one"
 
@@ -27,7 +26,7 @@ EITHER: Final = "and endpoint exclude each other; leave out one"
 class MessageSink(RemoteSink):
     """What the sinks of all message protocols but Kafka have in common: at least once, each message confirmed."""
 
-    endpoint: str | None = Field(None, description=ENDPOINT_TEXT, pattern=ENDPOINT_XID)
+    endpoint: str | None = Field(None, description=ENDPOINT_TEXT, pattern=ENDPOINT)
     mode: Literal["binary", "structured"] | None = Field(
         None, description="CloudEvents content mode; unset is what definition and endpoint ask for, else binary."
     )

@@ -6,6 +6,7 @@ from typing import cast
 
 from bindings.protocols import BINDINGS, Binding
 from catalog.model import Catalog, Endpoint
+from catalog.parsing.nearest import Suggestions
 from router.errors import SinkError
 from router.settings.addresses import parse_address
 from router.settings.sinks.contract import RemoteSink
@@ -38,7 +39,8 @@ def endpoint_of(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint |
         return None
     endpoint = catalog.endpoints.get(settings.endpoint)
     if endpoint is None:
-        raise SinkError(name, f"the catalog has no endpoint {settings.endpoint}", hint="add it, or correct the name")
+        hint = Suggestions(catalog.endpoints).hint(settings.endpoint, "add it, or correct the name")
+        raise SinkError(name, f"the catalog has no endpoint {settings.endpoint}", hint=hint)
     if endpoint.usage and "producer" not in endpoint.usage:
         used = ", ".join(endpoint.usage)
         raise SinkError(name, f"{endpoint.xid} is for {used}", hint="name an endpoint with usage producer")

@@ -18,10 +18,10 @@ from catalog.definitions.candidates import verdicts
 from catalog.definitions.demands import candidate_of
 from catalog.documents.documents import Document
 from catalog.findings import Findings
-from catalog.linting.nearest import nearest
 from catalog.linting.rules import rules
 from catalog.load import build, load
 from catalog.model import PROTOCOLS, Finding
+from catalog.parsing.nearest import nearest
 from catalog.record import parse_record
 from tests.support.cases import read_cases
 from tests.support.generation import ENDPOINT, conforming, random_catalog
@@ -32,7 +32,16 @@ SAMPLES = Path(__file__).parents[4] / "catalog" / "samples"
 ELSEWHERE = {
     *("unresolvable-schema", "schema-unreachable", "network-off", "unknown-schema-format", "schema-format-conflict"),
     *("invalid-schema", "unreachable-reference", "too-many", "too-many-findings"),
-    *("settings", "sink", "unknown-endpoint", "source", "no-source", "no-definitions", "unusable-source"),
+    *(
+        "settings",
+        "sink",
+        "other-catalog",
+        "unknown-endpoint",
+        "source",
+        "no-source",
+        "no-definitions",
+        "unusable-source",
+    ),
     "incompatible-change",
     *("unreached-route", "unrouted-definition", "unsettled-definition", "plain-text-credentials", "kept-by-broker"),
     *("plain-text-secret", "moved-address", "schema-ids", "shadowed-route", "open-cluster", "overlap", "unheld-schema"),

@@ -147,7 +147,7 @@ def test_inline_and_inherited(tmp_path: Path) -> None:
 def test_danglers_are_told_once_and_where_they_are_written(tmp_path: Path) -> None:
     derived: dict[str, Any] = {f"n{n}": {"basemessage": PLACE} for n in range(3)}
     catalog = catalog_of(tmp_path, TWO, m=one(dataschemauri="#/schemagroupsG.Data/schemas/S"), **derived)
-    assert said(catalog) == [f"warning unresolvable-schema {PLACE}/dataschemauri"]
+    assert said(catalog) == [f"error unresolvable-schema {PLACE}/dataschemauri"]
     hints = [f.hint for f in catalog.findings if f.rule == "unresolvable-schema"]
     assert hints == ["a slash is missing: write #/schemagroups/G.Data/schemas/S"]
     assert link_of(catalog) == (None, "", "")
@@ -161,7 +161,7 @@ def test_danglers_are_told_once_and_where_they_are_written(tmp_path: Path) -> No
 )
 def test_schemas_without_a_document(tmp_path: Path, schema: Any) -> None:
     catalog = catalog_of(tmp_path, registry(S=schema), m=one(dataschemauri=f"{GROUP}/S"))
-    assert said(catalog) == [f"warning unresolvable-schema {PLACE}/dataschemauri"]
+    assert said(catalog) == [f"error unresolvable-schema {PLACE}/dataschemauri"]
 
 
 def test_files_are_relative_to_the_document_that_names_them(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_files_are_relative_to_the_document_that_names_them(tmp_path: Path) -> N
         d=one(dataschema={"$ref": "../schemas/t.json#/definitions/B"}),
         e=one(dataschemauri="gone.json"),
     )
-    assert said(catalog) == ["warning unresolvable-schema /messagegroups/g/messages/e/dataschemauri"]
+    assert said(catalog) == ["error unresolvable-schema /messagegroups/g/messages/e/dataschemauri"]
     assert link_of(catalog, "a") == ("../schemas/s.json", "", "/definitions/A")
     assert link_of(catalog, "b") == ("../schemas/s.json", "A", "")
     assert link_of(catalog, "c") == ("../schemas/y.yaml", "", "")
@@ -224,7 +224,7 @@ def test_the_web(web: Web, tmp_path: Path) -> None:
     assert said(refused) == [f"warning network-off {PLACE}/dataschemauri"]
     web.routes["/s.json"] = Reply("", 404)
     assert said(catalog_of(tmp_path, m=one(dataschemauri=uri), network=True)) == [
-        f"warning unresolvable-schema {PLACE}/dataschemauri"
+        f"error unresolvable-schema {PLACE}/dataschemauri"
     ]
 
 
@@ -252,7 +252,7 @@ def test_a_registry_in_another_file(tmp_path: Path) -> None:
         n=one(dataschemauri=f"other.json#{GROUP}/X"),
     )
     assert link_of(catalog) == (f"other.json#{GROUP}/S/versions/v2.0", "", "")
-    assert said(catalog) == ["warning unresolvable-schema /messagegroups/g/messages/n/dataschemauri"]
+    assert said(catalog) == ["error unresolvable-schema /messagegroups/g/messages/n/dataschemauri"]
 
 
 def test_there_is_an_end_to_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +261,7 @@ def test_there_is_an_end_to_documents(tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / f"s{n}.json").write_text(json.dumps({"$ref": f"s{n + 1}.json"}))
     catalog = catalog_of(tmp_path, m=one(dataschemauri="s0.json"))
     assert len(catalog.schemas) == 5
-    assert said(catalog) == ["warning unresolvable-schema "]
+    assert said(catalog) == ["error unresolvable-schema "]
 
 
 def test_cycles_of_documents_end(tmp_path: Path) -> None:
@@ -289,6 +289,22 @@ def test_formats(tmp_path: Path, message: Any, schema: Any, found: list[str]) ->
     assert said(catalog_of(tmp_path, schemas, m={"dataschemauri": f"{GROUP}/S", **message})) == found
 
 
+@pytest.mark.parametrize(
+    ("type_", "hint"),
+    [("strin", "did you mean string?"), ("integer", "did you mean int?"), ("plant.Unit", "define the type")],
+)
+def test_an_avro_type_that_nothing_defines_is_an_error_with_a_near_name(tmp_path: Path, type_: str, hint: str) -> None:
+    record = {"type": "record", "name": "R", "namespace": "plant", "fields": [{"name": "a", "type": ["null", type_]}]}
+    catalog = catalog_of(
+        tmp_path, registry(S={"format": "Avro/1.11", "schema": record}), m=one(dataschemauri=f"{GROUP}/S")
+    )
+    found = [each for each in catalog.findings if each.rule == "unresolvable-schema"]
+    assert [each.severity for each in found] == ["error"]
+    assert type_ in found[0].message and "not known" in found[0].message
+    assert found[0].hint.startswith(hint) and "path" not in found[0].hint
+    assert catalog.pending == ()
+
+
 def test_invalid_schemas(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text('{"type": "strin"}')
     schemas = registry(
@@ -310,7 +326,7 @@ def test_invalid_schemas(tmp_path: Path) -> None:
         "error invalid-schema /messagegroups/g/messages/f/dataschema",
         f"error invalid-schema {GROUP}/S/schema/properties/a/type",
         f"error invalid-schema {GROUP}/T/versions/1/schema",
-        "warning invalid-schema /messagegroups/g/messages/e/dataschemauri",
+        "error unresolvable-schema /messagegroups/g/messages/e/dataschemauri",
         "warning invalid-schema /type",
     ]
     assert isinstance(catalog.definitions["/messagegroups/g/messages/a"], Definition)
@@ -353,9 +369,9 @@ TWO_ELEMENTS = (
         ('#//element[ @name = "Two" ]', []),
         ("#/*/xs:element%5B@name='Two'%5D", []),
         (":Two", []),
-        ("#/xs:schema/xs:element[@name='Three']", [f"warning invalid-schema {PLACE}/dataschemauri"]),
-        ("#/xs:schema/xs:complexType[@name='T']", [f"warning invalid-schema {PLACE}/dataschemauri"]),
-        ("#/xs:schema/xs:element[position()=2]", [f"warning invalid-schema {PLACE}/dataschemauri"]),
+        ("#/xs:schema/xs:element[@name='Three']", [f"error unresolvable-schema {PLACE}/dataschemauri"]),
+        ("#/xs:schema/xs:complexType[@name='T']", [f"error unresolvable-schema {PLACE}/dataschemauri"]),
+        ("#/xs:schema/xs:element[position()=2]", [f"error unresolvable-schema {PLACE}/dataschemauri"]),
     ],
 )
 @pytest.mark.parametrize("where", ["registry", "file"])

@@ -184,3 +184,83 @@ def test_an_option_that_decides_which_messages_come_is_an_error_of_the_source(
     (tmp_path / "r.yaml").write_text(json.dumps(settings), "utf-8")
     assert status_of(["check", str(tmp_path / "c.json"), "--config", str(tmp_path / "r.yaml")]) == status
     assert ("option nolocal decides which messages come" in capsys.readouterr().out) is (status == 1)
+
+
+def _rides(folder: Path, settings: str = "") -> Path:
+    """Write a sound catalog of one endpoint, and settings."""
+    options = {"endpoints": [{"uri": "PLAINTEXT://localhost:9092"}], "options": {"topic": "rides"}}
+    endpoint = {"usage": ["consumer"], "protocol": "KAFKA", "protocoloptions": options}
+    message = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "begun"}}}
+    tree = {
+        "specversion": "1.0-rc4",
+        "endpoints": {"rides": {**endpoint, "messagegroups": ["/messagegroups/Rides"]}},
+        "messagegroups": {"Rides": {"messages": {"begun": message}}},
+    }
+    path = folder / "catalog.xreg.json"
+    path.write_text(json.dumps(tree))
+    (folder / "router.yaml").write_text(settings)
+    return path
+
+
+_IDLE: dict[str, tuple[str, str, str]] = {
+    "a protocol that nobody knows": ('"KAFKA"', '"KAFKAA"', "did you mean KAFKA?"),
+    "a group that is not there": (
+        '"/messagegroups/Rides"',
+        '"/messagegroups/Ride"',
+        "did you mean /messagegroups/Rides?",
+    ),
+    "an envelope that nobody knows": ('"CloudEvents/1.0"', '"CloudEvent/1.0"', "did you mean CloudEvents/1.0?"),
+    "a topic that cannot be": ('"topic": "rides"', '"topic": "ri/des"', "write a topic"),
+    "a usage that nobody knows": ('"consumer"', '"consumr"', "did you mean consumer?"),
+    "a schema that is not there": (
+        '"envelope":',
+        '"dataschemaformat": "Avro/1.11", "dataschemaxid": "/schemagroups/S/schemas/R", "envelope":',
+        "correct the reference",
+    ),
+    "a type that Avro does not know": (
+        '"envelope":',
+        '"dataschemaformat": "Avro/1.11", "dataschema": {"type": "array", "items": "integer"}, "envelope":',
+        "did you mean int?",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", _IDLE)
+def test_what_never_receives_matches_or_validates_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    path = _rides(tmp_path)
+    assert status_of(["check", str(path)]) == 0
+    old, new, hint = _IDLE[what]
+    text = path.read_text()
+    path.write_text(text.replace(old, new, 1) if old != '"KAFKA"' else text.replace(old, new))
+    capsys.readouterr()
+    assert status_of(["check", str(path)]) == 1
+    assert hint in capsys.readouterr().out
+    # The rest works: a definition that is sound is there all the same.
+    assert status_of(["catalog", "list", str(path), "--format", "json"]) == 0
+    assert "/messagegroups/Rides/messages/begun" in capsys.readouterr().out
+
+
+def test_settings_that_name_an_endpoint_beside_the_one_of_the_catalog(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _rides(tmp_path, "catalog: {source: ./catalog.xreg.json}\nsources: [{endpoint: /endpoints/ride}]\n")
+    assert status_of(["check", str(path), "--config", str(tmp_path / "router.yaml")]) == 1
+    out = capsys.readouterr().out
+    assert "the catalog has no endpoint /endpoints/ride" in out and "did you mean /endpoints/rides?" in out
+    (tmp_path / "router.yaml").write_text("catalog: {source: ./catalog.xreg.json}\nsources: [{endpoint: rides}]\n")
+    assert status_of(["check", str(path), "--config", str(tmp_path / "router.yaml")]) == 1
+    assert "did you mean /endpoints/rides?" in capsys.readouterr().out
+
+
+def test_settings_that_name_another_catalog_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = "sources: [{endpoint: /endpoints/rides}]\n"
+    path = _rides(tmp_path, f"catalog: {{source: ./other.json}}\n{sources}")
+    config = str(tmp_path / "router.yaml")
+    assert status_of(["check", str(path), "--config", config]) == 0
+    out = capsys.readouterr().out
+    assert "[other-catalog]" in out and str(tmp_path / "other.json") in out
+    (tmp_path / "router.yaml").write_text(f"catalog: {{source: ./catalog.xreg.json}}\n{sources}")
+    assert status_of(["check", str(path), "--config", config]) == 0
+    assert "[other-catalog]" not in capsys.readouterr().out

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from bindings.http.access import Access
+from catalog.linting.rules import refusing
 from catalog.load import load
 from catalog.model import Catalog, Definition
 from registry.http.access import Roles
@@ -71,7 +72,7 @@ def test_what_is_pushed_and_pulled_means_the_same(
     path: Path, client: httpx.Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     told = load([path])
-    errors = [each for each in told.findings if each.severity == "error"]
+    errors = refusing(told.findings)
     status = status_of(["catalog", "push", str(path), url_of(client), "--yes"])
     shown = capfd.readouterr()
     if errors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,11 @@ def write(path: Path, groups: list[str], *, more: bool = False) -> None:
 class Reloads:
     """A reloader over a catalog file."""
 
-    def __init__(self, folder: Path, mode: str) -> None:
+    def __init__(self, folder: Path, mode: str = "", sources: str = "[{endpoint: /endpoints/e}]") -> None:
+        """Without a *mode*, it is the default one; without *sources*, the consumers of the catalog are."""
         self.catalog = folder / "catalog.json"
-        (folder / "router.yaml").write_text(CONFIG.replace("MODE", mode))
+        told = CONFIG.replace("MODE", mode) if mode else CONFIG.replace(", on_incompatible: MODE", "")
+        (folder / "router.yaml").write_text(told.replace("[{endpoint: /endpoints/e}]", sources))
         write(self.catalog, ["/messagegroups/g"])
         settings = load_settings(folder / "router.yaml", {})
         self.metrics, self.status = Metrics(), Status()
@@ -136,3 +139,149 @@ def test_a_catalog_that_never_took_effect_is_compared_with_nothing(tmp_path: Pat
         {"definition-added", "candidate-added"},
     )
     assert held.epoch not in reloads.status.differences
+
+
+def endpoint_of(document: dict[str, Any]) -> dict[str, Any]:
+    endpoint: dict[str, Any] = document["endpoints"]["e"]
+    return endpoint
+
+
+def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Replace a catalog by itself with a change."""
+    document = json.loads(path.read_text())
+    change(document)
+    fresh = path.with_suffix(".fresh")
+    fresh.write_text(json.dumps(document))
+    fresh.replace(path)
+
+
+LOSSES: dict[str, tuple[Callable[[dict[str, Any]], object], str, str]] = {
+    "a mistyped group": (
+        lambda each: endpoint_of(each).update(messagegroups=["/messagegroups/gg"]),
+        "the message group /messagegroups/gg is not there",
+        "did you mean /messagegroups/g?",
+    ),
+    "no group": (lambda each: endpoint_of(each).update(messagegroups=[]), "it lists no group", "list the group"),
+    "a mistyped protocol of the group": (
+        lambda each: each["messagegroups"]["g"].update(protocol="KAFAK"),
+        "the protocol KAFAK is unknown",
+        "did you mean KAFKA?",
+    ),
+    "another protocol of the group": (
+        lambda each: each["messagegroups"]["g"].update(protocol="NATS"),
+        "all its messages are for NATS",
+        "correct the protocol",
+    ),
+    "a mistyped envelope": (
+        lambda each: each["messagegroups"]["g"]["messages"]["m"].update(envelope="CloudEvent/1.0"),
+        "the envelope CloudEvent/1.0 is unknown",
+        "did you mean CloudEvents/1.0?",
+    ),
+    "a mistyped usage": (
+        lambda each: endpoint_of(each).update(usage=["consumr"]),
+        "usage 'consumr' is unknown",
+        "did you mean consumer?",
+    ),
+    "a mistyped protocol of the endpoint": (
+        lambda each: endpoint_of(each).update(protocol="KAFAK"),
+        "the protocol KAFAK is unknown",
+        "did you mean KAFKA?",
+    ),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_source_does_not_lose_all_its_candidates_by_a_slip(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, loss: str
+) -> None:
+    change, missing, near = LOSSES[loss]
+    configure_logs(LogSettings())
+    logging.getLogger().addHandler(caplog.handler)
+    reloads = Reloads(tmp_path, sources="[]")
+    before = reloads.status.ready()[1]["catalog"]
+    changed(reloads.catalog, change)
+
+    def refused() -> bool:
+        assert reloads.reloader.poll() is None
+        return reloads.reloads("refused") == 1
+
+    wait_until(refused, LIMIT, "the refusal")
+    (finding,) = reloads.status.ready()[1]["catalog"]["refused"]
+    assert finding["rule"] == "incompatible-change"
+    assert (
+        "the source /endpoints/e would have no candidate left, and had 1 (/messagegroups/g/messages/m)"
+        in (finding["message"])
+    )
+    assert missing in finding["message"]
+    assert finding["hint"].startswith(near)
+    assert "catalog.on_incompatible" in finding["hint"]
+    assert reloads.metrics.registry.get_sample_value("xrouter_catalog_refused") == 1
+    assert reloads.changes("false") == 0
+    assert "would have no candidate left" in caplog.text
+    # The catalog of before is put back: nothing is refused any more, and nothing was reloaded.
+    write(reloads.catalog, ["/messagegroups/g"])
+
+    def mended() -> bool:
+        assert reloads.reloader.poll() is None
+        return reloads.metrics.registry.get_sample_value("xrouter_catalog_refused") == 0
+
+    wait_until(mended, LIMIT, "the catalog of before")
+    assert reloads.status.ready()[1]["catalog"]["refused"] == before["refused"] == []
+    assert reloads.reloads("accepted") == 0
+
+
+def test_an_endpoint_that_settings_name_is_not_given_up_by_a_slip(tmp_path: Path) -> None:
+    reloads = Reloads(tmp_path)
+
+    def renamed(document: dict[str, Any]) -> None:
+        document["endpoints"]["ee"] = document["endpoints"].pop("e")
+
+    changed(reloads.catalog, renamed)
+
+    def refused() -> bool:
+        assert reloads.reloader.poll() is None
+        return reloads.reloads("refused") == 1
+
+    wait_until(refused, LIMIT, "the refusal")
+    (finding,) = reloads.status.ready()[1]["catalog"]["refused"]
+    assert "the catalog has no such endpoint any more" in finding["message"]
+    assert "did you mean /endpoints/ee?" in finding["hint"]
+
+
+@pytest.mark.parametrize("purpose", ["removed", "for producers"])
+def test_an_endpoint_that_only_the_catalog_makes_a_source_may_be_given_up(tmp_path: Path, purpose: str) -> None:
+    reloads = Reloads(tmp_path, sources="[]")
+
+    def given_up(document: dict[str, Any]) -> None:
+        endpoint = endpoint_of(document)
+        document["endpoints"]["f"] = dict(endpoint)
+        if purpose == "removed":
+            del document["endpoints"]["e"]
+        else:
+            endpoint.update(usage=["producer"])
+
+    changed(reloads.catalog, given_up)
+    assert [source.endpoint for source in reloads.taken().sources] == ["/endpoints/f"]
+
+
+def test_an_endpoint_that_lost_most_of_its_candidates_waits_for_a_second_look(tmp_path: Path) -> None:
+    reloads = Reloads(tmp_path)
+
+    def many(document: dict[str, Any]) -> None:
+        message = document["messagegroups"]["g"]["messages"]["m"]
+        document["messagegroups"]["h"] = {"messages": {f"x{n}": message for n in range(9)}}
+        endpoint_of(document).update(messagegroups=["/messagegroups/g", "/messagegroups/h"])
+
+    changed(reloads.catalog, many)
+    reloads.taken()
+    changed(reloads.catalog, lambda each: endpoint_of(each).update(messagegroups=["/messagegroups/g"]))
+    doubts: list[str] = []
+
+    def accepted() -> Plan | None:
+        plan = reloads.reloader.poll()
+        doubts.extend(reloads.status.ready()[1]["catalog"]["doubted"])
+        return plan
+
+    plan = wait_until(accepted, LIMIT, "the second look")
+    assert plan is not None
+    assert "/endpoints/e has 1 candidates and had 10" in doubts

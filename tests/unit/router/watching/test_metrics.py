@@ -40,6 +40,7 @@ CONTRACT = {
     "xrouter_query_held": {"query", "sink"},
     "xrouter_catalog_awaited": set(),
     "xrouter_catalog_doubted": set(),
+    "xrouter_catalog_refused": set(),
     "xrouter_background_faults": {"part"},
     "xrouter_batch_faults": {"query", "fault"},
     "xrouter_batch_bytes": set(),
