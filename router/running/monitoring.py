@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from catalog.model import Catalog
@@ -15,10 +16,12 @@ from router.logs import get_logger
 from router.overview.overview import Overview, Replays
 from router.running.reload import unless_stopped
 from router.settings import Settings
+from router.sinks.tables.files import local_folder
 from router.telemetry.configured import telemetry
 from router.watching.certificates import certificate_collector
 from router.watching.metrics import Metrics
 from router.watching.monitor import MonitorServer
+from router.watching.process import DiskCollector
 from router.watching.status import Status
 
 HOLD_SECONDS: Final = 5.0
@@ -53,6 +56,7 @@ def monitored(settings: Settings, status: Status, replays: Replays | None = None
     """
     metrics = Metrics(settings.sinks)
     metrics.registry.register(certificate_collector(settings))
+    metrics.registry.register(DiskCollector(disks(settings)))
     overview = Overview(settings, metrics, status, replays)
     server = MonitorServer(settings.metrics.host, settings.metrics.port, metrics, status, overview)
     server.start()
@@ -62,6 +66,13 @@ def monitored(settings: Settings, status: Status, replays: Replays | None = None
     finally:
         server.stop()
         overview.close()
+
+
+def disks(settings: Settings) -> dict[str, Path]:
+    """Return the folders on disks of this machine that are written to, by their keys of the settings."""
+    folders = {f"sinks.{name}": local_folder(sink.folder) for name, sink in settings.sinks.items() if sink.folder}
+    local = {key: folder for key, folder in folders.items() if folder is not None}
+    return {"state": Path(settings.state), **local}
 
 
 def whole_catalog(settings: Settings, stop: threading.Event, monitoring: Monitored) -> Catalog | None:

@@ -250,7 +250,7 @@ class Service:
             if not once:
                 self._subscriptions.follow(plans.active.sources)
             queries.measure()
-            self._metrics.inbox(intake.size(), self._settings.inbox.max_bytes)
+            self._metrics.inbox(*intake.size())
             backlogs.follow()
             self._overview.tick()
             self._metrics.flow.log()
