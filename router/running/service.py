@@ -96,13 +96,14 @@ def run(
     raise_descriptor_limit()
     stop = Stopping()
     with signals(stop), State.open(Path(settings.state)) as state, monitored(settings, Status(), replays) as watched:
-        catalog = whole_catalog(settings, stop, watched)
-        if catalog is None:
+        loaded = whole_catalog(settings, stop, watched)
+        if loaded is None:
             return True
-        plan = Plan(catalog, settings)
+        plan, stale = Plan(loaded[0], settings), loaded[1]
         _ = plan.sources
         _report(plan)
-        return Service(plan, state, settings_path.resolve().parent, stop, watched).run(once=once, ready=ready)
+        base = settings_path.resolve().parent
+        return Service(plan, state, base, stop, watched, stale=stale).run(once=once, ready=ready)
 
 
 def _report(plan: Plan) -> None:
@@ -131,8 +132,12 @@ def _report(plan: Plan) -> None:
 class Service:
     """One started router."""
 
-    def __init__(self, plan: Plan, state: State, base: Path, stop: Stopping, monitoring: Monitored) -> None:
+    def __init__(
+        self, plan: Plan, state: State, base: Path, stop: Stopping, monitoring: Monitored, *, stale: str = ""
+    ) -> None:
+        """*stale* is why the catalog of *plan* is the one that was in force last, '' when it was read."""
         self._first = plan
+        self._stale = stale
         self._settings = plan.settings
         self._state = state
         self._accounts = Accounts(state)
@@ -191,7 +196,7 @@ class Service:
             queries = Queries(*shared, once=once, pairing=pairing, accounts=self._accounts)
             with disk_of(self._state.root):
                 queries.place(self._first.sources)
-            self._announce(self._first)
+            self._announce(self._first, stale=self._stale)
             set_aside_from_gc()
             self._stop.begin_work()
             if once:
@@ -231,7 +236,8 @@ class Service:
     ) -> None:
         changes = Changes(plans, queries, intake, self._announce, self._hold)
         nudged = threading.Event()
-        reloader = Reloader(self._settings, self._first, self._metrics, self._status, nudged.set)
+        unread = bool(self._stale)
+        reloader = Reloader(self._settings, self._first, self._metrics, self._status, nudged.set, unread=unread)
         reloads = BackgroundReloads(reloader, nudged.set)
         while self._goes_on(nudged):
             self._status.beat()
@@ -262,8 +268,8 @@ class Service:
         nudged.clear()
         return not self._stop.is_set()
 
-    def _announce(self, plan: Plan) -> None:
-        self._monitoring.announce(plan, [source.endpoint for source in plan.sources])
+    def _announce(self, plan: Plan, *, stale: str = "") -> None:
+        self._monitoring.announce(plan, [source.endpoint for source in plan.sources], stale=stale)
         self._comparisons.follow(plan.catalog)
 
     def _hold(self, reason: str) -> None:
