@@ -13,6 +13,8 @@ from bindings.inbox.errors import InboxFull
 from bindings.private import FILE_MODE
 
 _PROBE: Final = ".probe"
+_SPARE_BYTES: Final = 2**20
+"""What has to be free at least, so that the inbox says that it accepts messages again."""
 _PROBE_BYTES: Final = 2**20
 """What is written at most to see whether a disk that refused takes something again."""
 
@@ -89,7 +91,7 @@ class Space:
         return min(self._limits.max_bytes, self.measure() + left)
 
     def _refused(self, size: int) -> None:
-        spare = min(self._limits.segment_bytes, self._limits.max_bytes // 20)
+        spare = min(_SPARE_BYTES, self._limits.max_bytes // 20)
         self._lacking = min(max(size, spare), self._limits.max_bytes // 8)
 
     def _look(self, size: int, taken: int = 0) -> None:

@@ -155,7 +155,9 @@ class KafkaEnds:
             yield admin
         except KafkaException as error:
             reason = self._reason() or (error.args[0].str() if error.args else str(error))
-            raise KafkaUnreachable(f"Kafka at {self._client.servers} does not answer: {reason}") from error
+            refused = any(each.code() in _REFUSED for each in self._troubles)
+            text = f"Kafka at {self._client.servers} does not answer: {reason}"
+            raise KafkaUnreachable(text, refused=refused) from error
         self._admin = admin
 
     def _partitions(self, admin: AdminClient, topics: Iterable[str]) -> dict[str, list[int]]:

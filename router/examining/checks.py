@@ -45,6 +45,7 @@ def reach_checks(
     gateways: bool = True,
     listens: bool = True,
     beside: bool = False,
+    once: bool = False,
 ) -> Iterator[Check]:
     """Yield the checks that need settings and catalog.
 
@@ -55,7 +56,7 @@ def reach_checks(
         yield Check("http port", partial(http_port, settings, beside=beside))
     pushed = any(source.pushed for source in sources)
     yield Check("cluster", partial(cluster, settings, pushed=pushed))
-    yield from peer_checks(settings, catalog, sources, gateways=gateways)
+    yield from peer_checks(settings, catalog, sources, gateways=gateways, once=once)
 
 
 def require(checks: Iterable[Check]) -> None:
@@ -80,7 +81,8 @@ def router_checks(
     # A start fetches missing connectors, and says so.
     every = [*machine_checks(), *place_checks(settings)]
     yield from (check for check in every if check.name not in ("connectors", "metrics port"))
-    yield from reach_checks(settings, catalog, sources, gateways=settings.inbox.kafka is None, listens=not once)
+    apart = settings.inbox.kafka is not None
+    yield from reach_checks(settings, catalog, sources, gateways=not apart, listens=not once, once=once)
 
 
 def gateway_checks(settings: Settings, catalog: Catalog, sources: Sequence[Source]) -> Iterator[Check]:

@@ -1,8 +1,9 @@
 """The running router: everything that has a life between start and SIGTERM, in one place.
 
 Starting checks what can be checked before anything is taken: settings, catalog, state folder, brokers. Then the
-inbox and its gateways open, and one query per Kafka cluster and lane begins. The loop below watches them, looks for a
-new catalog, and on SIGTERM drains: gateways first, then every query between two batches.
+inbox and its gateways open, and one query per Kafka cluster and lane begins, as soon as its brokers answer. The loop
+below watches them, looks for a new catalog, and on SIGTERM drains: gateways first, then every query between two
+batches.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from bindings.private import open_to
 from catalog.paused_gc import set_aside_from_gc
 from router.batches.plans import PlanHolder
-from router.errors import ConfigError
+from router.errors import BrokerUnreachable, ConfigError
 from router.examining.checks import require, router_checks
 from router.intake.intake import Intake, Store, local_store
 from router.intake.subscriptions import Subscriptions
@@ -172,7 +173,8 @@ class Service:
         with self._stop.at_once():
             require(router_checks(self._settings, self._first.catalog, self._first.sources, once=once))
         require_real_time(self._first, once=once)
-        require_rest_topic(self._settings, self._state)
+        with suppress(BrokerUnreachable):  # Its query waits for them, and asks again.
+            require_rest_topic(self._settings, self._state)
         check_endpoints(self._settings, self._first.catalog)
         with ExitStack() as stack:
             store = self._local_store if self._settings.inbox.kafka is None else None
@@ -195,19 +197,19 @@ class Service:
             shared = (spark, self._state, plans, self._metrics, self._status, self._restore)
             queries = Queries(*shared, once=once, pairing=pairing, accounts=self._accounts)
             with disk_of(self._state.root):
-                queries.place(self._first.sources)
+                queries.place(self._first.sources, waits=not once)
             self._announce(self._first, stale=self._stale)
             set_aside_from_gc()
             self._stop.begin_work()
+            # Whoever sends to us need not wait for the brokers of others.
+            intake.take(self._first)
             if once:
-                intake.take(self._first)
                 intake.until_idle(self._stop)
                 shadowing.wait()
             queries.start(self._first.sources)
             self._overview.begin(spark)
             stack.callback(self._overview.end)
             if not once:
-                intake.take(self._first)
                 stack.enter_context(Housekeeping(self._settings))
             page = f"http://{self._settings.metrics.host}:{self._port}/"
             _log.info("running", status_page=page, metrics=f"{page}metrics")
