@@ -25,7 +25,7 @@ from router.examining.diagnosis import Check, Diagnosis, State
 from router.intake.gateways import connections_of
 from router.judging.plan import Plan
 from router.logs import few
-from router.overview.survey import survey
+from router.overview.survey import sink_topics
 from router.schemaids.kept import Damaged, KeptIds
 from router.schemaids.opening import IDS, address_of, folder_of, unidentified_text
 from router.settings import KafkaSink, Settings
@@ -194,12 +194,9 @@ def _kafka(group: Sequence[_Asked], *, once: bool) -> Iterator[Diagnosis]:
 
 def _sink_topics(settings: Settings, catalog: Catalog) -> Iterator[Diagnosis]:
     """Look whether the topics exist that routes name whatever a record has, and whether they take our records."""
-    surveyed = survey(Plan(catalog, settings))
-    aims = [aim for flow in surveyed.flows for way in flow.ways for aim in way.aims]
-    aims += [aim for letters in surveyed.letters for aim in letters.aims]
-    for name, sink in settings.sinks.items():
-        topics = sorted({aim.destination for aim in aims if aim.sink == name and "{" not in aim.destination})
-        if sink.topics is None or not topics:
+    for name, topics in sink_topics(Plan(catalog, settings)).items():
+        sink = settings.sinks[name]
+        if sink.topics is None:
             continue
         client = sink.topics.cluster()
         try:
@@ -214,8 +211,11 @@ def _untaken(
     called: str, sink: KafkaSink, servers: str, topics: Sequence[str], takes: Mapping[str, Takes]
 ) -> Iterator[Diagnosis]:
     """Say what is in the way of writing to topics; a start waits for none of it, since batches do."""
-    if missing := [topic for topic in topics if topic not in takes]:
-        remedy = "make it before records come, unless the brokers make topics by themselves; a batch for it waits"
+    missing = [topic for topic in topics if topic not in takes]
+    if missing and sink.create_topics is not None:
+        yield Diagnosis(called, "ok", f"Kafka at {servers} has no topic {few(missing)}: create_topics makes it")
+    elif missing:
+        remedy = "make it before records come, or set create_topics of the sink; a batch for it waits"
         yield Diagnosis(called, "warn", f"Kafka at {servers} has no topic {few(missing)}", remedy, SinkError)
     if denied := [topic for topic, each in takes.items() if not each.writable]:
         remedy = "grant the login of the sink Write and Describe on it; a batch for it waits"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from bindings.private import open_to
 from catalog.paused_gc import set_aside_from_gc
 from router.batches.plans import PlanHolder
-from router.errors import BrokerUnreachable, ConfigError
+from router.errors import BrokerUnreachable, ConfigError, SinkError
 from router.examining.checks import require, router_checks
 from router.intake.intake import Intake, Store, local_store
 from router.intake.subscriptions import Subscriptions
@@ -31,6 +31,7 @@ from router.logs import configure_logs, get_logger
 from router.machine.descriptors import raise_descriptor_limit
 from router.machine.memory import divided
 from router.overview.overview import Replays
+from router.overview.survey import sink_topics
 from router.reading.succession import Succession
 from router.realtime.checks import require_real_time, require_rest_topic
 from router.relating.pairing import Pairing
@@ -40,7 +41,7 @@ from router.running.differences import Comparisons
 from router.running.integrity import check_state
 from router.running.monitoring import Monitored, monitored, whole_catalog
 from router.running.queries import Queries
-from router.running.reload import BackgroundReloads, Reloader
+from router.running.reload import BackgroundReloads, Reloader, in_background
 from router.running.shadowing import Shadowing
 from router.settings import load_settings
 from router.settings.catalogs import logins_of
@@ -58,6 +59,7 @@ from router.watching.process import watch_jvm
 from router.watching.relations import RelationMetrics
 from router.watching.status import Status
 from router.watching.subscriptions import SubscriptionMetrics
+from router.writing.kafka_writing import create_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,6 +130,17 @@ def _report(plan: Plan) -> None:
             key="sources",
             hint="list endpoints of the catalog under `sources`",
         )
+
+
+def _create_topics(plan: Plan) -> None:
+    """Create the topics that sinks of a plan lack, where they say so; what fails is tried again by the batch for it."""
+    for name, topics in sink_topics(plan).items():
+        sink = plan.settings.sinks[name].topics
+        if sink is not None and sink.create_topics is not None:
+            try:
+                create_topics(sink, name, topics)
+            except SinkError as error:
+                _log.warning("topics are not created", sink=name, problem=error.message, hint=error.hint)
 
 
 class Service:
@@ -273,6 +286,8 @@ class Service:
     def _announce(self, plan: Plan, *, stale: str = "") -> None:
         self._monitoring.announce(plan, [source.endpoint for source in plan.sources], stale=stale)
         self._comparisons.follow(plan.catalog)
+        if any(sink.topics is not None and sink.topics.create_topics for sink in self._settings.sinks.values()):
+            in_background(partial(_create_topics, plan))
 
     def _hold(self, reason: str) -> None:
         self._status.holding(reason)
