@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from router.watching.status import Status
 
 RESTART_MOST: Final = 60.0
+LASTING: Final = 3
+"""Failures in a row from which on somebody has to look at a query."""
 ASK_MOST: Final = 10.0
 """Seconds between two questions to brokers that do not answer, at most."""
 _log = get_logger()
@@ -270,16 +272,21 @@ class Queries:
         cause = cause_of(text)
         running.catching_up = isinstance(running.pipeline, RealTimeQuery) or running.catching_up
         self._status.query(running.name, "failed", reason=cause)
-        inputs = reads(running.sources, running.name)
-        _log.error("query ended, will start again", **inputs, query=running.name, error=cause, seconds=running.pause)
-        running.failed = True
+        running.failures += 1
+        facts = {**self._inputs(running), "error": cause, "seconds": running.pause}
+        if running.failures == 1:
+            _log.warning("query ended, will start again", **facts)
+        elif running.failures == LASTING:
+            _log.error("query ends each time it starts", **facts, times=running.failures)
+        else:
+            _log.debug("query ended, will start again", **facts, times=running.failures)
         running.restart_at = time.monotonic() + running.pause
         running.pause = min(running.pause * 2, RESTART_MOST)
 
     def _recovered(self, running: Running) -> None:
         """Say that a query that had failed has written a batch again."""
-        if running.failed and running.pipeline is not None and running.pipeline.last is not None:
-            running.failed = False
+        if running.failures and running.pipeline is not None and running.pipeline.last is not None:
+            running.failures = 0
             _log.info("query goes on", **reads(running.sources, running.name), query=running.name)
 
     def _begin(self, running: Running) -> None:

@@ -64,7 +64,8 @@ class Running:
     switching: bool = False
     ended: bool = False
     catching_up: bool = False
-    failed: bool = False
+    failures: int = 0
+    """How often it has ended by an error since it wrote a batch."""
     away_since: float | None = None
     """When its brokers were first found not to answer; it starts when they do."""
     asked: Future[None] | None = None

@@ -17,10 +17,13 @@ from typing import Any, Final
 
 import httpx
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from router.cli import status_of
+from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.brokers import KafkaBroker
-from tests.support.kafka import create_topics, produce
+from tests.support.kafka import create_topics, produce, read_all
 from tests.support.ports import free_ports
 from tests.support.prometheus import Prometheus
 from tests.support.router import RouterProcess
@@ -226,3 +229,34 @@ def test_a_day_that_begins_without_the_registry(day: Day) -> None:
         assert log.count("started with the last good catalog") == 1
         assert log.count("catalog is good again, and unchanged") == 1
         assert not [sign for sign in NOISE if sign in log] and "[error" not in log, log
+
+
+def test_a_day_without_the_topic_of_a_sink(
+    day: Day, kafka: Kafka, topic_factory: TopicFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = topic_factory("gone")
+    AdminClient({"bootstrap.servers": kafka.bootstrap}).delete_topics([topic])[topic].result(LIMIT)
+    bus = {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "topic": topic}
+    sinks = {"bus": bus, "dead": {"type": "table", "path": str(day.folder / "dead")}}
+    day.configure(sinks=sinks, routes=[{"to": ["bus"]}], spark={"conf": {}})
+    lacking = f"Kafka at {kafka.bootstrap} has no topic {topic}"
+    status_of(["doctor", str(day.router.config)])
+    doctor = " ".join(capsys.readouterr().out.split())
+    assert lacking in doctor and "make it before records come, or set create_topics of the sink" in doctor
+    day.router.start()
+    assert lacking in day.router.log, "the start names it as well"
+    with day.watched() as prometheus:
+        assert day.post("a").status_code == 202
+        day.waits_for(f"sink bus: {lacking}")
+        (reason,) = day.router.readiness()["reasons"]
+        assert f"make topic {topic}, or grant the login Describe and Write on it; the batch is then written" in reason
+        assert day.router.total("xrouter_query_held", sink="bus") == 1
+        day.fires(prometheus, "XrouterBatchHeld", sink="bus")
+        create_topics(kafka.bootstrap, [topic])
+        day.wait(lambda: [each.header("ce_id") for each in read_all(kafka.bootstrap, topic)] == ["a"])
+        day.is_well()
+        day.clears(prometheus, "XrouterBatchHeld")
+    log = day.router.log
+    assert log.count("batch held") <= 2 and log.count("batch goes on") == 1
+    assert "park" not in log and "[spark " not in log
+    day.log_is_clean(errors=log.count("held_seconds=") - 1)
