@@ -125,7 +125,9 @@ class Holding:
         What ends by itself is a warning. It is an error once it lasts, and at once where only somebody can end it.
         """
         self.metrics.held(self.query, sink)
-        self.status.query(self.query, "held", batch=batch.number, reason=reason)
+        endpoints = self.facts(batch.number).get("endpoints", "")
+        shared = f"; all of {endpoints} wait, which share the query" if ", " in endpoints else ""
+        self.status.query(self.query, "held", batch=batch.number, reason=f"{reason}{shared}")
         lasts = time.monotonic() - self.since.setdefault(batch.number, time.monotonic())
         level = "error" if error or lasts >= ERROR_SECONDS else "warning"
         facts = {**self.facts(batch.number), "reason": reason, **more}

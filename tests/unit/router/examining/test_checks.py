@@ -245,6 +245,17 @@ def test_a_table_whose_features_cannot_be_written_is_named(place: Place) -> None
     assert found.observation == f"{folder}: the table has features that cannot be written here: identityColumns"
 
 
+def test_who_shares_a_query_is_told_and_how_to_part_them(place: Place) -> None:
+    assert "queries" not in states(place.write()), "one sink holds all of them in any case"
+    place.endpoints["other"] = Place.endpoint("HTTP", {"path": "/other"})
+    place.sink("more", {"type": "table", "path": str(place.folder / "more")})
+    found = states(place.write())["queries"]
+    assert found.state == "ok" and "/endpoints/door, /endpoints/other share query inbox" in found.observation
+    place.settings["sources"] = [{"endpoint": "/endpoints/door", "lane": "mine"}]
+    found = states(place.write())["queries"]
+    assert found.state == "warn" and "lane parts nothing for /endpoints/door" in found.observation
+
+
 def test_who_is_waited_for_stops_no_start(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     for name, (protocol, scheme, options) in BROKERS.items():
         place.endpoints[name] = Place.endpoint(protocol, options, f"{scheme}://127.0.0.1:1")
