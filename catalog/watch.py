@@ -43,7 +43,7 @@ class RefusedCatalog:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A changed catalog that refers to what cannot be reached for now; the last good one goes on until it can.
+    """A catalog that cannot be reached for now, or refers to what cannot; the last good one goes on until it can.
 
     ``uris`` are what is waited for.
     """
@@ -77,9 +77,9 @@ class CatalogWatcher:
     A change that looks unfinished (:mod:`catalog.documents.doubting`) is taken when the next look finds the same. One
     that is *unfit* for whoever uses the catalog is refused like one with errors.
 
-    A change is answered once, as a catalog, a refusal or a wait; sources that cannot be read are refused once and
-    looked at again every time. What changes without changing the meaning (the epoch) is answered with None, but for the
-    first good catalog after a refusal: that ends it.
+    A change is answered once, as a catalog, a refusal or a wait; sources that cannot be read are refused once, or
+    waited for where they are only unreachable, and looked at again every time. What changes without changing the
+    meaning (the epoch) is answered with None, but for the first good catalog after a refusal or such a wait.
     """
 
     def __init__(
@@ -95,11 +95,13 @@ class CatalogWatcher:
         current: Catalog | None = None,
         elsewhere: bool = False,
         unfit: Callable[[Catalog], tuple[Finding, ...]] = _fit,
+        unread: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Watch *sources*; *current* is the catalog in use, so that an unchanged first look says nothing.
 
-        With *elsewhere* it was read from other sources, and is not to give way to these.
+        With *elsewhere* it was read from other sources, and is not to give way to these. With *unread* the sources
+        could not be read when it was taken into use: the first good look is told, changed or not.
 
         *allow* and *base_uri* are as for :func:`catalog.load.load`, *logins* are what registries are shown.
         A catalog, a document or an endpoint of it that lost more than *max_shrink* of its definitions (0 to 1) is taken
@@ -117,7 +119,7 @@ class CatalogWatcher:
         self._tolerated: Sequence[Finding] = current.findings if current is not None else ()
         self._seen: Mapping[str, str] | None = None
         self._trouble = ""
-        self._refused = False
+        self._refused = unread
         self._awaited: tuple[str, ...] = ()
         self._elsewhere = elsewhere
         self._unfit = unfit
@@ -235,10 +237,14 @@ class CatalogWatcher:
             load_seconds=LOOK_SECONDS,
         )
 
-    def _unreadable(self, error: DocumentError) -> RefusedCatalog | None:
+    def _unreadable(self, error: DocumentError) -> RefusedCatalog | Waiting | None:
         if self._trouble == str(error):
             return None
         self._trouble = str(error)
+        if error.transient and self._epoch is not None:
+            self._refused = True
+            reported, self._awaited = self._awaited, (error.file,)
+            return Waiting(self._awaited) if reported != self._awaited else None
         findings = Findings()
         findings.error(Place(error.file, error.pointer), "unreadable-document", str(error), error.hint)
         return self._refusal(findings.sorted())

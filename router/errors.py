@@ -70,7 +70,12 @@ class ConfigError(RouterError):
 
 
 class CatalogUnavailable(RouterError):
-    """No usable catalog to start with; exit code 4. A reload that fails is not this: the last good one goes on."""
+    """No usable catalog to start with; exit code 4. A reload that fails is not this: the last good one goes on.
+
+    ``awaited`` is the address of a source that cannot be reached for now, '' when waiting mends nothing.
+    """
+
+    awaited: str = ""
 
 
 class BrokerUnreachable(RouterError):

@@ -69,6 +69,14 @@ class Inbox:
         """Return the bytes that all segments take on disk now."""
         return self._space.measure()
 
+    def limit(self) -> int:
+        """Return the bytes at which it accepts nothing more, by its limits and by what the disk has left."""
+        return self._space.limit()
+
+    def trouble(self) -> str:
+        """Return why it accepts nothing now, and what helps; '' while it does."""
+        return self._space.trouble()
+
     def close(self) -> None:
         """Store what was appended before and release everything; later appends fail with InboxClosed."""
         for log in self._logs:

@@ -168,6 +168,7 @@ class PartitionLog:
         except OSError as error:
             full = InboxFull(f"{self._directory}: {error.strerror or error}; free space or repair the disk")
             full.__cause__ = error
+            self._space.disk_refused(sum(entry.size for entry in group), error.strerror or str(error))
             _fail(group, full)
         else:
             for entry in group:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from bindings.inbox.errors import InboxFull
+from bindings.private import FILE_MODE
+
+_PROBE: Final = ".probe"
+_SPARE_BYTES: Final = 2**20
+"""What has to be free at least, so that the inbox says that it accepts messages again."""
+_PROBE_BYTES: Final = 2**20
+"""What is written at most to see whether a disk that refused takes something again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,10 @@ class Space:
         self._limits = limits
         self._lock = threading.Lock()
         self._used = self.measure()
+        self._lacking = 0
+        """Bytes that were refused last, until there is room for them; 0 when nothing is refused."""
+        self._refusal = ""
+        """What the disk itself said when it refused them."""
 
     def require(self, size: int) -> None:
         """Make sure that *size* more bytes may be written.
@@ -44,8 +57,50 @@ class Space:
             InboxFull: a limit would be passed.
             OSError: the disk cannot be asked.
         """
-        if self._limits.min_free_bytes > 0:
-            self._require_free(size)
+        try:
+            self._look(size, size)
+        except InboxFull:
+            self._refused(size)
+            raise
+
+    def disk_refused(self, size: int, reason: str) -> None:
+        """Note that the disk did not take *size* bytes for which there was room by the limits."""
+        self._refused(size)
+        self._refusal = f"{self._path}: {reason}; {self._free()} bytes are free; free space or repair the disk"
+
+    def trouble(self) -> str:
+        """Return why nothing is accepted now: what is full, path, free bytes and remedy; '' when all is well.
+
+        What was refused has to fit again, with a little to spare, so that the answer does not alternate with every
+        message.
+        """
+        try:
+            self._look(max(1, self._lacking))
+            if self._refusal:
+                self._probe()
+        except InboxFull as error:
+            return str(error)
+        except OSError as error:
+            return self._refusal or f"{self._path}: {error.strerror or error}; repair the disk"
+        self._lacking, self._refusal = 0, ""
+        return ""
+
+    def limit(self) -> int:
+        """Return the bytes of segments at which nothing more is accepted: ``max_bytes``, or what the disk leaves."""
+        left = max(0, self._free() - self._limits.min_free_bytes)
+        return min(self._limits.max_bytes, self.measure() + left)
+
+    def _refused(self, size: int) -> None:
+        spare = min(_SPARE_BYTES, self._limits.max_bytes // 20)
+        self._lacking = min(max(size, spare), self._limits.max_bytes // 8)
+
+    def _look(self, size: int, taken: int = 0) -> None:
+        """Make sure that there is room for *size* bytes, and count those that are *taken*."""
+        if self._limits.min_free_bytes > 0 and (free := self._free()) - size < self._limits.min_free_bytes:
+            raise InboxFull(
+                f"{self._path}: {free} bytes free on the disk, {self._limits.min_free_bytes} must stay free; "
+                f"free some space or lower min_free_bytes"
+            )
         with self._lock:
             if self._used + size > self._limits.max_bytes:
                 self._used = self.measure()
@@ -54,16 +109,27 @@ class Space:
                     f"{self._path}: {self._used} of {self._limits.max_bytes} bytes are in use; the router must catch "
                     f"up, or raise max_bytes"
                 )
-            self._used += size
+            self._used += taken
 
-    def _require_free(self, size: int) -> None:
+    def _free(self) -> int:
         disk = os.statvfs(self._path)
-        free = disk.f_bavail * disk.f_frsize
-        if free - size < self._limits.min_free_bytes:
-            raise InboxFull(
-                f"{self._path}: {free} bytes free on the disk, {self._limits.min_free_bytes} must stay free; "
-                f"free some space or lower min_free_bytes"
-            )
+        return disk.f_bavail * disk.f_frsize
+
+    def _probe(self) -> None:
+        """Write as much as was refused, and take it away again; raises OSError as long as the disk refuses."""
+        probe = self._path / _PROBE
+        try:
+            descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+            try:
+                data = memoryview(bytes(min(self._lacking, _PROBE_BYTES)))
+                while data:
+                    data = data[os.write(descriptor, data) :]
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        finally:
+            with contextlib.suppress(OSError):
+                probe.unlink(missing_ok=True)
 
     def measure(self) -> int:
         """Return the bytes that the segments take now."""

@@ -31,7 +31,14 @@ a topic that does not exist is waited for as long at each try, which is a minute
 
 
 class KafkaUnreachable(Exception):
-    """No broker answered, or it refused us. The message names the servers and the broker's own reason."""
+    """No broker answered, or it refused us. The message names the servers and the broker's own reason.
+
+    ``refused`` is whether waiting mends nothing: a login or certificate is not accepted, or a file of ours not there.
+    """
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,8 @@ class KafkaClient:
                 if file is not None:
                     open(file, "rb", opener=open_regular).close()
             except OSError as error:
-                raise KafkaUnreachable(f"Kafka at {self.servers}: cannot read {file}: {error.strerror}") from error
+                text = f"Kafka at {self.servers}: cannot read {file}: {error.strerror}"
+                raise KafkaUnreachable(text, refused=True) from error
 
     def _protocol(self) -> str:
         return protocol_of(self.security, tls=self.tls, login=self.login is not None, options={})

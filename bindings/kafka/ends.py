@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewTopic
 
 from bindings.kafka.client import COMMITTED, TIMEOUT_SECONDS, KafkaClient, KafkaUnreachable
 
@@ -104,6 +105,33 @@ class KafkaEnds:
                     found[resource.name] = Takes(found[resource.name].writable, int(limit))
         return found
 
+    def create(
+        self, topics: Iterable[str], *, partitions: int | None, replication: int | None, options: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Create those topics that do not exist; return why some were not, by name. None is the brokers' default.
+
+        Raises:
+            KafkaUnreachable: as :meth:`partitions`.
+        """
+        failed: dict[str, str] = {}
+        with self._connected() as admin:
+            there = self._partitions(admin, topics)
+            wanted = [
+                NewTopic(
+                    name, num_partitions=partitions or -1, replication_factor=replication or -1, config=dict(options)
+                )
+                for name in sorted(set(topics) - set(there))
+            ]
+            for name, answer in (
+                admin.create_topics(wanted, request_timeout=TIMEOUT_SECONDS) if wanted else {}
+            ).items():
+                try:
+                    answer.result()
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                        failed[name] = error.args[0].str()
+        return failed
+
     def ends(self, topics: Iterable[str], *, committed: bool = True) -> dict[str, dict[int, int]]:
         """Return where the partitions of those topics that exist end: the offset of the next record to be read.
 
@@ -155,7 +183,9 @@ class KafkaEnds:
             yield admin
         except KafkaException as error:
             reason = self._reason() or (error.args[0].str() if error.args else str(error))
-            raise KafkaUnreachable(f"Kafka at {self._client.servers} does not answer: {reason}") from error
+            refused = any(each.code() in _REFUSED for each in self._troubles)
+            text = f"Kafka at {self._client.servers} does not answer: {reason}"
+            raise KafkaUnreachable(text, refused=refused) from error
         self._admin = admin
 
     def _partitions(self, admin: AdminClient, topics: Iterable[str]) -> dict[str, list[int]]:

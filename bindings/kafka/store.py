@@ -7,9 +7,11 @@ sync have it (``acks=all``, idempotent producer).
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +36,9 @@ _PROPERTIES: Final = "array<struct<key:string,value:binary,type:string>>"
 """Begins the name of a header that is a part of the record: ``xrouter-in:KIND:KEY``."""
 _CLOSE_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.1
+_ASK_SECONDS: Final = 5.0
+"""Time between two questions whether brokers that took no rows are there again."""
+_ANSWER_SECONDS: Final = 1.0
 
 
 class KafkaStore:
@@ -54,6 +59,8 @@ class KafkaStore:
             }
         )
         self._closed = threading.Event()
+        self._trouble = ""
+        self._asked = 0.0
         self._poller = Background("kafka-inbox", self._poll)
         self._poller.start()
 
@@ -63,7 +70,7 @@ class KafkaStore:
         It fails with ``InboxFull`` when they do not take them now, and ``InboxRowError`` for what they never take. It
         is no transaction: rows of a failed call may be there, and are there twice after another try.
         """
-        together = _Together(len(rows))
+        together = _Together(len(rows), self._say)
         if self._closed.is_set():
             together.failed(InboxClosed("the inbox topic is closed"))
             return together.future
@@ -87,6 +94,20 @@ class KafkaStore:
             together.future.set_result(None)
         return together.future
 
+    def trouble(self) -> str:
+        """Return why the brokers take no rows now; '' while they do, or answer again. It is asked seldom."""
+        if self._trouble and time.monotonic() - self._asked > _ASK_SECONDS:
+            self._asked = time.monotonic()
+            with contextlib.suppress(KafkaException):
+                topic = self._producer.list_topics(self._topic, _ANSWER_SECONDS).topics[self._topic]
+                led = [each.leader >= 0 for each in topic.partitions.values()]
+                if topic.error is None and led and all(led):
+                    self._trouble = ""
+        return self._trouble
+
+    def _say(self, trouble: str) -> None:
+        self._trouble = trouble
+
     def close(self) -> None:
         """Wait up to ten seconds until the brokers have all rows that were handed over, then disconnect."""
         if not self._closed.is_set():
@@ -103,7 +124,8 @@ class KafkaStore:
 class _Together:
     """One future for several deliveries. The producer's thread reports each of them."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, say: Callable[[str], None]) -> None:
+        self._say = say
         self.future: Future[None] = Future()
         # Nobody may cancel it: the rows are on their way, and the producer's thread must be able to answer.
         self.future.set_running_or_notify_cancel()
@@ -117,10 +139,13 @@ class _Together:
         with self._lock:
             self._left -= 1
             done = self._left == 0 and not self.future.done()
+        self._say("")
         if done:
             self.future.set_result(None)
 
     def failed(self, error: InboxError) -> None:
+        if isinstance(error, InboxFull):
+            self._say(str(error))
         with self._lock:
             if self.future.done():
                 return
@@ -181,4 +206,4 @@ def _key(row: InboxRow) -> bytes:
 def _failure(error: Any) -> InboxError:
     if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG):
         return InboxRowError(f"the inbox topic never takes this row: {error.str()}")
-    return InboxFull(f"the inbox topic does not take rows now: {error.str()}")
+    return InboxFull(f"the inbox topic does not take rows now: {error.str()}; see its brokers")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 RETRY_FIRST: Final = 0.5
 RETRY_MOST: Final = 30.0
+ERROR_SECONDS: Final = 60.0
+"""A batch that is held for so long is an error: somebody has to look."""
 LOOK: Final = 1.0
 """Longest time in which a held batch does not look for an operator's order to set it aside."""
 FOREVER: Final = float("inf")
@@ -56,6 +58,8 @@ class Holding:
     draining: threading.Event
     since: dict[int, float] = field(default_factory=dict)
     """When the batch that is held was held first."""
+    said: dict[str, str] = field(default_factory=dict)
+    """The level at which the log has said so, by the sink in the way."""
 
     def facts(self, number: int) -> dict[str, Any]:
         """Return what log lines say of a batch: what its query reads, the query, and the batch's number."""
@@ -67,6 +71,7 @@ class Holding:
             seconds = round(time.monotonic() - self.since[number], 1)
             _log.info("batch goes on", **self.facts(number), held_seconds=seconds)
         self.since.clear()
+        self.said.clear()
 
     def by_sink(self, loaded: LoadedPlan, batch: Batch, error: SinkError, seconds: float, *, parked: bool) -> None:
         """Hold a batch that a sink does not take, with a note of the sinks that have their share, and wait.
@@ -100,7 +105,8 @@ class Holding:
         Raises:
             Draining: the query is to end.
         """
-        self._say(batch, reason, "", hint=MEND)
+        self.said.clear()
+        self._say(batch, reason, "", error=True, hint=MEND)
         self._note(batch, reason, "", frozenset())
         self._wait(batch, FOREVER, judged_by=loaded.plan)
 
@@ -113,11 +119,25 @@ class Holding:
         if self.draining.wait(seconds):
             raise Draining
 
-    def _say(self, batch: Batch, reason: str, sink: str, **more: object) -> None:
+    def _say(self, batch: Batch, reason: str, sink: str, *, error: bool = False, **more: object) -> None:
+        """Report that a batch is held; the log has it once for each sink in the way, and once more when that stays so.
+
+        What ends by itself is a warning. It is an error once it lasts, and at once where only somebody can end it.
+        """
         self.metrics.held(self.query, sink)
-        self.status.query(self.query, "held", batch=batch.number, reason=reason)
-        _log.error("batch held", **self.facts(batch.number), reason=reason, **more)
-        self.since.setdefault(batch.number, time.monotonic())
+        endpoints = self.facts(batch.number).get("endpoints", "")
+        shared = f"; all of {endpoints} wait, which share the query" if ", " in endpoints else ""
+        self.status.query(self.query, "held", batch=batch.number, reason=f"{reason}{shared}")
+        lasts = time.monotonic() - self.since.setdefault(batch.number, time.monotonic())
+        level = "error" if error or lasts >= ERROR_SECONDS else "warning"
+        facts = {**self.facts(batch.number), "reason": reason, **more}
+        if self.said.get(sink) in (level, "error"):
+            _log.debug("batch is still held", **facts)
+        elif level == "warning":
+            _log.warning("batch held", **facts)
+        else:
+            _log.error("batch held", **facts, **({} if error else {"held_seconds": round(lasts)}))
+        self.said[sink] = level if self.said.get(sink) != "error" else "error"
 
     def _note(self, batch: Batch, reason: str, sink: str, known: frozenset[str]) -> None:
         before = self.notes.held(self.query, batch.number, batch.generation)

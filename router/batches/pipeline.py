@@ -305,7 +305,7 @@ class Pipeline:
         facts = {**self._holding.facts(parts.number), "error": fault.text}
         hint = self._hint(fault)
         if not parts.failed(fault):
-            _log.error("batch failed", **facts, times=parts.failures.all, **hint)
+            _log.warning("batch failed, and is tried again", **facts, times=parts.failures.all, **hint)
             self._holding.breathe(RETRY_FIRST)
             return True
         places = measure()
@@ -316,7 +316,7 @@ class Pipeline:
         if parts.next is not None and parts.next.condemned:
             _log.error("record becomes a dead letter, since it fails", position=first_of(places), **facts)
         else:
-            _log.error("batch fails, and is written in parts to find the record", parts=len(parts.left), **facts)
+            _log.warning("batch fails, and is written in parts to find the record", parts=len(parts.left), **facts)
         return True
 
     def _hint(self, fault: Fault) -> dict[str, str]:

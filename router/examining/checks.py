@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from catalog.model import Catalog
-from router.examining.diagnosis import Check, diagnoses, refusal
+from router.examining.diagnosis import Check, Diagnosis, diagnoses, refusal
 from router.examining.machine import cluster, connectors, java, memory, open_files, spark
 from router.examining.places import http_port, metrics_port, sink_folders, state_folder
 from router.examining.reaching import peer_checks
-from router.logs import get_logger
+from router.logs import few, get_logger
 from router.settings import Settings
-from router.sources.sources import Source
+from router.settings.takers import event_sinks
+from router.sources.sources import INBOX, Source, by_query
 
 _log = get_logger()
 
@@ -45,6 +46,7 @@ def reach_checks(
     gateways: bool = True,
     listens: bool = True,
     beside: bool = False,
+    once: bool = False,
 ) -> Iterator[Check]:
     """Yield the checks that need settings and catalog.
 
@@ -53,9 +55,24 @@ def reach_checks(
     """
     if listens and gateways and any(source.served for source in sources):
         yield Check("http port", partial(http_port, settings, beside=beside))
+    yield Check("queries", partial(_queries, settings, sources))
     pushed = any(source.pushed for source in sources)
     yield Check("cluster", partial(cluster, settings, pushed=pushed))
-    yield from peer_checks(settings, catalog, sources, gateways=gateways)
+    yield from peer_checks(settings, catalog, sources, gateways=gateways, once=once)
+
+
+def _queries(settings: Settings, sources: Sequence[Source]) -> Iterator[Diagnosis]:
+    """Say which sources share a query, and so wait for the sinks of each other."""
+    idle = [source.endpoint for source in sources if source.pushed and source.settings.lane]
+    if idle:
+        remedy = "leave it out; a router of their own, with another state, parts them"
+        yield Diagnosis("queries", "warn", f"lane parts nothing for {few(idle)}, which share the inbox", remedy)
+    for query, members in by_query(sources).items():
+        if len(members) > 1 and len(event_sinks(settings)) > 1:
+            part = "a router of its own, with another state," if query == INBOX else "`lane` on a source"
+            names = few([member.endpoint for member in members])
+            told = f"{names} share query {query}: a sink that takes nothing of one holds all; {part} parts them"
+            yield Diagnosis("queries", "ok", told)
 
 
 def require(checks: Iterable[Check]) -> None:
@@ -80,7 +97,8 @@ def router_checks(
     # A start fetches missing connectors, and says so.
     every = [*machine_checks(), *place_checks(settings)]
     yield from (check for check in every if check.name not in ("connectors", "metrics port"))
-    yield from reach_checks(settings, catalog, sources, gateways=settings.inbox.kafka is None, listens=not once)
+    apart = settings.inbox.kafka is not None
+    yield from reach_checks(settings, catalog, sources, gateways=not apart, listens=not once, once=once)
 
 
 def gateway_checks(settings: Settings, catalog: Catalog, sources: Sequence[Source]) -> Iterator[Check]:

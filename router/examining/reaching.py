@@ -1,7 +1,7 @@
 """Who is to be reached: the brokers and servers of sources and sinks, asked as far as that changes nothing there.
 
-Kafka is asked with our login, since a start needs its answer. Other brokers and servers are only connected to, with
-TLS where it is spoken: gateways and sinks wait for those that are away.
+Kafka is asked with our login, and a start ends where that is refused. Other brokers and servers are only connected to,
+with TLS where it is spoken. All of them are waited for while they are away.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from router.examining.diagnosis import Check, Diagnosis, State
 from router.intake.gateways import connections_of
 from router.judging.plan import Plan
 from router.logs import few
-from router.overview.survey import survey
+from router.overview.survey import sink_topics
 from router.schemaids.kept import Damaged, KeptIds
 from router.schemaids.opening import IDS, address_of, folder_of, unidentified_text
 from router.settings import KafkaSink, Settings
@@ -50,11 +50,18 @@ class _Asked:
 
 
 def peer_checks(
-    settings: Settings, catalog: Catalog, sources: Sequence[Source], *, gateways: bool, sinks: bool = True
+    settings: Settings,
+    catalog: Catalog,
+    sources: Sequence[Source],
+    *,
+    gateways: bool,
+    sinks: bool = True,
+    once: bool = False,
 ) -> Iterator[Check]:
     """Yield checks of the brokers and servers to be reached: for sources and the inbox, and for *sinks*.
 
-    Without *gateways* the brokers that these connect to are left out. One check serves all on one Kafka cluster.
+    Without *gateways* the brokers that these connect to are left out. One check serves all on one Kafka cluster. With
+    *once* nobody waits for a cluster that is away: its ends are to be known at the start.
     """
     asked = [
         _Asked(f"source {source.endpoint}", source_client(source), source.topic)
@@ -76,7 +83,7 @@ def peer_checks(
         if sink.remote is not None:
             looked = _sink(name, sink.remote, catalog)
             (asked if isinstance(looked, _Asked) else others).append(looked)  # type: ignore[arg-type]
-    yield from (Check(group[0].name, partial(_kafka, group)) for group in _by_cluster(asked))
+    yield from (Check(group[0].name, partial(_kafka, group, once=once)) for group in _by_cluster(asked))
     yield from others
     plan = Plan(catalog, settings)
     for name, sink in settings.sinks.items() if sinks else ():
@@ -164,15 +171,16 @@ def _by_cluster(asked: Iterable[_Asked]) -> list[list[_Asked]]:
     return groups
 
 
-def _kafka(group: Sequence[_Asked]) -> Iterator[Diagnosis]:
-    """Ask a cluster once for all."""
+def _kafka(group: Sequence[_Asked], *, once: bool) -> Iterator[Diagnosis]:
+    """Ask a cluster once for all. One that is away is waited for; one that refuses us would do so for ever."""
     client = group[0].client
     try:
         topics = KafkaEnds(client).partitions(sorted({each.topic for each in group if each.topic}))
     except KafkaUnreachable as error:
         for each in group:
-            state: State = "warn" if each.waited else "fail"
-            yield Diagnosis(each.name, state, str(error), _START_KAFKA, BrokerUnreachable)
+            fails = (error.refused or once) and not each.waited
+            remedy = _START_KAFKA if fails else f"{_START_KAFKA}; it is waited for"
+            yield Diagnosis(each.name, "fail" if fails else "warn", str(error), remedy, BrokerUnreachable)
         return
     for each in group:
         if not each.topic:
@@ -186,12 +194,9 @@ def _kafka(group: Sequence[_Asked]) -> Iterator[Diagnosis]:
 
 def _sink_topics(settings: Settings, catalog: Catalog) -> Iterator[Diagnosis]:
     """Look whether the topics exist that routes name whatever a record has, and whether they take our records."""
-    surveyed = survey(Plan(catalog, settings))
-    aims = [aim for flow in surveyed.flows for way in flow.ways for aim in way.aims]
-    aims += [aim for letters in surveyed.letters for aim in letters.aims]
-    for name, sink in settings.sinks.items():
-        topics = sorted({aim.destination for aim in aims if aim.sink == name and "{" not in aim.destination})
-        if sink.topics is None or not topics:
+    for name, topics in sink_topics(Plan(catalog, settings)).items():
+        sink = settings.sinks[name]
+        if sink.topics is None:
             continue
         client = sink.topics.cluster()
         try:
@@ -206,8 +211,11 @@ def _untaken(
     called: str, sink: KafkaSink, servers: str, topics: Sequence[str], takes: Mapping[str, Takes]
 ) -> Iterator[Diagnosis]:
     """Say what is in the way of writing to topics; a start waits for none of it, since batches do."""
-    if missing := [topic for topic in topics if topic not in takes]:
-        remedy = "make it before records come, unless the brokers make topics by themselves; a batch for it waits"
+    missing = [topic for topic in topics if topic not in takes]
+    if missing and sink.create_topics is not None:
+        yield Diagnosis(called, "ok", f"Kafka at {servers} has no topic {few(missing)}: create_topics makes it")
+    elif missing:
+        remedy = "make it before records come, or set create_topics of the sink; a batch for it waits"
         yield Diagnosis(called, "warn", f"Kafka at {servers} has no topic {few(missing)}", remedy, SinkError)
     if denied := [topic for topic, each in takes.items() if not each.writable]:
         remedy = "grant the login of the sink Write and Describe on it; a batch for it waits"

@@ -40,6 +40,8 @@ IDLE_SECONDS: Final = 5.0
 STARTING: Final = "gateways"
 """What the status calls all gateways together before they are open."""
 _STOP_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 1.0
+"""Time between two looks whether the inbox accepts messages."""
 SHADOW_REMEDY: Final = "list the restricted source first, or give the other the same users"
 _log = get_logger()
 
@@ -51,6 +53,11 @@ class Store:
     rows: RowStore
     identity: str
     size: Callable[[], int]
+    """Bytes on the disk."""
+    limit: Callable[[], int]
+    """The bytes at which it accepts nothing more; 0 where only other limits hold."""
+    trouble: Callable[[], str]
+    """Why it accepts nothing now; '' while it does."""
     close: Callable[[], None]
 
 
@@ -69,14 +76,14 @@ def local_store(settings: Settings, state: State) -> Store:
             state.inventory.note_inbox(inbox.layout.inbox)
     except (InboxError, OSError) as error:
         raise StateError(f"inbox {state.inbox}: {error}", hint=RESTORE) from error
-    return Store(inbox, inbox.layout.inbox[:8], inbox.size, inbox.close)
+    return Store(inbox, inbox.layout.inbox[:8], inbox.size, inbox.limit, inbox.trouble, inbox.close)
 
 
 def topic_store(chosen: KafkaInboxSettings) -> Store:
     """Open a Kafka topic as the inbox; the host's name distinguishes gateways."""
     store = KafkaStore(inbox_client(chosen), chosen.topic, max_message_bytes=chosen.max_message_bytes)
     identity = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-    return Store(store, identity, lambda: 0, store.close)
+    return Store(store, identity, lambda: 0, lambda: 0, store.trouble, store.close)
 
 
 class Intake:
@@ -106,6 +113,10 @@ class Intake:
         self._routes: list[HttpRoute] = []
         self._retries = Retries()
         self._size = 0
+        self._limit = settings.inbox.max_bytes
+        self._looked = 0.0
+        self._trouble = ""
+        self._since = 0.0
 
     @property
     def http_port(self) -> int | None:
@@ -123,6 +134,7 @@ class Intake:
             self._store = self._open_store()
             # The router does not report itself as ready before the gateways are.
             self._status.gateway(STARTING, False, "not yet open")
+            self._look()
 
     def take(self, plan: Plan) -> None:
         """Take messages for the sources of this plan from now on.
@@ -148,7 +160,9 @@ class Intake:
         self._status.no_gateway(STARTING)
 
     def check(self) -> None:
-        """Report to the status how the gateways do, and open those again that ended by their own fault."""
+        """Report to the status how inbox and gateways do, and open those again that ended by their own fault."""
+        if self._store is not None and time.monotonic() - self._looked >= _LOOK_SECONDS:
+            self._look()
         if self._http is not None and not self._http.alive and self._retries.due("http"):
             self._reopen(self._http)
         if self._brokers is not None:
@@ -162,12 +176,29 @@ class Intake:
             self.check()
         self._brokers.stop(_STOP_SECONDS)
 
-    def size(self) -> int:
-        """Return the bytes that the inbox takes on disk; the last known number where they cannot be counted now."""
+    def size(self) -> tuple[int, int]:
+        """Return the bytes that the inbox takes on disk, and those at which it accepts nothing more.
+
+        They are the last known numbers where they cannot be counted now.
+        """
         # Without a free descriptor nobody can look: no reason to end.
         with suppress(OSError):
             self._size = self._store.size() if self._store is not None else 0
-        return self._size
+            if self._store is not None:
+                self._limit = self._store.limit() or self._limit
+        return self._size, self._limit
+
+    def _look(self) -> None:
+        """Report whether the inbox accepts messages, and log each change once."""
+        assert self._store is not None
+        self._looked = time.monotonic()
+        before, self._trouble = self._trouble, self._store.trouble()
+        self._status.inbox(self._trouble)
+        if self._trouble and not before:
+            self._since = time.monotonic()
+            _log.error("inbox accepts no messages: senders have to wait", reason=self._trouble)
+        elif before and not self._trouble:
+            _log.info("inbox accepts messages again", seconds=round(time.monotonic() - self._since, 1))
 
     def stop(self, grace: float) -> None:
         """Take nothing more; what is in flight is stored and answered for up to *grace* seconds."""

@@ -20,7 +20,9 @@ def read_catalog(settings: Settings) -> Catalog:
     try:
         catalog = load(read.source, fetcher=fetcher_of(settings), base_uri=read.base_uri)
     except DocumentError as error:
-        raise CatalogUnavailable(f"catalog: {error}", hint=error.hint or "correct catalog.source") from error
+        unavailable = CatalogUnavailable(f"catalog: {error}", hint=error.hint or "correct catalog.source")
+        unavailable.awaited = error.file if error.transient else ""
+        raise unavailable from error
     if not catalog.definitions:
         sources = ", ".join(settings.catalog.source)
         raise CatalogUnavailable(

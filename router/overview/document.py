@@ -85,6 +85,7 @@ class StatusDocument:
             "flow": None if plan is None else picture(plan, self._ways_of(plan), reading, occurred),
             "coverage": occurred.never(),
             "inbox": {
+                **ready["inbox"],
                 "records": _whole(reading, INBOX_RECORDS),
                 "bytes": _whole(reading, INBOX_BYTES),
                 "oldest_seconds": reading.value(INBOX_OLDEST),

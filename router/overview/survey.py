@@ -90,6 +90,22 @@ class RouteSurvey:
     unheld: tuple[str, ...]
 
 
+def sink_topics(plan: Plan) -> dict[str, list[str]]:
+    """Return the topics that Kafka sinks write to whatever a record has, by sink."""
+    surveyed = survey(plan)
+    aims = [aim for flow in surveyed.flows for way in flow.ways for aim in way.aims]
+    aims += [aim for letters in surveyed.letters for aim in letters.aims]
+    if plan.settings.relations is not None:
+        pairs = plan.settings.relations.to
+        topics = plan.settings.sinks[pairs].topics
+        aims += [] if topics is None else [Aim(pairs, topics.topic)]
+    found: dict[str, set[str]] = {}
+    for aim in aims:
+        if plan.settings.sinks[aim.sink].topics is not None and "{" not in aim.destination:
+            found.setdefault(aim.sink, set()).add(aim.destination)
+    return {name: sorted(found[name]) for name in plan.settings.sinks if name in found}
+
+
 def survey(plan: Plan) -> RouteSurvey:
     """Return who goes where."""
     flows = tuple(_flows(plan))

@@ -43,12 +43,12 @@ def serve(settings_path: Path) -> None:
         raise ConfigError("gateways of their own need a Kafka topic as their inbox", key="inbox.kafka", hint=hint)
     stop = threading.Event()
     with signals(stop), monitored(settings, Status(routes=False)) as monitoring:
-        catalog = whole_catalog(settings, stop, monitoring)
-        if catalog is not None:
-            _run(settings, Plan(catalog, settings), stop, monitoring)
+        loaded = whole_catalog(settings, stop, monitoring)
+        if loaded is not None:
+            _run(settings, Plan(loaded[0], settings), stop, monitoring, loaded[1])
 
 
-def _run(settings: Settings, plan: Plan, stop: threading.Event, monitoring: Monitored) -> None:
+def _run(settings: Settings, plan: Plan, stop: threading.Event, monitoring: Monitored, stale: str) -> None:
     chosen = settings.inbox.kafka
     assert chosen is not None
     pushed = _pushed(plan)
@@ -64,8 +64,8 @@ def _run(settings: Settings, plan: Plan, stop: threading.Event, monitoring: Moni
         intake = Intake(settings, metrics, status, lambda: topic_store(chosen))
         stack.callback(intake.close)
         intake.take(plan)
-        monitoring.announce(plan, pushed)
-        reloads = BackgroundReloads(Reloader(settings, plan, metrics, status))
+        monitoring.announce(plan, pushed, stale=stale)
+        reloads = BackgroundReloads(Reloader(settings, plan, metrics, status, unread=bool(stale)))
         _log.info("gateways running", topic=chosen.topic, endpoints=pushed)
         while not stop.wait(TICK):
             status.beat()

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from router.watching.status import Status
 
 RESTART_MOST: Final = 60.0
+LASTING: Final = 3
+"""Failures in a row from which on somebody has to look at a query."""
+ASK_MOST: Final = 10.0
+"""Seconds between two questions to brokers that do not answer, at most."""
 _log = get_logger()
 
 
@@ -69,13 +73,20 @@ class Queries:
         self._starts = Starts(spark, state, plans, metrics, status, restore, self._accounts, once=once, pairing=pairing)
         self._running: dict[str, Running] = {}
 
-    def place(self, sources: Sequence[Source]) -> None:
+    def place(self, sources: Sequence[Source], *, waits: bool = False) -> None:
         """Note where topics that are new begin; see :meth:`Succession.place`. It comes before anything says so.
+
+        With *waits* those of brokers that do not answer are left to the start of their query, which waits for them.
 
         Raises:
             BrokerUnreachable: the brokers of a topic that is read from its end do not answer.
         """
-        self._succession.place(sources, self._plans.active.settings.start)
+        for members in by_query(sources).values():
+            try:
+                self._succession.place(members, self._plans.active.settings.start)
+            except BrokerUnreachable:
+                if not waits:
+                    raise
 
     def start(self, sources: Sequence[Source]) -> None:
         """Start a query for each cluster, lane and the inbox.
@@ -114,7 +125,7 @@ class Queries:
             if running.ended:
                 continue
             if running.query is None:
-                if time.monotonic() >= running.restart_at:
+                if time.monotonic() >= running.restart_at and self._answered(running):
                     self._begin(running)
                 continue
             if running.query.isActive:
@@ -261,16 +272,21 @@ class Queries:
         cause = cause_of(text)
         running.catching_up = isinstance(running.pipeline, RealTimeQuery) or running.catching_up
         self._status.query(running.name, "failed", reason=cause)
-        inputs = reads(running.sources, running.name)
-        _log.error("query ended, will start again", **inputs, query=running.name, error=cause, seconds=running.pause)
-        running.failed = True
+        running.failures += 1
+        facts = {**self._inputs(running), "error": cause, "seconds": running.pause}
+        if running.failures == 1:
+            _log.warning("query ended, will start again", **facts)
+        elif running.failures == LASTING:
+            _log.error("query ends each time it starts", **facts, times=running.failures)
+        else:
+            _log.debug("query ended, will start again", **facts, times=running.failures)
         running.restart_at = time.monotonic() + running.pause
         running.pause = min(running.pause * 2, RESTART_MOST)
 
     def _recovered(self, running: Running) -> None:
         """Say that a query that had failed has written a batch again."""
-        if running.failed and running.pipeline is not None and running.pipeline.last is not None:
-            running.failed = False
+        if running.failures and running.pipeline is not None and running.pipeline.last is not None:
+            running.failures = 0
             _log.info("query goes on", **reads(running.sources, running.name), query=running.name)
 
     def _begin(self, running: Running) -> None:
@@ -278,8 +294,46 @@ class Queries:
         try:
             with disk_of(self._state.root):
                 self._starts.start(running, self._running.values())
-        except (BrokerUnreachable, DiskError) as error:
+        except BrokerUnreachable as error:
+            self._wait_for_brokers(running, str(error))
+        except DiskError as error:
             self._failed(running, str(error))
+        else:
+            if running.away_since is not None:
+                seconds = round(time.monotonic() - running.away_since, 1)
+                _log.info("brokers answer, query starts", **self._inputs(running), seconds=seconds)
+                running.away_since = None
+
+    def _answered(self, running: Running) -> bool:
+        """Whether a query may try to start: one that waits for brokers only once these have answered.
+
+        They are asked in the background, since a broker that is away takes its time to say nothing.
+        """
+        if running.away_since is None:
+            return True
+        if running.asked is None:
+            running.asked = self._starts.ask(running)
+            return running.asked is None
+        if not running.asked.done():
+            return False
+        asked, running.asked = running.asked, None
+        if (error := asked.exception()) is not None:
+            self._wait_for_brokers(running, str(error))
+        return error is None
+
+    def _wait_for_brokers(self, running: Running, reason: str) -> None:
+        """Note that the brokers of a query do not answer, and say so once."""
+        self._status.query(running.name, "starting" if running.pipeline is None else "failed", reason=reason)
+        if running.away_since is None:
+            running.away_since = time.monotonic()
+            hint = "nothing is lost: it starts by itself when they answer"
+            _log.warning("query waits for its brokers", **self._inputs(running), problem=reason, hint=hint)
+        running.restart_at = time.monotonic() + running.pause
+        running.pause = min(running.pause * 2, ASK_MOST)
+
+    @staticmethod
+    def _inputs(running: Running) -> dict[str, str]:
+        return {**reads(running.sources, running.name), "query": running.name}
 
     def _sizing(self) -> BatchSizing:
         return BatchSizing.of(self._plans.active.settings)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from router.watching.status import Status
 
 T = TypeVar("T")
+UNREAD_SECONDS: Final = 5.0
+"""Time between two looks for a catalog that could not be read at the start, where it is not polled."""
 LOOK_SECONDS: Final = 0.1
 """Time between two checks whether a thread has ended, or the wait for it is over."""
 _log = get_logger()
@@ -47,9 +49,19 @@ class Reloader:
     """Polls the catalog and compiles plans for what it finds."""
 
     def __init__(
-        self, settings: Settings, active: Plan, metrics: Metrics, status: Status, nudge: Callable[[], None] = _nobody
+        self,
+        settings: Settings,
+        active: Plan,
+        metrics: Metrics,
+        status: Status,
+        nudge: Callable[[], None] = _nobody,
+        *,
+        unread: bool = False,
     ) -> None:
-        """*nudge* is called, in any thread, when an event makes a poll due and none is under way."""
+        """*nudge* is called, in any thread, when an event makes a poll due and none is under way.
+
+        With *unread* the active catalog was kept from before: it is looked for even where changes are not.
+        """
         self._settings = settings
         self._nudge = nudge
         self._looking = False
@@ -57,7 +69,7 @@ class Reloader:
         self._metrics = metrics
         self._status = status
         self._pins = Pins(Path(settings.state))
-        self._interval = settings.catalog.poll.total_seconds()
+        self._interval = settings.catalog.poll.total_seconds() or (UNREAD_SECONDS if unread else 0)
         self._watcher = CatalogWatcher(
             settings.catalog.source,
             self._interval,
@@ -68,6 +80,7 @@ class Reloader:
             max_shrink=settings.catalog.max_shrink,
             current=active.catalog,
             unfit=self._unfit,
+            unread=unread,
         )
         if settings.catalog.events is not None:
             metrics.listen(settings.catalog.events, self._wake)
@@ -117,6 +130,7 @@ class Reloader:
         return self._consider(polled)
 
     def _consider(self, catalog: Catalog) -> Plan | None:
+        self._interval = self._settings.catalog.poll.total_seconds()
         if catalog.epoch == self._active.epoch:
             self._status.catalog(catalog.epoch, len(catalog.definitions))
             self._metrics.catalog_state.refused(0)

@@ -1,8 +1,9 @@
 """The running router: everything that has a life between start and SIGTERM, in one place.
 
 Starting checks what can be checked before anything is taken: settings, catalog, state folder, brokers. Then the
-inbox and its gateways open, and one query per Kafka cluster and lane begins. The loop below watches them, looks for a
-new catalog, and on SIGTERM drains: gateways first, then every query between two batches.
+inbox and its gateways open, and one query per Kafka cluster and lane begins, as soon as its brokers answer. The loop
+below watches them, looks for a new catalog, and on SIGTERM drains: gateways first, then every query between two
+batches.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from bindings.private import open_to
 from catalog.linting.rules import refusing
 from catalog.paused_gc import set_aside_from_gc
 from router.batches.plans import PlanHolder
-from router.errors import ConfigError
+from router.errors import BrokerUnreachable, ConfigError, SinkError
 from router.examining.checks import require, router_checks
 from router.intake.intake import Intake, Store, local_store
 from router.intake.subscriptions import Subscriptions
@@ -31,6 +32,7 @@ from router.logs import configure_logs, get_logger
 from router.machine.descriptors import raise_descriptor_limit
 from router.machine.memory import divided
 from router.overview.overview import Replays
+from router.overview.survey import sink_topics
 from router.reading.succession import Succession
 from router.realtime.checks import require_real_time, require_rest_topic
 from router.relating.pairing import Pairing
@@ -40,7 +42,7 @@ from router.running.differences import Comparisons
 from router.running.integrity import check_state
 from router.running.monitoring import Monitored, monitored, whole_catalog
 from router.running.queries import Queries
-from router.running.reload import BackgroundReloads, Reloader
+from router.running.reload import BackgroundReloads, Reloader, in_background
 from router.running.shadowing import Shadowing
 from router.settings import load_settings
 from router.settings.catalogs import logins_of
@@ -58,6 +60,7 @@ from router.watching.process import watch_jvm
 from router.watching.relations import RelationMetrics
 from router.watching.status import Status
 from router.watching.subscriptions import SubscriptionMetrics
+from router.writing.kafka_writing import create_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,13 +100,14 @@ def run(
     raise_descriptor_limit()
     stop = Stopping()
     with signals(stop), State.open(Path(settings.state)) as state, monitored(settings, Status(), replays) as watched:
-        catalog = whole_catalog(settings, stop, watched)
-        if catalog is None:
+        loaded = whole_catalog(settings, stop, watched)
+        if loaded is None:
             return True
-        plan = Plan(catalog, settings)
+        plan, stale = Plan(loaded[0], settings), loaded[1]
         _ = plan.sources
         _report(plan)
-        return Service(plan, state, settings_path.resolve().parent, stop, watched).run(once=once, ready=ready)
+        base = settings_path.resolve().parent
+        return Service(plan, state, base, stop, watched, stale=stale).run(once=once, ready=ready)
 
 
 def _report(plan: Plan) -> None:
@@ -139,11 +143,26 @@ def _report(plan: Plan) -> None:
         )
 
 
+def _create_topics(plan: Plan) -> None:
+    """Create the topics that sinks of a plan lack, where they say so; what fails is tried again by the batch for it."""
+    for name, topics in sink_topics(plan).items():
+        sink = plan.settings.sinks[name].topics
+        if sink is not None and sink.create_topics is not None:
+            try:
+                create_topics(sink, name, topics)
+            except SinkError as error:
+                _log.warning("topics are not created", sink=name, problem=error.message, hint=error.hint)
+
+
 class Service:
     """One started router."""
 
-    def __init__(self, plan: Plan, state: State, base: Path, stop: Stopping, monitoring: Monitored) -> None:
+    def __init__(
+        self, plan: Plan, state: State, base: Path, stop: Stopping, monitoring: Monitored, *, stale: str = ""
+    ) -> None:
+        """*stale* is why the catalog of *plan* is the one that was in force last, '' when it was read."""
         self._first = plan
+        self._stale = stale
         self._settings = plan.settings
         self._state = state
         self._accounts = Accounts(state)
@@ -178,7 +197,8 @@ class Service:
         with self._stop.at_once():
             require(router_checks(self._settings, self._first.catalog, self._first.sources, once=once))
         require_real_time(self._first, once=once)
-        require_rest_topic(self._settings, self._state)
+        with suppress(BrokerUnreachable):  # Its query waits for them, and asks again.
+            require_rest_topic(self._settings, self._state)
         check_endpoints(self._settings, self._first.catalog)
         with ExitStack() as stack:
             store = self._local_store if self._settings.inbox.kafka is None else None
@@ -201,19 +221,19 @@ class Service:
             shared = (spark, self._state, plans, self._metrics, self._status, self._restore)
             queries = Queries(*shared, once=once, pairing=pairing, accounts=self._accounts)
             with disk_of(self._state.root):
-                queries.place(self._first.sources)
-            self._announce(self._first)
+                queries.place(self._first.sources, waits=not once)
+            self._announce(self._first, stale=self._stale)
             set_aside_from_gc()
             self._stop.begin_work()
+            # Whoever sends to us need not wait for the brokers of others.
+            intake.take(self._first)
             if once:
-                intake.take(self._first)
                 intake.until_idle(self._stop)
                 shadowing.wait()
             queries.start(self._first.sources)
             self._overview.begin(spark)
             stack.callback(self._overview.end)
             if not once:
-                intake.take(self._first)
                 stack.enter_context(Housekeeping(self._settings))
             page = f"http://{self._settings.metrics.host}:{self._port}/"
             _log.info("running", status_page=page, metrics=f"{page}metrics")
@@ -242,7 +262,8 @@ class Service:
     ) -> None:
         changes = Changes(plans, queries, intake, self._announce, self._hold)
         nudged = threading.Event()
-        reloader = Reloader(self._settings, self._first, self._metrics, self._status, nudged.set)
+        unread = bool(self._stale)
+        reloader = Reloader(self._settings, self._first, self._metrics, self._status, nudged.set, unread=unread)
         reloads = BackgroundReloads(reloader, nudged.set)
         while self._goes_on(nudged):
             self._status.beat()
@@ -261,7 +282,7 @@ class Service:
             if not once:
                 self._subscriptions.follow(plans.active.sources)
             queries.measure()
-            self._metrics.inbox(intake.size(), self._settings.inbox.max_bytes)
+            self._metrics.inbox(*intake.size())
             backlogs.follow()
             self._overview.tick()
             self._metrics.flow.log()
@@ -273,9 +294,11 @@ class Service:
         nudged.clear()
         return not self._stop.is_set()
 
-    def _announce(self, plan: Plan) -> None:
-        self._monitoring.announce(plan, [source.endpoint for source in plan.sources])
+    def _announce(self, plan: Plan, *, stale: str = "") -> None:
+        self._monitoring.announce(plan, [source.endpoint for source in plan.sources], stale=stale)
         self._comparisons.follow(plan.catalog)
+        if any(sink.topics is not None and sink.topics.create_topics for sink in self._settings.sinks.values()):
+            in_background(partial(_create_topics, plan))
 
     def _hold(self, reason: str) -> None:
         self._status.holding(reason)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from bindings.kafka.client import KafkaClient
+from bindings.kafka.ends import KafkaEnds
 from router.batches.bounding import Bounding
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
@@ -22,11 +26,13 @@ from router.reading.planned import Spans
 from router.reading.positions import cluster_of
 from router.reading.streams import inbox_rows, kafka_rows, rest_rows, start_query
 from router.reading.succession import Succession, topics_of
-from router.realtime.checks import require_cores
+from router.realtime.checks import require_cores, require_rest_topic
 from router.realtime.query import RealTimeQuery
 from router.realtime.rest import restored
 from router.relating.pairing import Pairing
 from router.running.integrity import check_query
+from router.running.reload import in_background
+from router.sources.clusters import query_client
 from router.sources.sources import INBOX, REST, Source
 from router.state.accounts import Accounts
 from router.state.state import State
@@ -58,7 +64,16 @@ class Running:
     switching: bool = False
     ended: bool = False
     catching_up: bool = False
-    failed: bool = False
+    failures: int = 0
+    """How often it has ended by an error since it wrote a batch."""
+    away_since: float | None = None
+    """When its brokers were first found not to answer; it starts when they do."""
+    asked: Future[None] | None = None
+    """The question whether they answer now, in a thread of its own."""
+
+
+def _answers(client: KafkaClient) -> None:
+    KafkaEnds(client).partitions(())
 
 
 class Starts:
@@ -110,6 +125,7 @@ class Starts:
             return
         if running.name == REST:
             assert settings.realtime is not None
+            require_rest_topic(settings, self._state)
             topics, rest = self._topics(running, ()), settings.realtime.rest
             generation = self._whole(running, lambda: self._succession.rest(rest), topics)
             rows = rest_rows(self._spark, settings, generation, running.sizing)
@@ -158,6 +174,16 @@ class Starts:
         self._succession.renew(running.name, again)
         if topics is not None:
             topics.note(again)
+
+    def ask(self, running: Running) -> Future[None] | None:
+        """Ask in the background whether the brokers of a query answer; None where it has none.
+
+        What the future raises (KafkaUnreachable) is why not.
+        """
+        apart = running.name in (INBOX, REST)
+        members = () if apart else running.sources
+        client = query_client(self._plans.active.settings, running.name, members) if apart or members else None
+        return None if client is None else in_background(partial(_answers, client))
 
     def explain_loss(self, running: Running) -> None:
         """Raise what brokers have lost of what a query was to read, if they tell.

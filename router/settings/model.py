@@ -40,7 +40,9 @@ class _SourceEndpoint(Section):
     """Which endpoint, where its records are, and where reading begins."""
 
     endpoint: str = Field(description="The endpoint's xid, such as /endpoints/plant.", pattern=ENDPOINT)
-    lane: str | None = Field(None, description="Gives the source a query of its own, so that it cannot hold others up.")
+    lane: str | None = Field(
+        None, description="Gives a Kafka source a query of its own, so that it cannot hold others up."
+    )
     start: Literal["earliest", "latest"] | None = Field(
         None, description="Where a first start begins; unset is the global `start`, the endpoint's own, else earliest."
     )

@@ -33,12 +33,12 @@ _UMASK: Final = 0o077
 """All that the JVM writes is state: tables and lines are written by the driver."""
 
 
-def launch_jvm(conf: Mapping[str, str], state: Path, *, relayed: bool = False) -> None:
+def launch_jvm(conf: Mapping[str, str], state: Path, *, relayed: bool = False, whole: bool = False) -> None:
     """Start the JVM for the next Spark session, with *conf* as its defaults.
 
     Python workers, which are its children, look for no module in the working directory. Files that it makes are
-    private. Its output is *relayed*, or goes to standard error unchanged. It reads the files in ``state/launch`` once;
-    then they are removed, after a crash by the next start.
+    private. Its output is *relayed*, with traces if *whole*, or goes to standard error unchanged. It reads the files in
+    ``state/launch`` once; then they are removed, after a crash by the next start.
 
     Raises:
         ConfigError: the Java options cannot be parted.
@@ -60,7 +60,7 @@ def launch_jvm(conf: Mapping[str, str], state: Path, *, relayed: bool = False) -
         with _environment({_SUBMIT: arguments, _SAFE_PATH: "1", "PYTHONPATH": _python_path(), **started}):
             # A process group of its own: a terminal that hangs up tells ours, and the JVM must outlive the drain.
             process: dict[str, Any] = {"umask": _UMASK, "process_group": 0}
-            with _relayed() if relayed else nullcontext() as printed, _ended_unless_launched():
+            with _relayed(whole=whole) if relayed else nullcontext() as printed, _ended_unless_launched():
                 gateway = launch_gateway(popen_kwargs=process | {"stderr": printed})  # type: ignore[no-untyped-call]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -86,13 +86,13 @@ def end_jvm() -> None:
 
 
 @contextmanager
-def _relayed() -> Iterator[int]:
+def _relayed(*, whole: bool) -> Iterator[int]:
     """Yield the descriptor that a process started in the block prints to; all its lines are passed on.
 
     The lines are read at once: the block may wait for the process, and that waits as long as nobody reads its output.
     """
     reading, writing = os.pipe()
-    lines = relay(os.fdopen(reading, "rb"))
+    lines = relay(os.fdopen(reading, "rb"), whole=whole)
     started = False
     try:
         yield writing

@@ -106,6 +106,7 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
         name = f"spark.{place}.extraJavaOptions"
         chosen[name] = f"{options} {chosen.get(name, '')}".strip()
     json = settings.log.format == "json"
+    own = "log4j2.configurationFile" in chosen["spark.driver.extraJavaOptions"]  # to see all
     chosen |= jvm_log_conf(chosen, json=json) | _ENFORCED | {"spark.master": master["spark.master"]}
     if jars:
         chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
@@ -116,7 +117,7 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
     try:
         with jvm_death_named(divided(settings).heap_remedy):
             with _own_interrupt(), master_named(settings.spark):
-                launch_jvm(chosen, state, relayed=json)
+                launch_jvm(chosen, state, relayed=json or not own, whole=own)
                 spark = builder.getOrCreate()
             part_quietly(spark.sparkContext)
             import_as_driver(spark)

@@ -1,6 +1,7 @@
 """Watching a batch while it is worked on, from a thread of its own: it reports what waits and what takes too long.
 
-A write to a sink that makes no progress for :data:`WAITS_SECONDS` is reported as a batch that is held, until it ends
+A write to a sink that makes no progress for :data:`SLOW_SECONDS` is told by the log, once until writes are quick again:
+the router stays ready. One that makes none for :data:`WAITS_SECONDS` is reported as a batch that is held, until it ends
 or goes on. An attempt that takes longer than ``batch_limit`` is reported and counted, and its Spark jobs are
 cancelled: then it fails like one that fails by itself, and is cut (:mod:`router.batches.parts`).
 """
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from router.watching.metrics import Metrics
     from router.watching.status import Status
 
-WAITS_SECONDS: Final = 10.0
+SLOW_SECONDS: Final = 10.0
+WAITS_SECONDS: Final = 30.0
 LOOK_SECONDS: Final = 1.0
 _ASKS_SECONDS: Final = 3.0
 """How long a write by Spark goes on before Spark is asked how far it is."""
@@ -46,6 +48,7 @@ class _Write:
     by_spark: bool
     moved: float
     far: Any = None
+    slow: bool = False
     reported: bool = False
 
 
@@ -90,6 +93,8 @@ class Watch:
         self._number = 0
         self._jobs: _Jobs | None = None
         self._stranded = False
+        self._slow: dict[str, float] = {}
+        """Sinks that are slow, and since when."""
 
     @contextmanager
     def attempt(self, spark: SparkSession, number: int, limit: float) -> Iterator[None]:
@@ -123,7 +128,7 @@ class Watch:
             write.moved = time.monotonic()
             reported, write.reported = write.reported, False
         if reported:
-            self._released()
+            self._running()
 
     def end(self, *, well: bool) -> None:
         """Note that the write has ended. What holds the batch for another reason reports that itself."""
@@ -131,10 +136,12 @@ class Watch:
             write, self._write = self._write, None
         self._status.steps.turn(self._query, REST)
         if write is not None and write.reported and well:
-            self._released()
+            self._running()
+        if write is not None and well and not write.slow and (since := self._slow.pop(write.sink, None)) is not None:
+            seconds = round(time.monotonic() - since, 1)
+            _log.info("sink is quick again", **self._reads(), query=self._query, sink=write.sink, seconds=seconds)
 
-    def _released(self) -> None:
-        _log.info("batch goes on", **self._reads(), query=self._query, batch=self._number)
+    def _running(self) -> None:
         self._metrics.released(self._query)
         self._status.query(self._query, "running", batch=self._number)
 
@@ -161,9 +168,10 @@ class Watch:
             reason = "the cluster has no executor for the router"
             self._metrics.held(self._query, _CLUSTER)
             self._status.query(self._query, "held", batch=self._number, reason=reason)
-            _log.error("batch waits", **self._reads(), query=self._query, batch=self._number, reason=reason)
+            _log.warning("batch waits", **self._reads(), query=self._query, batch=self._number, reason=reason)
         elif before and not stranded:
-            self._released()
+            _log.info("batch goes on", **self._reads(), query=self._query, batch=self._number)
+            self._running()
         return stranded
 
     def _look_at_write(self, now: float) -> None:
@@ -177,15 +185,22 @@ class Watch:
                 write.far = far
                 self.progressed()
                 return
+        still = now - write.moved
         with self._lock:
-            if write is not self._write or write.reported or now - write.moved < WAITS_SECONDS:
+            if write is not self._write:
                 return
-            write.reported = True
-        reason = f"sink {write.sink}: a write waits, and has made no progress for {now - write.moved:.0f} s"
-        self._metrics.held(self._query, write.sink)
-        self._status.query(self._query, "held", batch=self._number, reason=reason)
-        facts = {**self._reads(), "query": self._query, "batch": self._number}
-        _log.error("write waits", **facts, sink=write.sink, reason=reason)
+            waits = still >= WAITS_SECONDS and not write.reported
+            write.reported = write.reported or waits
+            write.slow = write.slow or waits or still >= SLOW_SECONDS
+        if write.slow and write.sink not in self._slow:
+            self._slow[write.sink] = write.moved
+            facts = {**self._reads(), "query": self._query, "batch": self._number, "sink": write.sink}
+            hint = "nothing is lost; see what keeps the sink, if this stays so"
+            _log.warning("sink is slow", **facts, seconds_without_progress=round(still), hint=hint)
+        if waits:
+            reason = f"sink {write.sink}: a write waits, and has made no progress for {still:.0f} s"
+            self._metrics.held(self._query, write.sink)
+            self._status.query(self._query, "held", batch=self._number, reason=reason)
 
     def _overdue(self, limit: float) -> None:
         reason = f"batch {self._number} {CANCELLED} ({limit:g} s)"

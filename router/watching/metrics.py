@@ -148,7 +148,9 @@ class Metrics:
         )
         self._inbox_bytes = Gauge("xrouter_inbox_bytes", "Disk space of the inbox.", registry=registry)
         self._inbox_most = Gauge(
-            "xrouter_inbox_max_bytes", "Disk space at which gateways push back, inbox.max_bytes.", registry=registry
+            "xrouter_inbox_max_bytes",
+            "Disk space at which gateways push back: inbox.max_bytes, or less where the disk is full before.",
+            registry=registry,
         )
         self._info = Gauge("xrouter_catalog_info", "The active catalog, always 1.", ("epoch",), registry=registry)
         self._size = Gauge("xrouter_catalog_definitions", "Definitions of the active catalog.", registry=registry)

@@ -88,6 +88,8 @@ class Status:
         self._awaited: tuple[str, ...] = ()
         self._doubts: tuple[str, ...] = ()
         self._held = ""
+        self._stale = ""
+        self._inbox: _Gateway | None = None
         self._draining = False
         self._beaten: float | None = None
         self._history: deque[CatalogEvent] = deque(maxlen=EPOCHS)
@@ -121,6 +123,13 @@ class Status:
         with self._lock:
             self._gateways.pop(name, None)
 
+    def inbox(self, trouble: str) -> None:
+        """Note whether the inbox accepts messages: *trouble* is why not, '' when it does."""
+        with self._lock:
+            before = self._inbox
+            since = before.since if before is not None and before.up == (not trouble) else _now()
+            self._inbox = _Gateway(not trouble, since, trouble)
+
     def catalog(self, epoch: str, definitions: int) -> None:
         """Note the active catalog; whatever was refused before is settled by it."""
         with self._lock:
@@ -128,11 +137,18 @@ class Status:
                 self._history.append(CatalogEvent(_now(), epoch, definitions))
             self._catalog = {"epoch": epoch, "definitions": definitions, "since": _now()}
             self._refused, self._refused_since = (), ""
+            self._stale = ""
+
+    def stale(self, reason: str) -> None:
+        """Note why the router began with the catalog that was in force last; once one is read, that is over."""
+        with self._lock:
+            self._stale = reason
 
     def refused(self, findings: Sequence[Finding]) -> None:
         """Note that a changed catalog was refused; as the active one goes on, the router stays ready."""
         with self._lock:
             self._refused, self._refused_since = tuple(findings), _now()
+            self._stale = ""
             shown, times = self._refused[:FINDINGS], 1
             if self._history and self._history[-1].epoch is None and self._history[-1].findings == shown:
                 times += self._history.pop().times
@@ -204,9 +220,9 @@ class Status:
     def ready(self) -> tuple[bool, dict[str, Any]]:
         """Return whether records are taken and written right now, and the whole state as a JSON object.
 
-        Ready means: a catalog is active, there are queries (but in a process of gateways alone) and all run with no
-        batch held, all gateways are up, and the router is not draining. ``reasons`` has one line for each thing that
-        is not so.
+        Ready means: a catalog is active and was read since the start, there are queries (but in a process of gateways
+        alone) and all run with no batch held, all gateways are up, the inbox accepts messages, and the router is not
+        draining. ``reasons`` has one line for each thing that is not so.
         """
         with self._lock:
             reasons = self._reasons()
@@ -216,6 +232,7 @@ class Status:
                 "catalog": self._catalog_answer(),
                 "queries": {name: asdict(query) for name, query in sorted(self._queries.items())},
                 "gateways": {name: asdict(gateway) for name, gateway in sorted(self._gateways.items())},
+                "inbox": self._inbox_answer(),
             }
         return not reasons, answer
 
@@ -224,6 +241,8 @@ class Status:
         if self._catalog is None:
             waits = f"it refers to what cannot be reached: {', '.join(self._awaited[:FINDINGS])}"
             reasons.append(_with_reason("no catalog is active", waits if self._awaited else ""))
+        if self._stale:
+            reasons.append(self._stale)
         if not self._queries and self._routes:
             reasons.append("no query has been started")
         for name, query in sorted(self._queries.items()):
@@ -232,7 +251,14 @@ class Status:
         for name, gateway in sorted(self._gateways.items()):
             if not gateway.up:
                 reasons.append(_with_reason(f"gateway {name} is down", gateway.reason))
+        if self._inbox is not None and not self._inbox.up:
+            reasons.append(_with_reason("the inbox accepts no messages", self._inbox.reason))
         return reasons
+
+    def _inbox_answer(self) -> dict[str, Any]:
+        """Return whether the inbox accepts messages; None where this process has none."""
+        inbox = self._inbox or _Gateway(False, "")
+        return {"accepting": None if self._inbox is None else inbox.up, "since": inbox.since, "reason": inbox.reason}
 
     def _catalog_answer(self) -> dict[str, Any]:
         answer = dict(self._catalog or {"epoch": None, "definitions": 0, "since": None})

@@ -271,7 +271,7 @@ def test_records_reach_the_table_of_their_schema(
         traffic.send(records // 3, versions=every, strangers=records // 100)
         wait_until(lambda: "schema registry lake at" in json.dumps(router.readiness()), LIMIT, lambda: told(router))
         wait_until(
-            lambda: router.log.count("batch held") >= 3 and time.monotonic() - killed >= away,
+            lambda: router.log.count("batch held") >= 1 and time.monotonic() - killed >= away,
             LIMIT,
             lambda: told(router),
         )

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
 
 from router.cli import status_of
 from tests.conftest import Kafka, TopicFactory
@@ -75,3 +77,31 @@ def test_a_topic_that_is_lacking_is_named_and_waited_for(
     create_topics(kafka.bootstrap, [out])
     wait_until(lambda: len(read_all(kafka.bootstrap, out)) == 5, LIMIT, lambda: router.log[-3000:])
     assert router.stop() == 0, router.log[-3000:]
+
+
+def test_topics_are_created_where_the_sink_says_so(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that routes and catalog tell at the start, and one that only a record names when it comes."""
+    source = topic_factory("in")
+    create = {"partitions": 3, "replication": 1, "config": {"max.message.bytes": 200_000, "retention.ms": 86_400_000}}
+    out = f"{source}." + "{subject|none}"
+    router.configure(settings(kafka, router.folder, source, out, create_topics=create))
+    status_of(["doctor", str(router.config)])
+    assert f"has no topic {source}.dead: create_topics makes it" in " ".join(capsys.readouterr().out.split())
+    router.start()
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+
+    def made(topic: str) -> bool:
+        return topic in admin.list_topics(timeout=60).topics
+
+    wait_until(lambda: made(f"{source}.dead"), LIMIT, lambda: router.log[-3000:])
+    produce(kafka.bootstrap, source, load.records(5, 3, bad=0))
+    wait_until(lambda: made(f"{source}.none"), LIMIT, lambda: router.log[-3000:])
+    wait_until(lambda: len(read_all(kafka.bootstrap, f"{source}.none")) >= 5, LIMIT, lambda: router.log[-3000:])
+    for topic in (f"{source}.dead", f"{source}.none"):
+        assert len(admin.list_topics(topic, timeout=60).topics[topic].partitions) == 3
+        (options,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
+        told = options.result(60)
+        assert (told["max.message.bytes"].value, told["retention.ms"].value) == ("200000", "86400000")
+    assert router.stop() == 0 and "batch held" not in router.log and router.readiness() == {}

@@ -76,8 +76,14 @@ def test_a_target_that_does_not_answer_is_told_and_forgotten(
 
 
 def test_a_topic_that_is_gone_is_told_while_the_write_waits(
-    spark: SparkSession, state: State, tmp_path: Path, kafka: Kafka, topic_factory: TopicFactory
+    spark: SparkSession,
+    state: State,
+    tmp_path: Path,
+    kafka: Kafka,
+    topic_factory: TopicFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(watching, "WAITS_SECONDS", 4.0)
     topic = topic_factory("gone")
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     admin.delete_topics([topic])[topic].result(30)

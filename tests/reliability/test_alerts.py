@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -64,6 +65,11 @@ class Plant:
         self.framed = False
         """Whether records are sent, too, whose bodies begin with one of two schema ids."""
         self.kafka_answers = True
+        (folder / "lake").mkdir()
+        mounting = ["mount", "-t", "tmpfs", "-o", "size=1200m", "tmpfs", str(folder / "lake")]
+        if os.geteuid() != 0 or subprocess.run(mounting, capture_output=True).returncode != 0:
+            pytest.skip("needs the right to mount a tmpfs: run as root")
+        stack.callback(subprocess.run, ["umount", "-l", str(folder / "lake")], check=True)
         self.hook = stack.enter_context(Webhook())
         self.schemas = stack.enter_context(Webhook(lambda request: Answer(503)))
         self.kafka = KafkaBroker(folder / "kafka")
@@ -247,6 +253,11 @@ def small_failures(plant: Plant) -> None:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (int(len(os.listdir(f"/proc/{pid}/fd")) / 0.85), limits[1]))
         fires()
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    with plant.failing("XrouterDiskFills") as fires:
+        ballast = plant.folder / "lake" / "ballast"
+        ballast.write_bytes(bytes(200 * 2**20))
+        fires(disk="sinks.lake")
+        ballast.unlink()
 
 
 def kill(plant: Plant) -> bool:
@@ -276,6 +287,7 @@ def catalogs(plant: Plant) -> None:
 def the_sink_is_away(plant: Plant) -> None:
     """What it is to get holds both queries: records wait at the broker and in the inbox, which fills."""
     names = ["XrouterBatchHeld", "XrouterStalled", "XrouterLagGrows", "XrouterInboxFills", "XrouterGatewayRefuses"]
+    names += ["XrouterInboxRefuses"]
     with plant.failing(*names) as fires:
         plant.hook.close()
         plant.produce("alarm", 1)

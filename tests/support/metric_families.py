@@ -28,7 +28,7 @@ from registry.upkeep.history import HistoryKeeper, HistoryLimits
 from router.judging.tally import Tally
 from router.watching.backlogs import INBOX, REST, Backlog
 from router.watching.metrics import Metrics
-from router.watching.process import StatusCollector, watch_jvm
+from router.watching.process import DiskCollector, StatusCollector, watch_jvm
 from router.watching.relations import RelationMetrics
 from router.watching.shadow import Pair
 from router.watching.status import Status
@@ -44,7 +44,9 @@ def families() -> tuple[Metric, ...]:
     """Return all metrics, as they are when everything has happened once."""
     metrics, status = Metrics(["s"], ["/endpoints/e"]), Status()
     status.gateway("http", True)
+    status.inbox("")
     metrics.registry.register(StatusCollector(status))
+    metrics.registry.register(DiskCollector({"state": Path.cwd()}))
     metrics.registry.register(CertificateCollector({"http.tls": Path(certifi.where())}))
     watch_jvm(metrics.registry, os.getpid())
     RelationMetrics(metrics.registry, lambda result: None)

@@ -22,6 +22,8 @@ catalog: {{source: ./{catalog}}}
 
 # What is read: without this, every endpoint of the catalog whose usage is consumer. A login is given here:
 #   {{endpoint: /endpoints/NAME, username: router, password: "${{PASSWORD}}"}}
+# All topics of a Kafka cluster share a query, and so do HTTP, MQTT, AMQP and NATS: a sink that takes nothing of one
+# holds all of these. `lane: NAME` gives a topic a query of its own; what is pushed is parted by another router.
 sources:
 {sources}
 

@@ -16,6 +16,7 @@ from router.settings.clusters import broker_faults, kafka_client, kafka_login_fa
 from router.settings.logins import KafkaLogin
 from router.settings.names import DEAD_LETTER_VARIABLES, EVENT_VARIABLES, NameTemplateError, escape_value, parse_name
 from router.settings.routes import MISSING_TEXT, Missing
+from router.settings.section import Section
 from router.settings.sinks.contract import Fault, Filled, RemoteSink
 from router.settings.sinks.messages import EITHER, ENDPOINT_TEXT, MOST_TEXT
 from router.settings.values import ENDPOINT, Options, Size, revealed
@@ -26,6 +27,23 @@ if TYPE_CHECKING:
 _SECONDS: Final = 30.0
 _FRAME_BYTES: Final = 64
 """Bytes that are left for a frame: its id, and where the message is in its file."""
+
+
+class NewTopics(Section):
+    """How topics that do not exist are created."""
+
+    partitions: int | None = Field(None, ge=1, description="Partitions of each; unset is the brokers' default.")
+    replication: int | None = Field(
+        None, ge=1, le=32767, description="Replicas of each; unset is the brokers' default."
+    )
+    config: dict[str, str | int | bool] = Field({}, description="Options of the topics, by their own names.")
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options as brokers read them."""
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in self.config.items()
+        }
 
 
 class _KafkaRecords(RemoteSink):
@@ -68,6 +86,9 @@ class _KafkaRecords(RemoteSink):
         "topic", description="How subjects are named there: TOPIC-value, the schema's full name, or TOPIC-NAME."
     )
     register_schemas: bool = Field(False, description="Whether a schema that its subject lacks is registered there.")
+    create_topics: NewTopics | None = Field(
+        None, description="Creates topics that do not exist, `{}` with the brokers' defaults; unset creates none."
+    )
 
 
 class KafkaSink(KafkaLogin, _KafkaRecords):
@@ -111,6 +132,8 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
             yield from _name_faults(f"{key}.topic", self.topic, DEAD_LETTER_VARIABLES)
         if self.key:
             yield from _name_faults(f"{key}.key", self.key)
+        if self.endpoint and self.create_topics is not None:
+            yield f"{key}.create_topics", "has no use with endpoint; name brokers and a topic, or leave it out"
         if self.framing == "none":
             chosen = [name for name in ("schema_registry", "register_schemas") if getattr(self, name)]
             yield from ((f"{key}.{name}", "has no use without framing: confluent; add it") for name in chosen)

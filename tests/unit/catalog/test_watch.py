@@ -151,9 +151,22 @@ def test_a_registry_is_watched_at_the_cost_of_a_304() -> None:
         found = looks.next()
         assert isinstance(found, Catalog)
         assert found.definitions[M].datacontenttype == "c/d"
-        web.routes["/reg"] = Reply("", 503)
-        assert isinstance(looks.next(), RefusedCatalog)
+        good, web.routes["/reg"] = web.routes["/reg"], Reply("", 503)
+        assert looks.next() == Waiting((registry.url,)) and looks.awaited == (registry.url,)
         assert looks.next() is None
+        web.routes["/reg"] = Reply("{", 200)
+        assert isinstance(looks.next(), RefusedCatalog) and not looks.awaited
+        web.routes["/reg"] = good
+        assert looks.next() == found, "what is good again is told once"
+        assert looks.next() is None
+
+
+def test_a_catalog_that_could_not_be_read_when_it_was_taken_is_told_when_it_can(tmp_path: Path) -> None:
+    source = tmp_path / "c.json"
+    write(source, "a/b")
+    watcher = CatalogWatcher([source], 0.0, current=load([source]), unread=True)
+    assert watcher.poll() == load([source])
+    assert watcher.poll() is None
 
 
 def test_a_catalog_waits_for_what_cannot_be_reached(tmp_path: Path) -> None:

@@ -149,12 +149,24 @@ def test_jvm_options_are_added_to_those_given_and_give_way_to_a_log4j_of_ones_ow
 def test_what_the_jvm_prints_is_json_where_our_lines_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert jvm_log_conf(json=True)[JAVA_OPTIONS].endswith(log4j2_file(json=True).as_uri())
     configure_logs(LogSettings(format="json"))
-    printed = b'WARNING: Using incubator modules\n\n{"event": "a", "level": "error"}\n{"event": "torn' + b"x" * 20_000
+    printed = b'WARNING: some module\n\n{"event": "a", "level": "error"}\n{"event": "torn' + b"x" * 20_000
     relay(io.BytesIO(printed)).join(10)
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["event"] for line in lines[:2]] == ["printed by the JVM", "a"]
-    assert lines[0]["line"] == "WARNING: Using incubator modules"
+    assert lines[0]["line"] == "WARNING: some module"
     assert [line["event"] for line in lines[2:]] == ["printed by the JVM"] * 3
+
+
+def test_of_a_trace_that_a_worker_prints_the_error_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs(LogSettings())
+    ours = b"2026-01-02T03:04:05.000000Z [error    ] lost  [spark X]\n"
+    trace = b'Traceback (most recent call last):\n  File "daemon.py", line 1\n    work()\nOSError: no memory\n'
+    printed = b"WARNING: Using incubator modules: jdk.incubator.vector\n" + ours + trace + b"\tat java.lang.Thread\n"
+    relay(io.BytesIO(printed)).join(10)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == ours.decode().strip() and "OSError: no memory" in second and "printed by the JVM" in second
+    relay(io.BytesIO(printed), whole=True).join(10)
+    assert len(capsys.readouterr().err.splitlines()) == 7
 
 
 @pytest.mark.slow

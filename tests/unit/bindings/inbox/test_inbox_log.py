@@ -162,17 +162,46 @@ def test_a_full_inbox_refuses_and_recovers_when_it_was_trimmed(tmp_path: Path) -
             inbox.append_many([row(number, size=500)]).result(SECONDS)
             taken += 1
     assert 10 < taken < 100
+    assert inbox.limit() == limits.max_bytes
+    assert "of 20000 bytes are in use; the router must catch up, or raise max_bytes" in inbox.trouble()
+    # A small message may still fit: that is no reason to say that all is well.
+    inbox.append_many([row(taken)]).result(SECONDS)
+    assert inbox.trouble()
     view = InboxView(tmp_path)
     view.trim(0, InboxPosition(view.end(0).segment, 0))
+    assert not inbox.trouble()
     inbox.append_many([row(taken)]).result(SECONDS)
     inbox.close()
 
 
 def test_free_space_is_kept(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, limits=InboxLimits(min_free_bytes=2**62))
+    # Nobody has to be refused first.
+    assert f"{tmp_path}: " in inbox.trouble() and "bytes free on the disk" in inbox.trouble()
+    assert inbox.limit() == inbox.size()
     with pytest.raises(InboxFull, match="min_free_bytes"):
         inbox.append_many([row(1)]).result(SECONDS)
     inbox.close()
+
+
+def test_a_disk_that_refused_is_tried_until_it_takes_as_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inbox = Inbox(tmp_path, partitions=1, limits=FREE)
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(log_module, "_write", full)
+        patched.setattr(os, "write", full)
+        with pytest.raises(InboxFull, match="No space left on device"):
+            inbox.append_many([row(1)]).result(SECONDS)
+        for _ in range(2):
+            assert "No space left on device" in inbox.trouble() and "bytes are free; free space" in inbox.trouble()
+    assert not inbox.trouble()
+    assert not (tmp_path / ".probe").exists()
+    inbox.append_many([row(2)]).result(SECONDS)
+    inbox.close()
+    assert bodies(tmp_path) == ["2"]
 
 
 def test_a_failed_fsync_acknowledges_nothing_and_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,10 +65,26 @@ def test_a_batch_that_was_held_says_that_it_goes_on(
         process.batch()
         process.batch(1)
     logged = [entry for entry in logged if entry["log_level"] != "debug"]
-    assert [entry["event"] for entry in logged] == ["batch held"] * 3 + ["batch goes on"]
+    assert [entry["event"] for entry in logged] == ["batch held", "batch goes on"]
+    assert logged[0]["log_level"] == "warning", "it ends by itself"
     assert logged[-1]["batch"] == 0
     assert logged[-1]["log_level"] == "info"
     assert logged[0]["endpoints"] == logged[-1]["endpoints"] == ", ".join((shop.SHOP, shop.EMPTY))
+
+
+def test_a_batch_that_stays_held_is_an_error_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("router.batches.holding.time.monotonic", lambda: now[0])
+    holding = Holding("kafka", BatchNotes(tmp_path), Mock(active=Mock(sources=())), Mock(), Mock(), threading.Event())
+    batch = Batch("kafka", "kafka", "g", 0, "2026-01-02T00:00:00+00:00")
+    with structlog.testing.capture_logs() as logged:
+        for seconds, sink in ((0, "bus"), (1, "bus"), (30, "lake"), (61, "bus"), (90, "bus")):
+            now[0] = float(seconds)
+            holding._say(batch, f"sink {sink}: away for {seconds} s", sink)
+        holding.goes_on(0)
+    told = [(entry["log_level"], entry["event"]) for entry in logged if entry["log_level"] != "debug"]
+    assert told == [*[("warning", "batch held")] * 2, ("error", "batch held"), ("info", "batch goes on")]
+    assert [entry.get("held_seconds") for entry in logged if entry["log_level"] == "error"] == [61]
 
 
 def test_the_status_never_says_otherwise_than_the_metrics(

@@ -163,23 +163,16 @@ STOPPING: Final[Sequence[tuple[Fault, str, int, str]]] = (
     (few_files, "open files", 1, "up to 200; Spark needs"),
     (http_taken, "http port", 3, "Address already in use"),
     (no_certificate, "http port", 3, "/nowhere.pem"),
-    (kafka_away, "source /endpoints/log", 5, "Kafka at 127.0.0.1:1 does not answer"),
-    (kafka_sink_away, "sink bus", 5, "Kafka at 127.0.0.1:1 does not answer"),
     (mqtt_certificate, "source /endpoints/bus", 3, "/nowhere.pem cannot be read"),
     (http_certificate, "sink hook", 8, "/nowhere.pem cannot be read"),
     (master_away, "cluster", 5, "nobody listens at spark://127.0.0.1:1"),
 )
-WAITING: Final = (kafka_sink_away, master_away)
-"""Those that take half a minute each, as kafka_away does."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "name", "code", "told"),
-    [
-        pytest.param(*each, id=each[0].__name__, marks=[pytest.mark.full] if each[0] in WAITING else [])
-        for each in STOPPING
-    ],
+    [pytest.param(*each, id=each[0].__name__) for each in STOPPING],
 )
 def test_what_doctor_finds_ends_a_start_before_spark(
     place: Place,
@@ -191,7 +184,7 @@ def test_what_doctor_finds_ends_a_start_before_spark(
     code: int,
     told: str,
 ) -> None:
-    monkeypatch.setattr("bindings.kafka.client.TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.5)
     fault(place, monkeypatch, taken)
     config = str(place.write())
     found = states(Path(config))[name]
@@ -203,6 +196,21 @@ def test_what_doctor_finds_ends_a_start_before_spark(
     assert any(name.removeprefix("sink ") in line and told in line for line in errors), errors
     context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     assert context is None or context._gateway is None or context._active_spark_context is not None
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"), [(kafka_away, "source /endpoints/log"), (kafka_sink_away, "sink bus")], ids=["source", "sink"]
+)
+def test_kafka_is_waited_for_unless_nobody_may_wait(
+    place: Place, monkeypatch: pytest.MonkeyPatch, fault: Fault, name: str
+) -> None:
+    monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.5)
+    fault(place, monkeypatch, 0)
+    config = place.write()
+    found = states(config)[name]
+    assert found.state == "warn" and "Kafka at 127.0.0.1:1 does not answer" in found.observation
+    assert found.remedy.endswith("it is waited for")
+    assert status_of(["run", str(config), "--once"]) == 5
 
 
 @pytest.mark.slow
@@ -235,6 +243,17 @@ def test_a_table_whose_features_cannot_be_written_is_named(place: Place) -> None
     found = states(place.write())["sink lake"]
     assert found.state == "warn" and "DROP FEATURE" in found.remedy
     assert found.observation == f"{folder}: the table has features that cannot be written here: identityColumns"
+
+
+def test_who_shares_a_query_is_told_and_how_to_part_them(place: Place) -> None:
+    assert "queries" not in states(place.write()), "one sink holds all of them in any case"
+    place.endpoints["other"] = Place.endpoint("HTTP", {"path": "/other"})
+    place.sink("more", {"type": "table", "path": str(place.folder / "more")})
+    found = states(place.write())["queries"]
+    assert found.state == "ok" and "/endpoints/door, /endpoints/other share query inbox" in found.observation
+    place.settings["sources"] = [{"endpoint": "/endpoints/door", "lane": "mine"}]
+    found = states(place.write())["queries"]
+    assert found.state == "warn" and "lane parts nothing for /endpoints/door" in found.observation
 
 
 def test_who_is_waited_for_stops_no_start(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,7 +323,7 @@ def test_a_gateway_process_looks_at_what_it_needs(
     place.settings["http"]["port"] = taken
     assert status_of(["gateway", str(place.write())]) == 3
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("xrouter: error: ")]
-    assert [line.split(": ")[2] for line in errors] == ["http port", "inbox"]
+    assert [line.split(": ")[2] for line in errors] == ["http port"], "the inbox topic is waited for"
 
 
 def test_nobody_is_waited_for_longer_than_his_limit() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from bindings.kafka.client import KafkaUnreachable
+from router.errors import BrokerUnreachable
+from router.logs import configure_logs
 from router.running.queries import Queries
 from router.running.starts import PAUSE_FIRST, Running
+from router.settings.model import LogSettings
 from router.state.state import State
 from router.watching.metrics import Metrics
 from router.watching.status import Status
@@ -26,6 +31,50 @@ def test_pauses_begin_anew_after_a_query_that_wrote_a_batch(last: int | None, pa
     queries.check()
     assert running.query is None
     assert running.pause == 2 * pause
+
+
+def test_a_query_waits_for_brokers_that_are_away_and_nobody_waits_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure_logs(LogSettings())
+    status, nothing = Status(), cast(Any, None)
+    queries = Queries(nothing, State(tmp_path), nothing, Metrics(), status, nothing, once=False)
+    running = queries._running["kafka-1"] = Running("kafka-1", (), nothing)
+    answers: list[Future[None]] = []
+    tries: list[str] = []
+
+    def start(one: Running, _: object) -> None:
+        tries.append(one.name)
+        if len(tries) == 1:
+            raise BrokerUnreachable("Kafka at k:9092 does not answer")
+        one.query = cast(Any, SimpleNamespace(isActive=True))
+
+    def ask(_: Running) -> Future[None]:
+        answers.append(Future())
+        return answers[-1]
+
+    queries._starts = cast(Any, SimpleNamespace(start=start, ask=ask))
+
+    def check() -> None:
+        running.restart_at = 0.0
+        queries.check()
+
+    check()
+    state = status.ready()[1]["queries"]["kafka-1"]
+    assert (state["state"], state["reason"]) == ("starting", "Kafka at k:9092 does not answer")
+    check()  # asks
+    check()  # has no answer yet
+    assert (len(tries), len(answers)) == (1, 1)
+    answers[0].set_exception(KafkaUnreachable("Kafka at k:9092 does not answer: no such host"))
+    check()
+    assert (len(tries), status.ready()[1]["queries"]["kafka-1"]["reason"][-12:]) == (1, "no such host")
+    check()
+    answers[1].set_result(None)
+    check()
+    assert (len(tries), running.away_since) == (2, None)
+    log = capsys.readouterr().err
+    assert log.count("query waits for its brokers") == log.count("brokers answer, query starts") == 1
+    assert "error" not in log
 
 
 def test_a_query_that_has_ended_is_not_at_work(tmp_path: Path) -> None:

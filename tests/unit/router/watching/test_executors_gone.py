@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -15,6 +18,7 @@ from router.watching.status import Status
 from tests.support.waiting import wait_until
 
 LIMIT = 30.0
+HOOK = ("xrouter_query_held", {"query": "q", "sink": "hook"})
 
 
 @dataclass
@@ -91,3 +95,35 @@ def test_no_limit_counts_while_nobody_works(master: str, stranded: bool, monkeyp
     assert {(line["endpoints"], line["topics"], line["query"], line["batch"]) for line in logged} == {
         ("/endpoints/e", "t", "q", 7)
     }
+
+
+def test_a_slow_sink_is_told_once_and_the_router_stays_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many batches it takes long for; only a write that makes no progress at all holds the batch."""
+    for name, seconds in {"LOOK_SECONDS": 0.01, "_ASKS_SECONDS": 0.0, "SLOW_SECONDS": 0.1}.items():
+        monkeypatch.setattr(batches, name, seconds)
+    metrics, status = Metrics(), Status()
+    session = cast(Any, Session(Context("local[2]", executors=0)))
+    watch = Watch("q", metrics, status)
+    status.query("q", "running")
+
+    def write(until: Callable[[], object]) -> None:
+        with watch.attempt(session, 1, 0.0), batches.writing("hook"):
+            wait_until(lambda: bool(until()), LIMIT, "what a write is to show")
+
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(3):
+            until = time.monotonic() + 0.3
+            write(partial(lambda until: logged and time.monotonic() > until, until))
+            assert state(status) == "running" and not metrics.registry.get_sample_value(*HOOK)
+        write(lambda: True)
+        write(lambda: True)
+        assert [(line["log_level"], line["event"]) for line in logged] == [
+            ("warning", "sink is slow"),
+            ("info", "sink is quick again"),
+        ]
+        assert logged[0]["sink"] == logged[1]["sink"] == "hook" and logged[1]["seconds"] >= 0.9
+        monkeypatch.setattr(batches, "WAITS_SECONDS", 0.2)
+        with watch.attempt(session, 2, 0.0), batches.writing("hook"):
+            wait_until(lambda: state(status) == "held", LIMIT, "the batch to be held")
+            batches.progressed()
+            assert state(status) == "running" and metrics.registry.get_sample_value(*HOOK) == 0

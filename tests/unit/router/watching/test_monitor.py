@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
 from bindings.http.exposition import LIMITS
 from catalog.model import Finding
 from router.errors import ConfigError
 from router.watching.metrics import Metrics
 from router.watching.monitor import MonitorServer
+from router.watching.process import DiskCollector
 from router.watching.status import Status
 from tests.support.http_malformed import MALFORMED
 
@@ -101,6 +105,30 @@ def test_gateways_and_draining_are_reasons(status: Status) -> None:
     status.gateway("http", False, "no space")
     status.draining()
     assert reasons(status) == ["the router is draining", "gateway http is down: no space"]
+
+
+def test_an_inbox_that_accepts_nothing_is_a_reason_and_a_metric(status: Status, server: MonitorServer) -> None:
+    assert status.ready()[1]["inbox"]["accepting"] is None
+    lines = httpx.get(f"{server.address}/metrics").text.splitlines()
+    assert not [line for line in lines if line.startswith("xrouter_inbox_accepting")]
+    status.inbox("/state/inbox: 7 bytes free on the disk; free some space")
+    said = "the inbox accepts no messages: /state/inbox: 7 bytes free on the disk; free some space"
+    assert reasons(status) == [said]
+    assert "xrouter_inbox_accepting 0.0" in httpx.get(f"{server.address}/metrics").text.splitlines()
+    since = status.ready()[1]["inbox"]["since"]
+    status.inbox("/state/inbox: 6 bytes free on the disk; free some space")
+    assert status.ready()[1]["inbox"]["since"] == since
+    status.inbox("")
+    assert not reasons(status)
+    assert "xrouter_inbox_accepting 1.0" in httpx.get(f"{server.address}/metrics").text.splitlines()
+
+
+def test_a_disk_has_its_figures_before_its_folder_is_there(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    registry.register(DiskCollector({"state": tmp_path / "not" / "yet"}))
+    usage = shutil.disk_usage(tmp_path)
+    assert registry.get_sample_value("xrouter_disk_size_bytes", {"disk": "state"}) == usage.total
+    assert 0 < (registry.get_sample_value("xrouter_disk_free_bytes", {"disk": "state"}) or 0) <= usage.total
 
 
 def test_a_refused_catalog_is_shown_and_the_router_stays_ready(status: Status) -> None:
