@@ -64,6 +64,8 @@ class TopicBacklogs:
         self._now = now
         self._ends = KafkaEnds(client)
         self._heads = KafkaHeads(client)
+        self._shown: dict[str, dict[str, dict[int, int]]] = {}
+        """What each group was told last."""
 
     def __enter__(self) -> Self:
         self._heads.__enter__()
@@ -99,6 +101,20 @@ class TopicBacklogs:
             if head.offset < end:
                 backlogs[topic] = _more(backlogs[topic], end - head.offset, head.arrived)
         return {topic: backlogs.get(topic) for topic in wanted}
+
+    def commit(self, group: str, topics: Collection[str], positions: Offsets) -> None:
+        """Commit the positions of these topics to a consumer group, for Kafka's own tools to show; nobody reads them.
+
+        Raises:
+            KafkaUnreachable: the brokers do not answer, or refuse.
+        """
+        offsets = {
+            topic: {int(number): at for number, at in positions.get(topic, {}).items() if at >= 0} for topic in topics
+        }
+        known = {topic: numbers for topic, numbers in offsets.items() if numbers}
+        if known and self._shown.get(group) != known:
+            self._ends.commit(group, known)
+            self._shown[group] = known
 
     def _note(
         self, asked: float, topics: list[str], ends: Mapping[str, Mapping[int, int]], starts: dict[str, dict[int, int]]

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
+from confluent_kafka.admin import AdminClient
+from structlog.testing import capture_logs
 
 from bindings.inbox import Inbox
 from bindings.inbox.offsets import offset_json
@@ -55,11 +58,11 @@ def committed(generation: Generation, offset: dict[str, Any], batch: int = 0) ->
         path.write_text("\n".join(lines))
 
 
-def kafka_plan(folder: Path, bootstrap: str, topic: str) -> Plan:
+def kafka_plan(folder: Path, bootstrap: str, topic: str, **source: Any) -> Plan:
     catalog = load.write_catalog(folder / "catalog.json", load.catalog(3, topic=topic))
     told = {
         "catalog": {"source": str(catalog)},
-        "sources": [{"endpoint": PLANT, "bootstrap_servers": bootstrap}],
+        "sources": [{"endpoint": PLANT, "bootstrap_servers": bootstrap, **source}],
         "sinks": {name: {"type": "table", "path": str(folder / name)} for name in ("lake", "dead")},
         "routes": [{"to": ["lake"]}],
         "dead_letters": {"sinks": ["dead"]},
@@ -131,6 +134,72 @@ def test_a_broker_that_is_away_gives_no_figure_and_one_that_is_back_does(tmp_pat
             wait_until(lambda: figure("lag_records") == 0, LIMIT, "the broker to answer again")
     finally:
         broker.stop()
+
+
+def committed_to(bootstrap: str, group: str, topic: str) -> list[int]:
+    """Return what Kafka's own tools see of a consumer group."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+    places = asked[group].result(LIMIT).topic_partitions
+    return [place.offset for place in sorted(places, key=lambda each: each.partition) if place.topic == topic]
+
+
+def test_kafkas_own_tools_see_how_far_a_source_is_read(
+    tmp_path: Path, state: State, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    topic, group = topic_factory("watched", 2), f"watching-{tmp_path.name}"
+    produce(kafka.bootstrap, topic, load.records(20, 3))
+    plan = kafka_plan(tmp_path, kafka.bootstrap, topic, commit_offsets_to=group)
+    [query] = {source.query for source in plan.sources}
+    generation = generations.begin(state, query, (topic,))
+    committed(generation, {topic: {"0": 3, "1": 0}})
+    metrics = Metrics()
+    with BacklogWatch(state, lambda: plan, metrics.backlogs, topics_seconds=0.2):
+        wait_until(lambda: committed_to(kafka.bootstrap, group, topic) == [3, 0], LIMIT, "offsets in the group")
+        committed(generation, {topic: {"0": 3, "1": 2}}, batch=1)
+        wait_until(lambda: committed_to(kafka.bootstrap, group, topic) == [3, 2], LIMIT, "the next batch in the group")
+    # What the group says is for people: reading goes on from the checkpoint.
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.delete_consumer_groups([group])[group].result(LIMIT)
+    with BacklogWatch(state, lambda: plan, metrics.backlogs, topics_seconds=60):
+        wait_until(
+            lambda: metrics.registry.get_sample_value("xrouter_source_lag_records", {"endpoint": PLANT}) == 15,
+            LIMIT,
+            "the same lag",
+        )
+        committed(generation, {topic: {"0": 10, "1": 2}}, batch=2)
+    # The last batch is told at the end, however long it was to the next look.
+    wait_until(lambda: committed_to(kafka.bootstrap, group, topic) == [10, 2], LIMIT, "the last batch in the group")
+
+
+def test_offsets_that_cannot_be_committed_hold_up_nothing_and_are_told_once(
+    tmp_path: Path, state: State, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    topic, group = topic_factory("watched"), f"refusing-{tmp_path.name}"
+    produce(kafka.bootstrap, topic, load.records(20, 3))
+    plan = kafka_plan(tmp_path, kafka.bootstrap, topic, commit_offsets_to=group)
+    [query] = {source.query for source in plan.sources}
+    generation = generations.begin(state, query, (topic,))
+    committed(generation, {topic: {"0": 3}})
+    metrics = Metrics()
+
+    def lag() -> float | None:
+        return metrics.registry.get_sample_value("xrouter_source_lag_records", {"endpoint": PLANT})
+
+    member = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group, "auto.offset.reset": "latest"})
+    member.subscribe([topic])
+    with capture_logs() as logs:
+        wait_until(lambda: member.poll(0.1) is not None or bool(member.assignment()), LIMIT, "a member of the group")
+        with BacklogWatch(state, lambda: plan, metrics.backlogs, topics_seconds=0.1):
+            wait_until(lambda: any(each["event"] == "offsets are not committed" for each in logs), LIMIT, "a warning")
+            for batch, reached in enumerate((5, 8, 13), 1):
+                committed(generation, {topic: {"0": reached}}, batch=batch)
+                wait_until(lambda reached=reached: lag() == 20 - reached, LIMIT, "the lag of the next batch")  # type: ignore[misc]
+            member.close()
+            wait_until(lambda: committed_to(kafka.bootstrap, group, topic) == [13], LIMIT, "offsets in the group")
+    (warned,) = [each for each in logs if each["event"] == "offsets are not committed"]
+    assert warned["log_level"] == "warning" and warned["group"] == group and warned["topics"] == [topic]
+    assert [each["group"] for each in logs if each["event"] == "offsets are committed again"] == [group]
 
 
 def test_a_cluster_that_nobody_answers_for_is_given_up_in_time() -> None:
