@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -131,6 +131,6 @@ class _Merge:
 
 def _size(message: Message) -> int:
     """Return about how much memory a record takes."""
-    headers = message.headers() or []
+    headers: Sequence[tuple[str, bytes | None]] = message.headers() or []  # type: ignore[assignment]
     told = sum(len(name) + len(value or b"") for name, value in headers)
     return 500 + len(message.value() or b"") + len(message.key() or b"") + told

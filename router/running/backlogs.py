@@ -215,7 +215,12 @@ class _Asking:
         self, backlogs: Mapping[str, Backlog | None], sources: Sequence[Source]
     ) -> dict[str, Backlog | None]:
         if self._query in (INBOX, REST):
-            return {self._query: next(iter(backlogs.values()), None)}
+            found = {self._query: next(iter(backlogs.values()), None)}
+            if self._query == INBOX and self._client is None:
+                known = None if found[INBOX] is None else self._inbox.endpoints
+                names = dict.fromkeys((*(source.endpoint for source in sources), *(known or ())))
+                found |= {name: None if known is None else known.get(name, Backlog(0)) for name in names if name}
+            return found
         return {source.endpoint: backlogs.get(source.topic) for source in sources}
 
 

@@ -181,11 +181,15 @@ class Watch:
             if write is not self._write or write.reported or now - write.moved < WAITS_SECONDS:
                 return
             write.reported = True
-        reason = f"sink {write.sink}: a write waits, and has made no progress for {now - write.moved:.0f} s"
+        sink, moved = write.sink, write.moved
+
+        def reason() -> str:
+            return f"sink {sink}: a write waits, and has made no progress for {time.monotonic() - moved:.0f} s"
+
         self._metrics.held(self._query, write.sink)
         self._status.query(self._query, "held", batch=self._number, reason=reason)
         facts = {**self._reads(), "query": self._query, "batch": self._number}
-        _log.error("write waits", **facts, sink=write.sink, reason=reason)
+        _log.error("write waits", **facts, sink=write.sink, reason=reason())
 
     def _overdue(self, limit: float) -> None:
         reason = f"batch {self._number} {CANCELLED} ({limit:g} s)"
