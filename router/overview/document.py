@@ -59,6 +59,7 @@ class StatusDocument:
         self._status = status
         self._coverage = metrics.coverage
         self._sinks = metrics.sinks
+        self._backlogs = metrics.backlogs
         self._state = state
         self._settled: tuple[float, int | None] | None = None
         self._figures = figures
@@ -131,9 +132,26 @@ class StatusDocument:
 
     def _flow(self, plan: Plan, reading: Reading, occurred: Occurred) -> dict[str, Any]:
         flow = picture(plan, self._ways_of(plan), reading, occurred, self._sinks.problem)
+        self._work_off(flow["endpoints"])
         dead, settled = flow["totals"]["dead_letters"], self._letters_settled()
         dead["open"] = None if settled is None else max(0, dead["records"] - settled)
         return flow
+
+    def _work_off(self, endpoints: list[dict[str, Any]]) -> None:
+        """Add how much of the lag of each endpoint is at its sinks already.
+
+        Lag falls when a whole batch is at all its sinks, and its sources are asked after that. What was written until
+        then is known of a query as a whole: each of its endpoints gets its share.
+        """
+        by_query: dict[str, int] = {}
+        for each in endpoints:
+            by_query[each["query"]] = by_query.get(each["query"], 0) + (each["lag"] or 0)
+        for each in endpoints:
+            query, lag = each["query"], each["lag"]
+            asked = None if query is None else self._backlogs.answered_at(query)
+            worked = 0 if asked is None else self._status.steps.worked(query, asked)
+            whole = by_query[query]
+            each["worked"] = None if lag is None else lag * min(worked, whole) // whole if whole else 0
 
     def _letters_settled(self) -> int | None:
         """Return how many dead letters were replayed or removed, not older than five seconds; None if unknown."""

@@ -91,6 +91,12 @@ class Backlogs(Collector):
             backlogs |= {name: None if stale else backlog for name, backlog in answer.backlogs.items()}
         return backlogs
 
+    def answered_at(self, query: str) -> float | None:
+        """Return when the sources of a query answered last, by the clock; None when they never did."""
+        with self._lock:
+            answer = self._answers.get(query)
+            return None if answer is None else answer.at
+
     def read_until(self) -> float:
         """Return the time up to which all that arrived anywhere is at its sinks, in seconds since 1970; 0 not known."""
         with self._lock:

@@ -49,7 +49,7 @@ function showSources(told) {
     setText(cells[3], number(each.routed.records));
     setText(cells[4], number(dead.records));
     cells[4].className = dead.rate ? 'n bad' : 'n'; // Red while there are new ones.
-    setText(cells[5], each.lag !== null ? number(each.lag) : each.pushed && told.inbox.records !== null ? `of ${number(told.inbox.records)} in the inbox` : '–');
+    setText(cells[5], each.lag !== null ? number(each.lag - each.worked) : each.pushed && told.inbox.records !== null ? `of ${number(told.inbox.records)} in the inbox` : '–');
     const oldest = each.oldest_seconds;
     setText(cells[6], oldest === null ? '–' : oldest === 0 ? 'none' : `${seconds(oldest)} old`);
     setText(cells[7], each.last_record ? utc(each.last_record) : 'never');

@@ -16,9 +16,19 @@ from prometheus_client import CollectorRegistry
 from router.judging.tally import Tally
 from router.overview import document
 from router.overview.charts import CHARTS, svg
-from router.overview.figures import ARRIVED, HISTORIES, HOUR_POINTS, LAG, LATENCY, RECORDS, Figures, Point, Reading
+from router.overview.figures import (
+    ARRIVED,
+    HISTORIES,
+    HOUR_POINTS,
+    LAG,
+    LATENCY,
+    RECORDS,
+    Figures,
+    Point,
+    Reading,
+    Samples,
+)
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
-from router.watching import batches
 from router.watching.backlogs import INBOX, Backlog
 from router.watching.batches import Watch
 from router.watching.deliveries import FADE_SECONDS, Deliveries
@@ -70,8 +80,8 @@ def test_what_arrives_is_told_beside_what_is_finished() -> None:
     ],
 )
 def test_latency_is_that_of_the_window(grown: dict[str, int], half: float | None, most: float | None) -> None:
-    before = {(LATENCY, bound): 1000.0 for bound in grown}
-    now = {(LATENCY, bound): 1000.0 + count for bound, count in grown.items()}
+    before: Samples = {(LATENCY, bound): 1000.0 for bound in grown}
+    now: Samples = {(LATENCY, bound): 1000.0 + count for bound, count in grown.items()}
     reading = Reading(now, before, 60.0)
     assert reading.latency(0.5) == (None if half is None else pytest.approx(half))
     assert reading.latency(0.95) == (None if most is None else pytest.approx(most))
@@ -187,7 +197,7 @@ def test_the_error_of_a_sink_has_its_time_and_fades_once_it_works(served: Served
 
 def test_the_time_that_a_write_waits_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(batches.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     status, metrics = Status(clock=lambda: clock[0]), Metrics(["lake"])
     watch = Watch("inbox", metrics, status)
     watch.begin("lake", by_spark=False)
@@ -204,3 +214,30 @@ def test_the_page_says_all_times_in_utc(served: Served) -> None:
     script = served.get("/").text
     assert "toLocaleString" not in script and "toLocaleTimeString" not in script
     assert "All times are UTC" in script and served.told()["at"].endswith("+00:00")
+
+
+def test_lag_moves_while_a_batch_is_worked_through(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "KEPT_SECONDS", 0.0)
+    steps = served.status.steps
+
+    def left() -> int:
+        told = endpoint(served)
+        assert told["lag"] == 100_000
+        return int(told["lag"] - told["worked"])
+
+    served.metrics.backlogs.answered(INBOX, {INBOX: Backlog(100_000), TILL: Backlog(100_000)})
+    assert left() == 100_000
+    steps.begin(INBOX, 1)
+    # Of a batch that is written in parts, each part counts when it is written.
+    for written in (0, 20_000, 70_000):
+        steps.written(INBOX, written)
+        assert left() == 100_000 - written
+    # Its end takes nothing back: the source was not asked since.
+    steps.end(INBOX, 90_000)
+    assert left() == 10_000
+    steps.begin(INBOX, 2)
+    assert left() == 10_000
+    steps.written(INBOX, 50_000)
+    assert left() == 0
+    served.metrics.backlogs.answered(INBOX, {INBOX: Backlog(100_000), TILL: Backlog(100_000)})
+    assert left() == 50_000
