@@ -24,6 +24,8 @@ from router.watching.backlogs import Backlog
 RECEIVED: Final = "received"
 CHUNK_ROWS: Final = 4096
 """Rows of the inbox that are summed up together."""
+MAX_CHUNKS: Final = 1000
+"""Sums that are kept of a partition; of more, each two become one."""
 LOOK_ROWS: Final = 200_000
 """Rows of the inbox that are read at one look, so that the first look at millions does not keep a thread."""
 
@@ -246,6 +248,8 @@ class InboxRows:
             if rows.last > position:
                 self._known[number].append(rows)
         self._pass(view, number, position)
+        if len(self._known[number]) > MAX_CHUNKS:
+            self._known[number] = _merged(self._known[number])
         return sum(sum(rows.counts.values()) for rows in new)
 
 
@@ -266,6 +270,21 @@ def _read(view: InboxView, number: int, first: InboxPosition, last: InboxPositio
         if upto == first:
             return
         first = upto
+
+
+def _merged(known: deque[_Rows]) -> deque[_Rows]:
+    """Sum up each two neighbours together."""
+    pairs: deque[_Rows] = deque()
+    while known:
+        rows = known.popleft()
+        if known:
+            other = known.popleft()
+            counts = dict(Counter(rows.counts) + Counter(other.counts))
+            both = {**rows.oldest, **other.oldest}
+            oldest = {name: min(rows.oldest.get(name, at), other.oldest.get(name, at)) for name, at in both.items()}
+            rows = _Rows(rows.first, other.last, counts, oldest)
+        pairs.append(rows)
+    return pairs
 
 
 def _earlier(one: int | None, other: int | None) -> int | None:
