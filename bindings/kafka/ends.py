@@ -8,7 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
@@ -164,6 +171,22 @@ class KafkaEnds:
         moment: OffsetSpec = OffsetSpec.for_timestamp(milliseconds)
         with self._connected() as admin:
             return self._offsets(admin, partitions, moment)
+
+    def commit(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
+        """Commit where partitions are read on to a consumer group, which need not exist and has no members.
+
+        Raises:
+            KafkaUnreachable: as :meth:`partitions`, or the brokers refuse: we may not, or the group has members.
+        """
+        places = [TopicPartition(topic, number, at) for topic in offsets for number, at in offsets[topic].items()]
+        with self._connected() as admin:
+            asked = admin.alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, places)], request_timeout=TIMEOUT_SECONDS
+            )
+            for answer in asked.values():
+                for place in answer.result().topic_partitions:
+                    if place.error is not None:
+                        raise KafkaException(place.error)
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[AdminClient]:

@@ -82,7 +82,7 @@ class Holding:
             Draining: the query is to end.
         """
         hint = error.hint or "repair the sink: the batch is tried again by itself, and nothing is lost meanwhile"
-        self.metrics.sink_write(error.sink, "error")
+        self.metrics.sink_write(error.sink, "error", str(error))
         self._say(batch, str(error), error.sink, hint=hint, retry_seconds=seconds)
         self._note(batch, str(error), error.sink, loaded.writer.taken(batch))
         self._wait(batch, seconds, parked=parked)

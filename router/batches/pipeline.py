@@ -231,6 +231,7 @@ class Pipeline:
             else:
                 self._clear(number)
                 parts.written(tally)
+                self._status.steps.written(self.name, parts.tally.total)
                 if parts.next is not None:
                     # What is left is noted, so that a drain need not wait for it.
                     self._holding.breathe(0)

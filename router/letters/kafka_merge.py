@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from bindings.kafka.client import TIMEOUT_SECONDS, KafkaClient, KafkaUnreachable
 
-HELD: Final = 64
-"""Records of one partition that wait for those of others; each may have megabytes."""
+HELD_BYTES: Final = 64 * 2**20
+"""Bytes of records that wait for those of other partitions; each partition has an equal share, and one record more.
+
+A partition that is paused loses what the client has fetched of it, and fetching again costs a round trip: it must be
+rare.
+"""
 STALL_SECONDS: Final = 30.0
 """Longest time without a record while some are still to come."""
 _POLL: Final = 0.5
@@ -37,6 +41,8 @@ def merged(client: KafkaClient, topics: re.Pattern[str], last: int | None = None
         "enable.partition.eof": True,
         "auto.offset.reset": "earliest",
         "queued.max.messages.kbytes": 16_384,
+        # At the end of a partition the broker keeps a fetch that long, and with it those of other partitions.
+        "fetch.wait.max.ms": 20,
         "log_level": 0,
     }
     try:
@@ -66,12 +72,14 @@ def _ranges(
 
 
 class _Merge:
-    """Holds at most a few records of each partition: one that is ahead of others is paused."""
+    """Holds at most :data:`HELD_BYTES`: a partition that is far ahead of others is paused."""
 
     def __init__(self, consumer: Consumer, ranges: dict[PartitionKey, tuple[int, int]]) -> None:
         self._consumer = consumer
         self._ends = {place: end for place, (_, end) in ranges.items()}
         self._held: dict[PartitionKey, deque[Message]] = {place: deque() for place in ranges}
+        self._bytes = dict.fromkeys(ranges, 0)
+        self._share = HELD_BYTES // max(1, len(ranges))
         self._reading = set(ranges)
         self._paused: set[PartitionKey] = set()
         consumer.assign([TopicPartition(*place, first) for place, (first, _) in ranges.items()])
@@ -84,7 +92,9 @@ class _Merge:
             if not heads:
                 return
             place = min(heads)[1]
-            yield self._held[place].popleft()
+            message = self._held[place].popleft()
+            self._bytes[place] -= _size(message)
+            yield message
             if place in self._paused and not self._held[place]:
                 self._paused.discard(place)
                 self._consumer.resume([TopicPartition(*place)])
@@ -110,9 +120,17 @@ class _Merge:
         offset = int(message.offset() or 0)
         if error is None and offset < self._ends[place]:
             self._held[place].append(message)
+            self._bytes[place] += _size(message)
         if error is not None or offset >= self._ends[place] - 1:
             self._reading.discard(place)
             self._consumer.pause([TopicPartition(*place)])
-        elif len(self._held[place]) >= HELD:
+        elif self._bytes[place] >= self._share:
             self._paused.add(place)
             self._consumer.pause([TopicPartition(*place)])
+
+
+def _size(message: Message) -> int:
+    """Return about how much memory a record takes."""
+    headers: Sequence[tuple[str, bytes | None]] = message.headers() or []  # type: ignore[assignment]
+    told = sum(len(name) + len(value or b"") for name, value in headers)
+    return 500 + len(message.value() or b"") + len(message.key() or b"") + told

@@ -6,21 +6,38 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
+from router.errors import RouterError
 from router.judging.plan import VERSION, Plan
 from router.overview.access import Doorkeeper
 from router.overview.epochs import history
-from router.overview.figures import INBOX_BYTES, INBOX_OLDEST, INBOX_RECORDS, REST, Figures, Reading
+from router.overview.figures import (
+    INBOX_BYTES,
+    INBOX_OLDEST,
+    INBOX_RECORDS,
+    POINT_SECONDS,
+    REST,
+    Figures,
+    Point,
+    Reading,
+)
 from router.overview.occurrences import Occurred
 from router.overview.picture import Ways, picture
-from router.watching.coverage import Coverage
+from router.state.ledger import LetterLedger
 from router.watching.status import Status
+
+if TYPE_CHECKING:
+    from router.watching.metrics import Metrics
 
 FORMAT: Final = 1
 """Grows when a member changes its meaning or goes; new members may come at any time."""
 KEPT_SECONDS: Final = 0.9
 """Seconds for which one answer serves all clients, so that many cost as much as one."""
+
+LEDGER_SECONDS: Final = 5.0
+"""Time between two looks at how many dead letters were replayed."""
 
 RecentReplays = Callable[[], list[dict[str, Any]]]
 """Returns how the last replays went."""
@@ -33,17 +50,22 @@ class StatusDocument:
         self,
         status: Status,
         figures: Figures,
-        coverage: Coverage,
+        metrics: Metrics,
         door: Doorkeeper,
         replays: RecentReplays,
-        shadow: Callable[[], dict[str, Any] | None],
+        state: Path | None,
     ) -> None:
+        """*state* is the folder with the ledger of dead letters; None where there is none."""
         self._status = status
-        self._coverage = coverage
+        self._coverage = metrics.coverage
+        self._sinks = metrics.sinks
+        self._backlogs = metrics.backlogs
+        self._state = state
+        self._settled: tuple[float, int | None] | None = None
         self._figures = figures
         self._door = door
         self._replays = replays
-        self._shadow = shadow
+        self._shadow = metrics.shadow.to_json
         self._started = datetime.now(UTC)
         self._making = threading.Lock()
         self._plan: Plan | None = None
@@ -82,7 +104,9 @@ class StatusDocument:
             **ready,
             "reasons": [*life["reasons"], *ready["reasons"]],
             "queries": self._queries(ready["queries"], reading),
-            "flow": None if plan is None else picture(plan, self._ways_of(plan), reading, occurred),
+            "flow": None if plan is None else self._flow(plan, reading, occurred),
+            "latency": {"p50_seconds": _ms(reading.latency(0.5)), "p95_seconds": _ms(reading.latency(0.95))},
+            "history": self._history(),
             "coverage": occurred.never(),
             "inbox": {
                 **ready["inbox"],
@@ -107,10 +131,57 @@ class StatusDocument:
             for name, query in queries.items()
         }
 
+    def _flow(self, plan: Plan, reading: Reading, occurred: Occurred) -> dict[str, Any]:
+        flow = picture(plan, self._ways_of(plan), reading, occurred, self._sinks.problem)
+        self._work_off(flow["endpoints"])
+        dead, settled = flow["totals"]["dead_letters"], self._letters_settled()
+        dead["open"] = None if settled is None else max(0, dead["records"] - settled)
+        return flow
+
+    def _work_off(self, endpoints: list[dict[str, Any]]) -> None:
+        """Add how much of the lag of each endpoint is at its sinks already.
+
+        Lag falls when a whole batch is at all its sinks, and its sources are asked after that. What was written until
+        then is known of a query as a whole: each of its endpoints gets its share.
+        """
+        by_query: dict[str, int] = {}
+        for each in endpoints:
+            by_query[each["query"]] = by_query.get(each["query"], 0) + (each["lag"] or 0)
+        for each in endpoints:
+            query, lag = each["query"], each["lag"]
+            asked = None if query is None else self._backlogs.answered_at(query)
+            worked = 0 if asked is None else self._status.steps.worked(query, asked)
+            whole = by_query[query]
+            each["worked"] = None if lag is None else lag * min(worked, whole) // whole if whole else 0
+
+    def _letters_settled(self) -> int | None:
+        """Return how many dead letters were replayed or removed, not older than five seconds; None if unknown."""
+        if self._state is None:
+            return None
+        now = time.monotonic()
+        if self._settled is None or now - self._settled[0] >= LEDGER_SECONDS:
+            try:
+                with LetterLedger.open(self._state, create=False) as ledger:
+                    self._settled = (now, ledger.settled())
+            except (RouterError, OSError):
+                self._settled = (now, None)
+        return self._settled[1]
+
+    def _history(self) -> dict[str, Any]:
+        points = self._figures.history.points()
+        return {
+            "every_seconds": POINT_SECONDS,
+            **{name: [getattr(point, name) for point in points] for name in Point._fields},
+        }
+
     def _ways_of(self, plan: Plan) -> Ways:
         if self._ways is None or self._ways[0] is not plan:
             self._ways = (plan, Ways.of(plan))
         return self._ways[1]
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
 
 
 def _whole(reading: Reading, metric: str) -> int | None:

@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import parse_qs
 
 from bindings.http.connection import AcceptedRequest, Answer, too_large
 from bindings.http.problems import HttpProblem, Reply, unavailable
@@ -26,6 +28,7 @@ from router.judging.plan import Plan
 from router.letters.letter import Letter
 from router.logs import get_logger
 from router.overview.access import Doorkeeper
+from router.overview.charts import CHARTS, SMALL, drawn
 from router.overview.document import StatusDocument
 from router.overview.figures import Figures
 from router.overview.page import page
@@ -48,6 +51,7 @@ _SAFE: Final = (
 )
 _READING: Final = ("GET", "HEAD")
 _LETTER: Final = re.compile(rb"/letters/([0-9a-f]{32})(\.json|/replay)")
+_CHART: Final = re.compile(rf"/history/({'|'.join(CHARTS)})\.svg".encode())
 _log = get_logger()
 Work = Callable[[bytes], Any]
 """Takes the body of a request and gives what is answered, as JSON."""
@@ -118,8 +122,9 @@ class Overview:
         self._door = Doorkeeper(settings.metrics, records=replays is not None)
         self._figures = Figures(metrics.registry)
         recent = _nothing if replays is None else replays.recent
-        shadow = metrics.shadow.to_json
-        self._document = StatusDocument(status, self._figures, metrics.coverage, self._door, recent, shadow)
+        # A process without dead letters has no ledger of them.
+        state = None if replays is None else Path(settings.state)
+        self._document = StatusDocument(status, self._figures, metrics, self._door, recent, state)
         self._figures_lane, self._records_lane = _Lane("status-figures"), _Lane("status-records")
         self._plan: Plan | None = None
 
@@ -161,6 +166,13 @@ class Overview:
         if head.path == b"/":
             _allow(head, *_READING)
             return self._page
+        chart = _CHART.fullmatch(head.path)
+        if chart is not None:
+            _allow(head, *_READING)
+            # A few hundred numbers: less work than to hand it to a thread.
+            asked = parse_qs(head.query.decode("latin-1"), keep_blank_values=True, errors="replace")
+            points = self._figures.history.points(asked.get("endpoint", [""])[-1])
+            return drawn(chart[1].decode("ascii"), points, small=SMALL in asked)
         if self._records is None or self._replays is None:
             return None
         return self._of_records(head, self._records, self._replays)

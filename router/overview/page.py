@@ -33,7 +33,7 @@ def page() -> Reply:
             f"script-src {_hash(script)}",
             f"style-src {_hash(style)}",
             "connect-src 'self'",
-            "img-src data:",
+            "img-src 'self' data:",
             "base-uri 'none'",
             "form-action 'none'",
             "frame-ancestors 'none'",

@@ -6,21 +6,26 @@ the busiest are shown, and the rest is summed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from router.judging.plan import Plan
-from router.overview.figures import ACKNOWLEDGED, DEFINITIONS, LAG, OLDEST, RECEIVED, WRITES, Figure, Reading
+from router.overview.figures import ACKNOWLEDGED, ARRIVED, DEFINITIONS, RECEIVED, WRITES, Figure, Reading
 from router.overview.occurrences import Occurred
 from router.overview.survey import survey
 from router.settings.takers import event_sinks, letter_sinks
+from router.watching.deliveries import SinkProblem
 
 SHOWN: Final = 40
 """Endpoints, and definitions, that are shown by themselves."""
 _NOTHING: Final = Figure(0, None)
 _OUTCOMES: Final = ("routed", "dead_letters", "empty")
 """What :meth:`~router.overview.figures.Reading.outcomes` tells apart, as the page calls it."""
+
+
+Problems = Callable[[str], SinkProblem | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +57,12 @@ class Ways:
         return cls(*({name: tuple(each) for name, each in ways.items()} for ways in (definitions, sinks, letters)))
 
 
-def picture(plan: Plan, ways: Ways, reading: Reading, occurred: Occurred) -> dict[str, Any]:
-    """Return endpoints, definitions, sinks and what leads from one to another, with figures, as JSON."""
-    outcomes, definitions = reading.outcomes(), reading.by(DEFINITIONS, 0)
+def picture(plan: Plan, ways: Ways, reading: Reading, occurred: Occurred, problems: Problems) -> dict[str, Any]:
+    """Return endpoints, definitions, sinks and what leads from one to another, with figures, as JSON.
+
+    *problems* gives the last error of a sink.
+    """
+    outcomes, definitions, arrived = reading.outcomes(), reading.by(DEFINITIONS, 0), reading.by(ARRIVED, 0)
     sources = {source.endpoint: source for source in plan.sources}
     routed = {xid: outcomes.get(xid, (_NOTHING,) * 3) for xid in (*sources, *outcomes)}
     shown = _busiest((xid, _added(both)) for xid, both in routed.items())
@@ -79,7 +87,8 @@ def picture(plan: Plan, ways: Ways, reading: Reading, occurred: Occurred) -> dic
     return {
         "window_seconds": round(reading.window, 1),
         "totals": {
-            name: _shown(_added(each[place] for each in routed.values())) for place, name in enumerate(_OUTCOMES)
+            **{name: _shown(_added(each[place] for each in routed.values())) for place, name in enumerate(_OUTCOMES)},
+            "arriving": _shown(_added(arrived.values())),
         },
         "endpoints": [
             {
@@ -89,8 +98,9 @@ def picture(plan: Plan, ways: Ways, reading: Reading, occurred: Occurred) -> dic
                 "topic": sources[xid].topic or None if xid in sources else None,
                 "pushed": xid in sources and sources[xid].pushed,
                 **{name: _shown(figure) for name, figure in zip(_OUTCOMES, routed[xid], strict=True)},
-                "lag": _whole(reading.value(LAG, xid)),
-                "oldest_seconds": reading.value(OLDEST, xid),
+                "arriving": _shown(arrived.get(xid, _NOTHING)),
+                "lag": _whole(reading.lag(xid)),
+                "oldest_seconds": reading.oldest(xid),
                 "received": _whole(reading.value(RECEIVED, xid)),
                 "acknowledged": _whole(reading.value(ACKNOWLEDGED, xid)),
                 **occurred.source(xid),
@@ -106,19 +116,20 @@ def picture(plan: Plan, ways: Ways, reading: Reading, occurred: Occurred) -> dic
             }
             for xid in messages
         ],
-        "sinks": list(_sinks(plan, reading)),
+        "sinks": list(_sinks(plan, reading, problems)),
         "links": links,
         "left_out": {"endpoints": len(routed) - len(shown), "definitions": len(lacking)},
     }
 
 
-def _sinks(plan: Plan, reading: Reading) -> Iterable[dict[str, Any]]:
+def _sinks(plan: Plan, reading: Reading, problems: Problems) -> Iterable[dict[str, Any]]:
     events, letters = set(event_sinks(plan.settings)), set(letter_sinks(plan.settings))
     held: dict[str, list[str]] = {}
     for query, sink in reading.held():
         held.setdefault(sink, []).append(query)
     for name, chosen in plan.settings.sinks.items():
         if name in events | letters:
+            problem = problems(name)
             writes = {result: reading.of(WRITES, name, result) for result in ("ok", "error", "rejected")}
             yield {
                 "sink": name,
@@ -128,6 +139,7 @@ def _sinks(plan: Plan, reading: Reading) -> Iterable[dict[str, Any]]:
                 "writes": {result: figure.count for result, figure in writes.items()},
                 "error_rate": writes["error"].rate,
                 "holds": held.get(name, []),
+                "last_error": None if problem is None else {"at": _instant(problem.at), "text": problem.text},
             }
 
 
@@ -150,6 +162,10 @@ def _shown(figure: Figure) -> dict[str, Any]:
 def _share(figure: Figure, ways: tuple[str, ...]) -> dict[str, Any]:
     """Return the figures of one of several ways. Their shares are not counted, so of several only zeros are known."""
     return _shown(figure) if len(ways) == 1 or not figure.count else {"records": None, "rate": None}
+
+
+def _instant(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def _whole(value: float | None) -> int | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from catalog.linting.placeholders import names_in
 from catalog.model import Finding
 from router.judging.plan import Plan
 from router.matching.conformance import decides
@@ -17,6 +18,7 @@ from router.routing.routes import DEAD, Known, RouteRule, letter_number
 from router.routing.settled import Settled
 from router.settings import REASONS, Settings, event_routes
 from router.settings.names import (
+    CONTEXT_PREFIX,
     NameTemplate,
     Template,
     event_values,
@@ -29,6 +31,8 @@ Records = Literal["all", "events", "native"]
 ALL: Final = "*"
 UNKNOWN: Final = ""
 """The endpoint of a letter that came from none."""
+KAFKA: Final = "KAFKA"
+PARTITION_KEY: Final = "partitionkey"
 _REFERENCES: Final = ("${", "file:")
 
 
@@ -162,6 +166,37 @@ def route_findings(file: str, plan: Plan) -> Iterator[Finding]:
         hint = "set match.validate, or validate of its route, to always, or leave it"
         message = f"records of {xid} may be routed with bodies that its schema rejects"
         yield Finding(file, "/match/validate", "info", "unheld-schema", message, hint)
+    yield from _keyless(file, plan, surveyed.flows)
+
+
+def _keyless(file: str, plan: Plan, flows: Iterable[Flow]) -> Iterator[Finding]:
+    """Yield the Kafka sinks whose events have no key though their definitions say which device they are of.
+
+    Only Kafka's own key and the attribute ``partitionkey`` are one by themselves (JUDGING.md#what-comes-out): a key of
+    the router's choice would give events that are read again an attribute which they never had.
+    """
+    kinds = {source.endpoint: source.protocol or source.kind.upper() for source in plan.sources}
+    by_sink: dict[str, dict[str, tuple[str, str]]] = {}
+    for flow in flows:
+        protocol, definition = kinds.get(flow.endpoint, KAFKA), plan.catalog.definitions[flow.message]
+        names = tuple(names_in(definition.protocoloptions)) or tuple(names_in(definition.envelopemetadata))
+        keyed = any(each.name == PARTITION_KEY for each in definition.envelopemetadata)
+        if protocol == KAFKA or keyed or not names:
+            continue
+        for name in {aim.sink for way in flow.ways for aim in way.aims}:
+            topics = plan.settings.sinks[name].topics
+            if topics is not None and topics.key is None:
+                by_sink.setdefault(name, {}).setdefault(flow.message, (protocol, names[0]))
+    for name, messages in sorted(by_sink.items()):
+        message, (protocol, placeholder) = next(iter(messages.items()))
+        more = f", and of {len(messages) - 1} other definitions" if len(messages) > 1 else ""
+        text = f"events of {message} arrive by {protocol} and get no key in sink {name}{more}: Kafka keeps their order"
+        hint = (
+            f'set sinks.{name}.key, such as "{{{CONTEXT_PREFIX}{placeholder}}}", or leave it if order does not matter'
+        )
+        yield Finding(
+            file, f"/sinks/{name}", "info", "unkeyed-events", f"{text} in one partition, not over several", hint
+        )
 
 
 def _flows(plan: Plan) -> Iterator[Flow]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+import pyarrow as pa
+
+from bindings.inbox.errors import InboxDamaged
 from bindings.inbox.offsets import InboxPosition, positions_of
 from bindings.inbox.view import InboxView
 from bindings.kafka.client import KafkaClient
@@ -17,6 +22,12 @@ from router.reading.positions import EARLIEST, Offsets
 from router.watching.backlogs import Backlog
 
 RECEIVED: Final = "received"
+CHUNK_ROWS: Final = 4096
+"""Rows of the inbox that are summed up together."""
+MAX_CHUNKS: Final = 1000
+"""Sums that are kept of a partition; of more, each two become one."""
+LOOK_ROWS: Final = 200_000
+"""Rows of the inbox that are read at one look, so that the first look at millions does not keep a thread."""
 
 
 class ReadUntil:
@@ -64,6 +75,10 @@ class TopicBacklogs:
         self._now = now
         self._ends = KafkaEnds(client)
         self._heads = KafkaHeads(client)
+        self._shown: dict[str, dict[str, dict[int, int]]] = {}
+        """What each group was told last."""
+        self._before: dict[str, dict[int, int]] = {}
+        self._arrived: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         self._heads.__enter__()
@@ -92,13 +107,39 @@ class TopicBacklogs:
             if end > starts[topic][number]
         }
         heads = self._heads.of(waiting) if 0 < len(waiting) <= PLACES else {}
-        backlogs: dict[str, Backlog | None] = {topic: Backlog(0) for topic in ends}
+        self._arrive(ends)
+        backlogs: dict[str, Backlog | None] = {topic: Backlog(0, None, self._arrived[topic]) for topic in ends}
         for (topic, number), (start, end) in waiting.items():
             # Offsets before the first record have none: markers of transactions, what is aborted or compacted.
             head = heads.get((topic, number), Head(start))
             if head.offset < end:
                 backlogs[topic] = _more(backlogs[topic], end - head.offset, head.arrived)
         return {topic: backlogs.get(topic) for topic in wanted}
+
+    def commit(self, group: str, topics: Collection[str], positions: Offsets) -> None:
+        """Commit the positions of these topics to a consumer group, for Kafka's own tools to show; nobody reads them.
+
+        Raises:
+            KafkaUnreachable: the brokers do not answer, or refuse.
+        """
+        offsets = {
+            topic: {int(number): at for number, at in positions.get(topic, {}).items() if at >= 0} for topic in topics
+        }
+        known = {topic: numbers for topic, numbers in offsets.items() if numbers}
+        if known and self._shown.get(group) != known:
+            self._ends.commit(group, known)
+            self._shown[group] = known
+
+    def _arrive(self, ends: Mapping[str, Mapping[int, int]]) -> None:
+        """Count what came since the look before; a topic that was made anew begins again."""
+        for topic, partitions in ends.items():
+            before = self._before.get(topic)
+            self._before[topic] = dict(partitions)
+            if before is not None:
+                grown = (
+                    end - (at if (at := before.get(number, 0)) <= end else 0) for number, end in partitions.items()
+                )
+                self._arrived[topic] += sum(grown)
 
     def _note(
         self, asked: float, topics: list[str], ends: Mapping[str, Mapping[int, int]], starts: dict[str, dict[int, int]]
@@ -123,16 +164,138 @@ class TopicBacklogs:
 
 def _more(backlog: Backlog | None, records: int, arrived: int | None) -> Backlog:
     """Return a backlog with the records of another partition, the first of which *arrived* then."""
+    total = 0 if backlog is None else backlog.arrived
     if backlog is None or not backlog.records:
-        return Backlog(records, arrived)
+        return Backlog(records, arrived, total)
     known = None if None in (backlog.oldest, arrived) else min(backlog.oldest or 0, arrived or 0)
-    return Backlog(backlog.records + records, known)
+    return Backlog(backlog.records + records, known, total)
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The rows from one position of a partition to another, by endpoint: how many, and when the first arrived (ms)."""
+
+    first: InboxPosition
+    last: InboxPosition
+    counts: dict[str, int]
+    oldest: dict[str, int]
+
+
+class InboxRows:
+    """How many rows of an inbox wait for each endpoint. Each is read once when it arrives; not for concurrent use.
+
+    What is known are sums over up to :data:`CHUNK_ROWS` rows. Only those in which reading stands now are read again.
+    ``arrived`` has what came since the first look, by endpoint.
+    """
+
+    def __init__(self) -> None:
+        self.arrived: Counter[str] = Counter()
+        self._known: dict[int, deque[_Rows]] = {}
+        self._ends: dict[int, InboxPosition] = {}
+        self._there: dict[int, InboxPosition] = {}
+        """Where each partition ended at the first look: what lies before had arrived already."""
+
+    def look(
+        self, view: InboxView, positions: Mapping[int, InboxPosition], ends: Mapping[int, InboxPosition]
+    ) -> dict[str, Backlog] | None:
+        """Return what waits between these places by endpoint; None while rows are left that were not yet read.
+
+        Raises:
+            InboxDamaged: a segment behind a position is gone or broken.
+        """
+        left = LOOK_ROWS
+        for number, position in positions.items():
+            self._there.setdefault(number, ends[number])
+            self._pass(view, number, position)
+            left -= self._take(view, number, position, ends[number], left)
+        if any(self._ends[number] < end for number, end in ends.items()):
+            return None
+        waiting: dict[str, Backlog] = {name: Backlog(0, None, count) for name, count in self.arrived.items()}
+        for rows in (each for known in self._known.values() for each in known):
+            for name, count in rows.counts.items():
+                before = waiting.get(name, Backlog(0))
+                oldest = rows.oldest.get(name)
+                known = oldest if not before.records else _earlier(before.oldest, oldest)
+                waiting[name] = Backlog(before.records + count, known, self.arrived[name])
+        return waiting
+
+    def _pass(self, view: InboxView, number: int, position: InboxPosition) -> None:
+        """Forget the rows before a position."""
+        known = self._known.setdefault(number, deque())
+        while known and known[0].last <= position:
+            known.popleft()
+        if known and known[0].first < position:
+            cut = known.popleft()
+            known.extendleft(reversed(list(_read(view, number, position, cut.last))))
+
+    def _take(self, view: InboxView, number: int, position: InboxPosition, end: InboxPosition, most: int) -> int:
+        """Read rows that are new, at most so many; return how many it were."""
+        begin = self._ends.setdefault(number, position)
+        stop = view.advance(number, begin, most, end) if most > 0 else begin
+        try:
+            new = list(_read(view, number, begin, stop))
+        except InboxDamaged:
+            if begin >= position:
+                raise
+            # They were read by a batch, and trimmed, before they were looked at.
+            begin = position
+            stop = view.advance(number, begin, most, end)
+            new = list(_read(view, number, begin, stop))
+        self._ends[number] = max(begin, stop)
+        for rows in new:
+            if rows.first >= self._there[number]:
+                self.arrived.update(rows.counts)
+            if rows.last > position:
+                self._known[number].append(rows)
+        self._pass(view, number, position)
+        if len(self._known[number]) > MAX_CHUNKS:
+            self._known[number] = _merged(self._known[number])
+        return sum(sum(rows.counts.values()) for rows in new)
+
+
+def _read(view: InboxView, number: int, first: InboxPosition, last: InboxPosition) -> Iterator[_Rows]:
+    """Yield the sums of rows between two positions, of many at a time."""
+    while first < last:
+        upto = view.advance(number, first, CHUNK_ROWS, last)
+        rows = _Rows(first, upto, {}, {})
+        for batch in view.read(number, view.spans(number, first, upto)):
+            table = pa.table({"endpoint": batch.column("endpoint"), "at": batch.column(RECEIVED).cast(pa.int64())})
+            sums = table.group_by("endpoint").aggregate([("at", "min"), ([], "count_all")])
+            for row in sums.to_pylist():
+                name, at = row["endpoint"] or "", row["at_min"]
+                rows.counts[name] = rows.counts.get(name, 0) + row["count_all"]
+                if at is not None:
+                    rows.oldest[name] = min(rows.oldest.get(name, at // 1000), at // 1000)
+        yield rows
+        if upto == first:
+            return
+        first = upto
+
+
+def _merged(known: deque[_Rows]) -> deque[_Rows]:
+    """Sum up each two neighbours together."""
+    pairs: deque[_Rows] = deque()
+    while known:
+        rows = known.popleft()
+        if known:
+            other = known.popleft()
+            counts = dict(Counter(rows.counts) + Counter(other.counts))
+            both = {**rows.oldest, **other.oldest}
+            oldest = {name: min(rows.oldest.get(name, at), other.oldest.get(name, at)) for name, at in both.items()}
+            rows = _Rows(rows.first, other.last, counts, oldest)
+        pairs.append(rows)
+    return pairs
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else min(one, other)
 
 
 class InboxBacklog:
     """How many durable rows of a local inbox wait. It keeps what sealed segments hold; not for concurrent use.
 
-    ``read_until`` is up to when what arrived there has been read. *now* gives the seconds since 1970.
+    ``read_until`` is up to when what arrived there has been read, ``endpoints`` what waits by endpoint, None while that
+    is not known. *now* gives the seconds since 1970.
     """
 
     def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
@@ -141,6 +304,8 @@ class InboxBacklog:
         self._path = path
         self._view: InboxView | None = None
         self._head: tuple[dict[int, InboxPosition], int | None] = ({}, None)
+        self._rows = InboxRows()
+        self.endpoints: dict[str, Backlog] | None = None
 
     def look(self, offset: Mapping[str, Any] | None) -> Backlog:
         """Return what lies behind an offset of the inbox's source; all there is for None, before the first batch.
@@ -163,6 +328,7 @@ class InboxBacklog:
         waiting = {number: position for number, position in positions.items() if ends[number] > position}
         records = sum(view.count(number, position, ends[number]) for number, position in waiting.items())
         self.read_until.look(asked, (), ends, positions)
+        self.endpoints = self._rows.look(view, positions, ends)
         if waiting != self._head[0]:
             self._head = (waiting, self._oldest(view, waiting, ends))
         return Backlog(records, self._head[1] if records else None)

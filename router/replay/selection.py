@@ -16,6 +16,8 @@ from router.state.ledger import Entry, LetterLedger
 from router.writing.rejections import REASON, sinks_of
 
 CHUNK: Final = 500
+MAX_BATCH_BYTES: Final = 64 * 2**20
+"""Bytes of bodies in one batch, at which it is closed whatever the number of its letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ def lacking(ledger: LetterLedger, letter: Letter, entry: Entry | None) -> tuple[
 def batches(chosen: Iterable[Chosen], size: int, turns: Turns | None = None) -> Iterator[ReplayBatch]:
     """Gather letters into batches of at most *size*, each for the same sinks and with no position twice.
 
+    A batch of few large letters is closed earlier (:data:`MAX_BATCH_BYTES`).
+
     What a sink has of a batch is known by position, and records of two clusters may share one. By *turns*, letters of a
     key come in order of arrival: in a batch, and from one batch to the next, if each is settled before the next is
     asked for. One that comes before its turn is left out, and listed in ``turns.left``.
@@ -110,7 +114,7 @@ def batches(chosen: Iterable[Chosen], size: int, turns: Turns | None = None) -> 
         if turns is not None and earlier is not None and not open_ones.has(earlier):
             turns.left.add(each.letter.id)
             continue
-        if open_ones.add(each) >= size:
+        if open_ones.add(each, size):
             yield open_ones.take(each.sinks)
     yield from open_ones.rest()
 
@@ -120,6 +124,7 @@ class _OpenBatches:
 
     def __init__(self) -> None:
         self._letters: dict[tuple[str, ...], dict[str, Letter]] = {}
+        self._bytes: Counter[tuple[str, ...]] = Counter()
         self._batch_of: dict[str, tuple[str, ...]] = {}
 
     def has(self, letter: str) -> bool:
@@ -134,16 +139,18 @@ class _OpenBatches:
         if each.letter.position in self._letters.get(each.sinks, ()):
             yield self.take(each.sinks)
 
-    def add(self, each: Chosen) -> int:
-        """Add a letter; return how many are in its batch."""
+    def add(self, each: Chosen, size: int) -> bool:
+        """Add a letter; return whether its batch is full: it has *size* letters, or many bytes."""
         gathered = self._letters.setdefault(each.sinks, {})
         gathered[each.letter.position] = each.letter
         self._batch_of[each.letter.id] = each.sinks
-        return len(gathered)
+        self._bytes[each.sinks] += len(each.letter.body or b"")
+        return len(gathered) >= size or self._bytes[each.sinks] >= MAX_BATCH_BYTES
 
     def take(self, sinks: tuple[str, ...]) -> ReplayBatch:
         """Close the batch for these sinks."""
         letters = tuple(self._letters.pop(sinks).values())
+        del self._bytes[sinks]
         for letter in letters:
             del self._batch_of[letter.id]
         return ReplayBatch(sinks, letters)

@@ -104,6 +104,7 @@ class _Asking:
         self._topics_seconds, self._inbox_seconds = pauses
         self._client: KafkaClient | None = None
         self._trouble = ""
+        self._uncommitted: dict[str, str] = {}
         self._inbox = InboxBacklog(state.inbox)
 
     def run(self) -> None:
@@ -134,8 +135,32 @@ class _Asking:
             else:
                 self._say(sources, "")
             self._backlogs.answered(self._query, self._by_endpoint(backlogs, sources), read.seconds)
-            if self._ending.wait(self._inbox_seconds if topics is None else self._topics_seconds):
+            ending = self._ending.wait(self._inbox_seconds if topics is None else self._topics_seconds)
+            if topics is not None and not self._trouble:
+                self._commit(topics, sources)
+            if ending:
                 return
+
+    def _commit(self, topics: TopicBacklogs, sources: Sequence[Source]) -> None:
+        """Commit how far sources are read to the groups that they name. It is for people to look at: nothing waits for
+        it, and one that fails is tried again at the next look.
+        """
+        groups: dict[str, set[str]] = {}
+        for source in sources:
+            if source.settings.commit_offsets_to:
+                groups.setdefault(source.settings.commit_offsets_to, set()).add(source.topic)
+        for group, named in groups.items():
+            try:
+                topics.commit(group, named, self._positions())
+                problem = ""
+            except (KafkaUnreachable, RouterError, OSError, ValueError) as error:
+                problem = str(error)
+            before, self._uncommitted[group] = self._uncommitted.get(group, ""), problem
+            if problem and not before:
+                hint = "records are read all the same; let the router commit to this group, which nobody else may use"
+                _log.warning("offsets are not committed", group=group, topics=sorted(named), problem=problem, hint=hint)
+            elif before and not problem:
+                _log.info("offsets are committed again", group=group, topics=sorted(named))
 
     def _say(self, sources: Sequence[Source], trouble: str) -> None:
         """Say once that a source does not answer, and once that it does again."""
@@ -190,7 +215,12 @@ class _Asking:
         self, backlogs: Mapping[str, Backlog | None], sources: Sequence[Source]
     ) -> dict[str, Backlog | None]:
         if self._query in (INBOX, REST):
-            return {self._query: next(iter(backlogs.values()), None)}
+            found = {self._query: next(iter(backlogs.values()), None)}
+            if self._query == INBOX and self._client is None:
+                known = None if found[INBOX] is None else self._inbox.endpoints
+                names = dict.fromkeys((*(source.endpoint for source in sources), *(known or ())))
+                found |= {name: None if known is None else known.get(name, Backlog(0)) for name in names if name}
+            return found
         return {source.endpoint: backlogs.get(source.topic) for source in sources}
 
 

@@ -112,6 +112,8 @@ class Comparisons:
         self._compared: Catalog | None = None
         self._coming: Catalog | None = None
         self._busy = False
+        self._good: Catalog | None = None
+        """The catalog before the first incompatible change that is not mended; None where there is none."""
 
     def follow(self, catalog: Catalog) -> None:
         """Note the catalog that is in force from now on. The first one is only the base of the next comparison."""
@@ -128,7 +130,7 @@ class Comparisons:
     def _compare(self) -> None:
         while (pair := self._next()) is not None:
             try:
-                self._report(compare(*pair))
+                self._report(*pair)
             except Exception:
                 _log.exception(
                     "changes of a catalog cannot be determined; it is in force all the same", epoch=pair[1].epoch
@@ -143,9 +145,13 @@ class Comparisons:
             self._compared = after
             return before, after
 
-    def _report(self, difference: Difference) -> None:
+    def _report(self, before: Catalog, after: Catalog) -> None:
+        difference = compare(before, after)
         self._status.compared(difference)
-        self._metrics.catalog_state.changed(len(difference.changes), _wrong(difference))
+        good = self._good or before
+        wrong = _wrong(difference) if good is before else _wrong(compare(good, after))
+        self._good = good if wrong else None
+        self._metrics.catalog_state.changed(len(difference.changes), _wrong(difference), wrong)
         _log_difference(difference)
 
 

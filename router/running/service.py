@@ -239,13 +239,14 @@ class Service:
             _log.info("running", status_page=page, metrics=f"{page}metrics")
             if ready is not None:
                 ready(RunInfo(self._port, intake.http_port, self._stop.set))
-            try:
-                with BacklogWatch(self._state, lambda: plans.active, self._metrics.backlogs) as backlogs:
+            # It is left after the last batch, so that the offsets of that are committed too.
+            with BacklogWatch(self._state, lambda: plans.active, self._metrics.backlogs) as backlogs:
+                try:
                     self._supervise(spark, plans, queries, intake, backlogs, shadowing, once=once)
-            finally:
-                self._drain(queries, intake)
-                shadowing.log()
-                self._metrics.flow.log(last=True)
+                finally:
+                    self._drain(queries, intake)
+                    shadowing.log()
+                    self._metrics.flow.log(last=True)
         _log.info("stopped")
         return self._in_order
 

@@ -83,6 +83,11 @@ class SourceSettings(KafkaLogin, _SourceEndpoint):
         description="More options of the Kafka client, by their own names. Records of transactions are read once "
         "committed, unless `isolation.level` is read_uncommitted.",
     )
+    commit_offsets_to: Text | None = Field(
+        None,
+        description="Kafka: a consumer group that gets the offsets of finished batches, so that Kafka's own tools show "
+        "the lag. The router never reads them; name a group that nobody else uses.",
+    )
     path: str | None = Field(
         None, description="HTTP: the path to listen at, instead of the endpoint's own.", pattern="^/"
     )

@@ -25,6 +25,8 @@ from router.state.ledger_database import opened, transaction, translated
 FOLDER: Final = "ledger"
 NAME: Final = "letters.db"
 LOCK: Final = "replay.lock"
+GONE: Final = "letters removed"
+"""The fact that counts letters which no sink has any more."""
 
 Standing = Literal["open", "replayed", "parked"]
 """``open``: to be mended and replayed; ``replayed``: it became an event; ``parked``: replays leave it out."""
@@ -173,13 +175,23 @@ class LetterLedger:
 
     def forget(self, ids: Iterable[str]) -> None:
         """Remove what is known of letters that do not exist any more; they hold up nothing any more."""
-        wanted = list(ids)
+        wanted = list(dict.fromkeys(ids))
         with self._writing() as database:
             freed(database, wanted)
+            database.execute(
+                "INSERT INTO facts VALUES (?, ?) ON CONFLICT DO UPDATE SET value = CAST(value AS INTEGER) + ?",
+                (GONE, str(len(wanted)), len(wanted)),
+            )
             for some in portions(wanted):
                 marks = ",".join("?" * len(some))
                 for table in ("letters", "history"):
                     database.execute(f"DELETE FROM {table} WHERE letter IN ({marks})", some)
+
+    def settled(self) -> int:
+        """Return how many letters need nobody's attention any more: they were replayed, or removed everywhere."""
+        (replayed,) = self._all("SELECT count(*) FROM letters WHERE standing = 'replayed'")[0]
+        gone = self._all("SELECT value FROM facts WHERE name = ?", (GONE,))
+        return int(replayed) + (int(gone[0][0]) if gone else 0)
 
     def next_number(self) -> int:
         """Return the number of the next replay batch: above every one before it."""

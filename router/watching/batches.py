@@ -198,8 +198,12 @@ class Watch:
             hint = "nothing is lost; see what keeps the sink, if this stays so"
             _log.warning("sink is slow", **facts, seconds_without_progress=round(still), hint=hint)
         if waits:
-            reason = f"sink {write.sink}: a write waits, and has made no progress for {still:.0f} s"
-            self._metrics.held(self._query, write.sink)
+            sink, moved = write.sink, write.moved
+
+            def reason() -> str:
+                return f"sink {sink}: a write waits, and has made no progress for {time.monotonic() - moved:.0f} s"
+
+            self._metrics.held(self._query, sink)
             self._status.query(self._query, "held", batch=self._number, reason=reason)
 
     def _overdue(self, limit: float) -> None:

@@ -32,6 +32,11 @@ class CatalogState:
         )
         for compatible in ("true", "false"):
             self._changes.labels(compatible)
+        self._incompatible = Gauge(
+            "xrouter_catalog_incompatible_changes",
+            "Incompatible changes of the active catalog against the last one before them; 0 once they are mended.",
+            registry=registry,
+        )
 
     def set_findings(self, findings: Iterable[Finding]) -> None:
         """Set how many findings of each severity the active catalog has."""
@@ -43,7 +48,11 @@ class CatalogState:
         """Set for how many findings a changed catalog is refused now."""
         self._refused.set(findings)
 
-    def changed(self, changes: int, incompatible: int) -> None:
-        """Count the changes of a reload, some of which are incompatible."""
+    def changed(self, changes: int, incompatible: int, left: int) -> None:
+        """Count the changes of a reload, some of which are incompatible.
+
+        *left* are those of the active catalog against the last one that had none.
+        """
+        self._incompatible.set(left)
         self._changes.labels("true").inc(changes - incompatible)
         self._changes.labels("false").inc(incompatible)

@@ -256,14 +256,17 @@ class Metrics:
         self._listening[1]()
         return True
 
-    def sink_write(self, sink: str, result: str) -> None:
+    def sink_write(self, sink: str, result: str, problem: str = "") -> None:
         """Count a write to a sink, ``ok`` or ``error``; and ``rejected`` besides, if the sink refused records of it.
+
+        *problem* is the text of an error.
 
         One write may serve several sinks of a cluster and then names them all, with commas.
         """
         names = [sink] if sink in self._sinks else sink.split(",")
         for name in names:
             self._writes.labels(name, result).inc()
+            self.sinks.wrote(name, problem)
 
     def unfit_values(self, sink: str, counts: Mapping[str, int]) -> None:
         """Count what a write made null in typed columns, by definition."""

@@ -17,6 +17,8 @@ from catalog.comparing import Change, Difference
 from catalog.model import Finding
 from router.watching.steps import Steps
 
+Reason = str | Callable[[], str]
+"""Why something is so; a function where the text changes as time passes."""
 QueryState = Literal["starting", "running", "held", "overdue", "stopped", "failed"]
 STALE_SECONDS: Final = 120.0
 """A supervisor without a round for this long is stuck; even a slow reload of a catalog is shorter."""
@@ -33,7 +35,12 @@ class _Query:
     state: QueryState
     since: str
     batch: int | None = None
-    reason: str = ""
+    reason: Reason = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is at this moment."""
+        reason = self.reason if isinstance(self.reason, str) else self.reason()
+        return {"state": self.state, "since": self.since, "batch": self.batch, "reason": reason}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,7 @@ class Status:
         self.steps = Steps()
         """Where the batches of the queries spend their time."""
 
-    def query(self, name: str, state: QueryState, *, batch: int | None = None, reason: str = "") -> None:
+    def query(self, name: str, state: QueryState, *, batch: int | None = None, reason: Reason = "") -> None:
         """Note the state of a query; ``batch`` None keeps the last one, and ``since`` is when the state was entered."""
         with self._lock:
             before = self._queries.get(name)
@@ -230,7 +237,7 @@ class Status:
                 "ready": not reasons,
                 "reasons": reasons,
                 "catalog": self._catalog_answer(),
-                "queries": {name: asdict(query) for name, query in sorted(self._queries.items())},
+                "queries": {name: query.to_json() for name, query in sorted(self._queries.items())},
                 "gateways": {name: asdict(gateway) for name, gateway in sorted(self._gateways.items())},
                 "inbox": self._inbox_answer(),
             }
@@ -247,7 +254,7 @@ class Status:
             reasons.append("no query has been started")
         for name, query in sorted(self._queries.items()):
             if query.state != "running":
-                reasons.append(_with_reason(f"query {name} is {query.state}", query.reason))
+                reasons.append(_with_reason(f"query {name} is {query.state}", query.to_json()["reason"]))
         for name, gateway in sorted(self._gateways.items()):
             if not gateway.up:
                 reasons.append(_with_reason(f"gateway {name} is down", gateway.reason))

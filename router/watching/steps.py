@@ -46,6 +46,8 @@ class _Batch:
     ended: str
     records: int
     steps: dict[str, float]
+    at: float = 0.0
+    """When it ended, by the clock of :class:`Steps`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class _Query:
     recent: deque[_Batch] = field(default_factory=lambda: deque(maxlen=RECENT))
     finding: float | None = None
     turns: list[tuple[str, float, float]] = field(default_factory=list)
+    written: int = 0
 
 
 class Steps:
@@ -108,6 +111,7 @@ class Steps:
             known = self._queries.setdefault(query, _Query())
             known.number, known.step, known.steps, known.turns = number, REST, {}, []
             known.began = known.turned = self._clock()
+            known.written = 0
 
     def turn(self, query: str, step: str) -> None:
         """Note that the batch under way goes on with another step."""
@@ -115,6 +119,22 @@ class Steps:
             known = self._queries.get(query)
             if known is not None and known.number is not None:
                 self._turn(known, step)
+
+    def written(self, query: str, records: int) -> None:
+        """Note how many records of the batch under way are at their sinks: those of its parts so far."""
+        with self._lock:
+            known = self._queries.get(query)
+            if known is not None and known.number is not None:
+                known.written = records
+
+    def worked(self, query: str, since: float) -> int:
+        """Return how many records are written: in parts of the batch under way, in batches that ended after a time."""
+        with self._lock:
+            known = self._queries.get(query)
+            if known is None:
+                return 0
+            ended = sum(batch.records for batch in known.recent if batch.at > since)
+            return ended + (known.written if known.number is not None else 0)
 
     def end(self, query: str, records: int) -> dict[str, float]:
         """Note that the batch is written; return the seconds of its steps."""
@@ -124,7 +144,7 @@ class Steps:
                 return {}
             self._turn(known, REST)
             ended = datetime.now(UTC).isoformat(timespec="milliseconds")
-            known.recent.append(_Batch(known.number, ended, records, known.steps))
+            known.recent.append(_Batch(known.number, ended, records, known.steps, self._clock()))
             finished = self._finished(query, known, records)
             known.number = None
         self._notify(finished)
@@ -162,6 +182,7 @@ class Steps:
             at = self._clock()
             step, whole = at - query.turned, at - query.began
             now = {"batch": query.number, "step": query.step, "step_seconds": _ms(step), "seconds": _ms(whole)}
+            now["written"] = query.written
         last = query.recent[-1] if query.recent else None
         return {
             "now": now,

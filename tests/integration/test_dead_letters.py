@@ -14,12 +14,16 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
+import yaml
+from confluent_kafka import Consumer, TopicPartition
 
+from router.letters import kafka_merge
 from router.letters.letter import Letter
 from router.letters.reading import read_letters
 from router.settings import Settings, load_settings
 from tests.conftest import Kafka, TopicFactory
 from tests.support.kafka import create_topics, produce
+from tests.support.letters import letter_id, settings_file
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -131,6 +135,41 @@ def test_letters_are_the_same_from_every_sink(kafka: Kafka, topic_factory: Topic
     check_commands(router, found["delta"])
     check_purge(router, port)
     assert router.stop() == 0, router.log[-2000:]
+
+
+@pytest.mark.broker
+def test_letters_in_several_partitions_are_fetched_once(
+    kafka: Kafka, topic_factory: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumed: list[str] = []
+
+    class Counting(Consumer):
+        """The real consumer, which counts how often it fetches again what it had fetched."""
+
+        def resume(self, places: list[TopicPartition]) -> None:
+            resumed.extend(place.topic for place in places)
+            super().resume(places)
+
+    topic, many = topic_factory("dead", partitions=3), 1_500
+    told = yaml.safe_load(settings_file(tmp_path, ("bus",)).read_text())
+    told["sinks"]["bus"] |= {"bootstrap_servers": kafka.bootstrap, "topic": topic}
+    (tmp_path / "router.yaml").write_text(yaml.safe_dump(told))
+    lineage = [
+        (f"xrouter-{name}", value.encode())
+        for name, value in {"reason": "no-match", "protocol": "HTTP", "native": "{}", "position": "i-0-1"}.items()
+    ]
+    # One partition has most of them, so that it is far ahead of the others.
+    keys = (b"a", b"a", b"a", b"b", b"a", b"c")
+    rows = [(keys[n % 6], b"{}", [("xrouter-letter", letter_id(n).encode()), *lineage]) for n in range(many)]
+    produce(kafka.bootstrap, topic, rows)
+    monkeypatch.setattr(kafka_merge, "Consumer", Counting)
+    letters = [letter.id for letter in read_letters(load_settings(tmp_path / "router.yaml"))]
+    assert sorted(letters) == [letter_id(n) for n in range(many)]
+    assert not resumed
+    # Letters that do not fit into memory together are still read, in the same order.
+    monkeypatch.setattr(kafka_merge, "HELD_BYTES", 100_000)
+    assert [letter.id for letter in read_letters(load_settings(tmp_path / "router.yaml"))] == letters
+    assert resumed
 
 
 def check_contents(letters: dict[str, Letter]) -> None:

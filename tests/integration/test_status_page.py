@@ -77,6 +77,13 @@ def test_what_flows_is_shown_a_letter_is_explained_and_replayed_and_a_reload_tol
         assert "/endpoints/shop (HTTP)" in text(page, "#sources")
         page.wait_for_selector("#queries .bar span", state="attached")
         assert "read and judged" in text(page, "#queries") and "running" in text(page, "#queries")
+        # What arrives and is finished, and the hour so far, as pictures that the router draws.
+        source = page.locator("#sources tr", has_text="/endpoints/shop (HTTP)").locator("td")
+        assert all(float(figure.replace(",", "")) > 0 for figure in source.all_inner_texts()[:2])
+        page.locator("#latency", has_text="95 % within").wait_for()
+        page.locator("#flow-text", has_text="Dead letters: 1 open of 1.").wait_for()
+        page.locator("td.hour img").first.scroll_into_view_if_needed()
+        page.wait_for_function("[...document.images].every((image) => image.complete && image.naturalWidth)")
 
         # Records are for those with the token; then the letter is there, and says why it is one.
         assert "with the token" in text(page, "#letters-note") and not page.locator("#letters tr").count()
@@ -111,6 +118,7 @@ def test_what_flows_is_shown_a_letter_is_explained_and_replayed_and_a_reload_tol
         page.locator("#replay-note", has_text="Replayed: routed to /messagegroups/G/messages/late").wait_for()
         page.click("#letter-close")
         page.locator("#letters tr", has_text="replayed").wait_for()
+        page.locator("#flow-text", has_text="Dead letters: 0 open of 1.").wait_for()
         assert [each["id"] for each in shop.rows_of(router.folder / "lake") if each["type"] == "late"] == ["id-3"]
 
         # A record is pasted.

@@ -13,6 +13,8 @@ from typing import Any, Final
 from tests.support.prometheus import DEPLOY, Prometheus
 
 DASHBOARDS: Final = tuple(sorted((DEPLOY / "grafana/dashboards").glob("*.json")))
+KUBERNETES: Final = "namespace"
+"""The variable that has values in Kubernetes only; "All" takes series without the label as well."""
 _LABEL_VALUES: Final = re.compile(r"label_values\((.+), (\w+)\)")
 _VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
@@ -60,13 +62,14 @@ def filled_in(query: Query, prometheus: Prometheus) -> str:
 
 def _variables(dashboard: str) -> dict[str, dict[str, Any]]:
     (path,) = (each for each in DASHBOARDS if each.stem == dashboard)
-    return {each["name"]: each for each in json.loads(path.read_text(encoding="utf-8"))["templating"]["list"]}
+    known = json.loads(path.read_text(encoding="utf-8"))["templating"]["list"]
+    return {each["name"]: each for each in known if each["type"] != "datasource"}
 
 
 def _value(variable: dict[str, Any], prometheus: Prometheus) -> str:
     asked = _LABEL_VALUES.fullmatch(variable["query"]["query"])
     assert asked, f"the variable {variable['name']} is no label_values(...)"
     found = prometheus.label_values(_VARIABLE.sub(".*", asked[1]), asked[2])
-    if not found:
+    if not found and variable["name"] != KUBERNETES:
         raise LookupError(f"the variable {variable['name']} has no values")
     return str(variable["allValue"]) if variable.get("allValue") else f"({'|'.join(map(re.escape, found))})"

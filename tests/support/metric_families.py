@@ -62,6 +62,7 @@ def families() -> tuple[Metric, ...]:
     metrics.unfit_values("s", {"/m": 1})
     metrics.sinks.account("q", 1, 0, 0)
     metrics.backlogs.answered("q", {"/endpoints/e": Backlog(0), INBOX: Backlog(0), REST: Backlog(0)})
+    metrics.backlogs.answered(INBOX, {INBOX: Backlog(0), "/endpoints/pushed": Backlog(0)})
     metrics.coverage.follow(plan("m"))
     metrics.catalog("e", 0)
     metrics.catalog_state.set_findings([])

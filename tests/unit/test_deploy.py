@@ -32,6 +32,8 @@ DASHBOARDS = sorted((DEPLOY / "grafana/dashboards").glob("*.json"))
 SERVICES = sorted(DEPLOY.glob("*.service"))
 YAMLS = sorted([ROOT / "docker-compose.yml", *DEPLOY.rglob("*.yml"), *DEPLOY.rglob("*.yaml")])
 YAMLS = [path for path in YAMLS if path.parent.name != "templates"]  # those of Helm are YAML once they are rendered
+TARGET = {"instance", "job", "namespace"}
+"""Labels that Prometheus adds, the last in Kubernetes."""
 UNITS = {"s": 1, "min": 60, "m": 60}
 
 
@@ -56,8 +58,14 @@ def promtool(*arguments: str) -> None:
 
 def dashboard_expressions() -> Iterator[tuple[str, str]]:
     for dashboard in DASHBOARDS:
-        for panel in json.loads(dashboard.read_text())["panels"]:
-            yield from ((panel["title"], target["expr"]) for target in panel["targets"])
+        told = json.loads(dashboard.read_text())
+        yield from panel_expressions(told)
+        yield from ((note["name"], note["expr"]) for note in told["annotations"]["list"])
+
+
+def panel_expressions(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for panel in told["panels"]:
+        yield from ((panel["title"], target["expr"]) for target in panel.get("targets", ()))
 
 
 def rule_expressions() -> Iterator[tuple[str, str]]:
@@ -73,7 +81,7 @@ def alerts() -> set[str]:
 def known_samples() -> dict[str, set[str]]:
     """Every sample that a router or a registry can give, with its labels."""
     samples = [sample for family in families() for sample in family.samples]
-    return {sample.name: set(sample.labels) | {"instance"} for sample in samples}
+    return {sample.name: set(sample.labels) | TARGET for sample in samples}
 
 
 EXPRESSIONS = [*dashboard_expressions(), *rule_expressions()]
@@ -146,17 +154,59 @@ def test_panels_are_numbered_once_and_do_not_overlap(dashboard: Path) -> None:
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
-def test_the_dashboard_asks_a_source_that_is_provisioned(dashboard: Path) -> None:
-    sources = read_yaml(DEPLOY / "grafana/provisioning/datasources/prometheus.yml")["datasources"]
-    uids = {source["uid"] for source in sources}
-    asked = set(re.findall(r'"uid": "(\w+)"', dashboard.read_text())) - {json.loads(dashboard.read_text())["uid"]}
-    assert asked == uids
+def test_the_dashboard_asks_the_source_that_is_chosen(dashboard: Path) -> None:
+    (source,) = read_yaml(DEPLOY / "grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    told = json.loads(dashboard.read_text())
+    first, *others = told["templating"]["list"]
+    assert (first["name"], first["type"], first["query"]) == ("datasource", "datasource", source["type"])
+    assert (first["current"]["text"], first["current"]["value"]) == (source["name"], source["uid"])
+    asked = set(re.findall(r'"uid": "([^"]+)"', dashboard.read_text())) - {told["uid"]}
+    assert asked == {"${datasource}"}
+    assert [each["name"] for each in others[:3]] == ["job", "namespace", "instance"]
+    for _, expression in panel_expressions(told):
+        for matchers in re.findall(r"\{([^}]*)\}", expression):
+            assert {"job", "namespace", "instance"} <= set(re.findall(r"(\w+)=~", matchers)), expression
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
+def test_a_dashboard_has_rows_and_marks_restarts(dashboard: Path) -> None:
+    told = json.loads(dashboard.read_text())
+    assert told["panels"][0]["type"] == "row" and all(each.get("title") for each in told["panels"])
+    notes = {note["name"]: note["expr"] for note in told["annotations"]["list"]}
+    assert "process_start_time_seconds" in notes["Restarts"]
+    assert ("Reloads" in notes) == (told["uid"] != "xregistry" and dashboard.stem != "registry")
+
+
+def test_figures_that_are_yes_or_no_say_so_in_words() -> None:
+    """A panel of nothing else than such figures has words for both, and a colour."""
+    flags = ("query_held", "source_up", "gateway_connected", "subscription_up", "ready")
+    seen = set()
+    for dashboard in DASHBOARDS:
+        for panel in json.loads(dashboard.read_text())["panels"]:
+            asked = {re.search(r"xrouter_(\w+)", each["expr"]) for each in panel.get("targets", ())}
+            names = {found[1] for found in asked if found}
+            if names and names <= set(flags):
+                (mapping,) = panel["fieldConfig"]["defaults"]["mappings"]
+                assert mapping["options"].keys() == {"0", "1"}, panel["title"]
+                assert len(panel["fieldConfig"]["defaults"]["thresholds"]["steps"]) == 2, panel["title"]
+                seen |= names
+    assert seen == set(flags)
+
+
+def test_each_alert_leads_to_its_section_of_the_handbook() -> None:
+    rules = [rule for group in read_yaml(RULES)["groups"] for rule in group["rules"] if "alert" in rule]
+    for rule in rules:
+        page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert anchor == rule["alert"].lower()
+        assert f"\n### {rule['alert']}\n" in (ROOT / page).read_text(encoding="utf-8"), f"{page} has no {anchor}"
+        section = (ROOT / page).read_text(encoding="utf-8").split(f"### {rule['alert']}\n")[1].split("\n### ")[0]
+        assert "*What to do*: " in section, f"{rule['alert']} does not say what to do"
 
 
 def test_the_handbook_explains_every_alert_and_exit_code() -> None:
     handbook = (DEPLOY / "OPERATIONS.md").read_text(encoding="utf-8")
     for name in alerts():
-        assert f"`{name}`" in handbook, f"{name} is not explained"
+        assert f"### {name}\n" in handbook, f"{name} is not explained"
     for kind, code in EXIT_CODES.items():
         assert re.search(rf"^\| {code} \|", handbook, re.MULTILINE), f"exit code {code} of {kind} is not explained"
 

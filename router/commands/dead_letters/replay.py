@@ -40,7 +40,7 @@ def replay(
         bool, typer.Option("--dry-run", help="Say what would become of them, and change nothing.")
     ] = False,
     rate: Annotated[str | None, typer.Option(metavar="N/s", help="At most so many letters a second.")] = None,
-    batch: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Letters at a time.")] = 1_000,
+    batch: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Letters at a time, or 64 MiB.")] = 10_000,
     parked: Annotated[bool, typer.Option("--parked", help="Also those that are parked.")] = False,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many letters.")] = None,
     format: Annotated[OutputFormat, typer.Option(help="How the summary is written.")] = OutputFormat.text,

@@ -87,7 +87,7 @@ def _rows(status: Status) -> Iterator[tuple[str, list[Row]]]:
 
 
 def _endpoint(each: Endpoint) -> Row:
-    waits = "inbox" if each.pushed else _number(each.lag)
+    waits = "inbox" if each.pushed and each.lag is None else _number(each.lag)
     oldest = "" if not each.oldest_seconds else _age(each.oldest_seconds)
     return each.endpoint, each.protocol or "-", _of(each.routed), _of(each.dead_letters), waits, oldest
 

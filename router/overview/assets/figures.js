@@ -20,32 +20,60 @@ function showState(told) {
   keyed($('reasons'), waits, (each) => each, (each) => el('li', {}, each));
 }
 
-const SOURCE_COLUMNS = [['Endpoint'], ['A second', 'n'], ['Routed', 'n'], ['Dead letters', 'n'], ['Behind', 'n'], ['Oldest waiting'], ['Last record'], ['Query']];
+const SOURCE_COLUMNS = [['Endpoint'], ['Arriving/s', 'n'], ['Finished/s', 'n'], ['Routed', 'n'], ['Dead letters', 'n'], ['Lag', 'n'], ['Oldest unprocessed'], ['Last record'], ['Query'], ['Last hour', 'hour']];
+// The router draws them: a new picture twice a minute.
+const chart = (name, endpoint, alt) => el('img', { src: `/history/${name}.svg?small&endpoint=${encodeURIComponent(endpoint)}`, alt, title: alt, width: 160, height: 35, loading: 'lazy' });
+const CHARTS_EVERY = 30000;
+let charted = Date.now();
+function refreshCharts() {
+  if (Date.now() - charted < CHARTS_EVERY) return;
+  charted = Date.now();
+  for (const image of document.querySelectorAll('img')) {
+    const at = new URL(image.src);
+    at.searchParams.set('at', charted);
+    image.src = at.pathname + at.search;
+  }
+}
+
 function showSources(told) {
   const flow = told.flow;
-  keyed($('sources'), flow ? flow.endpoints : [], (each) => each.endpoint, () => row(SOURCE_COLUMNS, true), (node, each) => {
-    const cells = node.children, query = told.queries[each.query];
+  keyed($('sources'), flow ? flow.endpoints : [], (each) => each.endpoint, (each) => {
+    const node = row(SOURCE_COLUMNS, true);
+    node.lastChild.append(chart('records', each.endpoint, 'Records/s over the last hour'), chart('lag', each.endpoint, 'Lag over the last hour'));
+    return node;
+  }, (node, each) => {
+    const cells = node.children, query = told.queries[each.query], dead = each.dead_letters;
     setText(cells[0], `${each.endpoint}${each.protocol ? ` (${each.protocol})` : ''}`);
-    setText(cells[1], rate(each.routed.rate === null ? null : each.routed.rate + each.dead_letters.rate + each.empty.rate));
-    setText(cells[2], number(each.routed.records));
-    setText(cells[3], number(each.dead_letters.records));
-    cells[3].className = each.dead_letters.records ? 'n bad' : 'n';
-    setText(cells[4], each.pushed ? `${number(told.inbox.records)} in the inbox` : each.lag === null ? '–' : number(each.lag));
-    const oldest = each.pushed ? told.inbox.oldest_seconds : each.oldest_seconds;
-    setText(cells[5], oldest === null ? '–' : oldest === 0 ? 'nothing waits' : `${seconds(oldest)} ago`);
-    setText(cells[6], each.last_record ? new Date(each.last_record).toLocaleString() : 'never');
-    setText(cells[7], query ? `${each.query}: ${query.state}` : '–');
-    cells[7].className = query && query.state !== 'running' ? 'bad' : '';
+    setText(cells[1], rate(each.arriving.rate));
+    setText(cells[2], rate(each.routed.rate === null ? null : each.routed.rate + dead.rate + each.empty.rate));
+    setText(cells[3], number(each.routed.records));
+    setText(cells[4], number(dead.records));
+    cells[4].className = dead.rate ? 'n bad' : 'n'; // Red while there are new ones.
+    setText(cells[5], each.lag !== null ? number(each.lag - each.worked) : each.pushed && told.inbox.records !== null ? `of ${number(told.inbox.records)} in the inbox` : '–');
+    const oldest = each.oldest_seconds;
+    setText(cells[6], oldest === null ? '–' : oldest === 0 ? 'none' : `${seconds(oldest)} old`);
+    setText(cells[7], each.last_record ? utc(each.last_record) : 'never');
+    setText(cells[8], query ? `${each.query}: ${query.state}` : '–');
+    cells[8].className = query && query.state !== 'running' ? 'bad' : '';
   });
   showUnseen(told.coverage);
   setText($('inbox'), told.inbox.bytes ? `The inbox holds ${plural(told.inbox.records || 0, 'record')} and ${bytes(told.inbox.bytes)} on disk.` : '');
+  const latency = told.latency;
+  setText($('latency'), latency.p95_seconds === null ? 'No record was finished in the last minute.' : `In the last minute half of all records were at their sinks within ${seconds(latency.p50_seconds)}, 95 % within ${seconds(latency.p95_seconds)}.`);
+  const errors = (flow ? flow.sinks : []).filter((each) => each.last_error);
+  $('sink-errors').hidden = !errors.length;
+  keyed($('sink-errors'), errors, (each) => each.sink, () => el('li', {}), (node, each) => {
+    node.className = each.holds.length ? 'bad' : 'quiet';
+    setText(node, `${each.holds.length ? 'Error' : 'Earlier error, works again'}: ${each.last_error.text} (last at ${utc(each.last_error.at)})`);
+  });
+  refreshCharts();
 }
 
 function showUnseen(coverage) {
   $('unseen-section').hidden = !coverage.unseen;
   setText($('unseen-title'), `${number(coverage.unseen)} of ${plural(coverage.expected, 'expected definition')} never occurred`);
   const named = coverage.unseen_definitions, more = coverage.unseen - named.length;
-  const items = named.map((each) => [`${each.endpoint} ${each.definition}`, `${each.definition} at ${each.endpoint}, expected since ${new Date(each.since).toLocaleString()}`]);
+  const items = named.map((each) => [`${each.endpoint} ${each.definition}`, `${each.definition} at ${each.endpoint}, expected since ${utc(each.since)}`]);
   if (more > 0) items.push(['more', `and ${number(more)} more, which xrouter routes --unseen tells`]);
   keyed($('unseen'), items, (each) => each[0], () => el('li', {}), (node, each) => setText(node, each[1]));
 }

@@ -1,5 +1,5 @@
 // Dead letters, one of them whole, and records that are pasted.
-const LETTER_COLUMNS = [['Written', 'keep'], ['Reason', 'keep'], ['Endpoint'], ['Nearest definition', 'text'], ['First mismatch', 'text'], ['Standing']];
+const LETTER_COLUMNS = [['Written', 'keep'], ['Reason', 'keep'], ['Endpoint'], ['Nearest definition', 'text'], ['First mismatch', 'text'], ['Status']];
 let opened = '';
 
 function mismatchText(each) {

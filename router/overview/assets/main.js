@@ -63,6 +63,6 @@ $('letter-close').addEventListener('click', () => $('letter').close());
 $('letter').addEventListener('close', () => { opened = ''; });
 $('try').addEventListener('submit', judge);
 document.addEventListener('visibilitychange', look);
-new ResizeObserver(() => latest && drawFlow(latest.flow)).observe(document.querySelector('figure'));
+new ResizeObserver(() => latest && drawFlow(latest.flow)).observe($('flow').parentElement);
 setInterval(look, EVERY);
 look();

@@ -26,6 +26,9 @@ function curve(from, to) {
 
 function perSecond(figure) { return figure.rate === null ? plural(figure.records, 'record') : `${rate(figure.rate)}/s`; }
 
+// Replayed and removed letters are settled: what is open is what somebody has to look at.
+const deadText = (dead) => dead.open === null ? `${number(dead.records)} in all` : `${number(dead.open)} open of ${number(dead.records)}`;
+
 function drawFlow(flow) {
   const target = $('flow'), caption = $('flow-text');
   if (!flow) { target.replaceChildren(); target.setAttribute('height', '0'); return; }
@@ -38,10 +41,10 @@ function drawFlow(flow) {
   const busy = flow.definitions.filter((each) => !each.gone || each.rate).slice(0, 24);
   const definitions = busy.map((each) => ({ key: `d${each.definition}`, full: each.definition, name: short(each.definition), sub: perSecond(each) }));
   const dead = flow.totals.dead_letters;
-  if (dead.records) definitions.push({ key: 'dead', full: 'What no definition takes', name: 'Dead letters', mark: 'dead', sub: `${perSecond(dead)}${dead.rate === null ? '' : `, ${number(dead.records)} in all`}` });
+  if (dead.records) definitions.push({ key: 'dead', full: 'What no definition takes', name: 'Dead letters', mark: dead.open === 0 ? null : 'dead', sub: `${perSecond(dead)}${dead.rate === null ? '' : `, ${deadText(dead)}`}` });
   const sinks = flow.sinks.map((each) => ({
     key: `s${each.sink}`, full: `${each.sink} (${each.type})`, name: each.sink, mark: each.holds.length ? 'held' : null,
-    sub: each.holds.length ? 'holds a batch' : `${each.type}${each.writes.error ? `, ${plural(each.writes.error, 'error')}` : ''}`,
+    sub: each.holds.length ? 'holds a batch' : `${each.type}${each.last_error ? `, error at ${utc(each.last_error.at).slice(11)}` : ''}`,
   }));
   const tall = TOP + Math.max(endpoints.length, definitions.length, sinks.length, 1) * (HIGH + APART);
   const lines = svg('g', {}), boxes = svg('g', {}), places = new Map();
@@ -69,5 +72,5 @@ function drawFlow(flow) {
   const left = flow.left_out.definitions + flow.definitions.length - busy.length;
   setText(caption, `${plural(endpoints.length, 'endpoint')}, ${plural(busy.length, 'definition')}${left > 0 ? ` shown and ${number(left)} more` : ''}, ${plural(sinks.length, 'sink')}. `
     + (moving.length ? `Busiest: ${moving.slice(0, 3).map((each) => `${short(each.definition)} ${rate(each.rate)}/s`).join(', ')}. ` : 'Nothing flows right now. ')
-    + (dead.records ? `${plural(dead.records, 'dead letter')} in all (red).` : 'No dead letters so far.'));
+    + (dead.records ? `Dead letters: ${deadText(dead)}.` : 'No dead letters so far.'));
 }

@@ -45,6 +45,7 @@ ELSEWHERE = {
     "incompatible-change",
     *("unreached-route", "unrouted-definition", "unsettled-definition", "plain-text-credentials", "kept-by-broker"),
     *("plain-text-secret", "moved-address", "schema-ids", "shadowed-route", "open-cluster", "overlap", "unheld-schema"),
+    "unkeyed-events",
 }
 """Rules of linking schemas, of fetching, of limits and of the router; their cases are with the tests of those."""
 

@@ -18,6 +18,7 @@ from router.settings import load_settings
 from router.state.instants import parse_instant
 from router.watching.coverage import Coverage
 
+KEYS = Path(__file__).parents[3] / "cases" / "routes" / "keys.yaml"
 GROUPS = "/messagegroups/{}/messages/{}"
 READING, ALARM, ORDER, LOST = (
     GROUPS.format(*each) for each in (("Plant", "reading"), ("Plant", "alarm"), ("Shop", "order"), ("Lost", "letter"))
@@ -294,3 +295,37 @@ def test_schemas_that_are_not_held_are_told(
         "info",
         True,
     )
+
+
+@pytest.mark.parametrize("case", yaml.safe_load(KEYS.read_text()), ids=lambda case: case["case"])
+def test_check_says_which_events_get_no_key_in_kafka(
+    config: Path, case: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    metadata = {"type": {"value": "reading"}, **case["message"].get("envelopemetadata", {})}
+    message = {"envelope": "CloudEvents/1.0", **case["message"], "envelopemetadata": metadata}
+    options = {"KAFKA": {"topic": "plant"}, "HTTP": {"path": "/in", "method": "POST"}}
+    scheme = case["protocol"].partition("/")[0].lower()
+    endpoint = {
+        "usage": "consumer",
+        "protocol": case["protocol"],
+        "protocoloptions": {
+            "endpoints": [{"uri": f"{scheme}://broker" + (":9092" if scheme == "kafka" else "")}],
+            "options": options.get(case["protocol"], {"topic": "#", "node": "queue", "subject": "d.>"}),
+        },
+        "messagegroups": ["/messagegroups/Plant"],
+    }
+    tree = {"messagegroups": {"Plant": {"messages": {"reading": message}}}, "endpoints": {"plant": endpoint}}
+    (config.parent / "catalog.json").write_text(json.dumps(tree))
+    bus = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "events"}
+    bus |= {"key": case["key"]} if "key" in case else {}
+    told = {"sinks": {"bus": bus, "dead": SINKS["dead"]}, "routes": [{"to": ["bus"]}], "http": {"port": 0}}
+    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | told))
+    status_of(["check", str(config.parent / "catalog.json"), "--config", str(config), "--format", "json"])
+    found = [each for each in json.loads(capsys.readouterr().out) if each["rule"] == "unkeyed-events"]
+    if case["says"] is None:
+        assert found == []
+        return
+    (finding,) = found
+    assert (finding["severity"], finding["pointer"]) == ("info", "/sinks/bus")
+    assert "/messagegroups/Plant/messages/reading" in finding["message"]
+    assert f'set sinks.bus.key, such as "{case["says"]}"' in finding["hint"]

@@ -12,6 +12,7 @@ import pytest
 from router.errors import RouterError, StateError
 from router.letters.filters import Filter, filter_of, moment_of
 from router.letters.letter import Letter
+from router.replay import selection
 from router.replay.replay import ReplayOptions
 from router.replay.rows import rows_of
 from router.replay.selection import Chosen, Selection, batches, lacking
@@ -103,7 +104,15 @@ def test_batches_are_of_one_destination_and_have_no_position_twice() -> None:
 def test_a_batch_is_no_larger_than_a_second_of_the_rate() -> None:
     assert ReplayOptions(rate=7.9).size == 7
     assert ReplayOptions(rate=0.2).size == 1
-    assert ReplayOptions(rate=1e9).size == 1_000
+    assert ReplayOptions(rate=1e9).size == ReplayOptions().size
+
+
+def test_thousands_of_small_letters_are_one_batch_and_large_ones_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = [Chosen(replace(LETTER, id=str(n), position=f"p-{n}")) for n in range(5_480)]
+    assert [len(batch.letters) for batch in batches(letters, ReplayOptions().size)] == [5_480]
+    monkeypatch.setattr(selection, "MAX_BATCH_BYTES", 100)
+    large = [Chosen(replace(each.letter, body=b"x" * 40)) for each in letters[:7]]
+    assert [len(batch.letters) for batch in batches(large, ReplayOptions().size)] == [3, 3, 1]
 
 
 def test_a_letter_that_was_changed_where_it_lies_is_named() -> None:

@@ -285,3 +285,43 @@ def test_an_endpoint_that_lost_most_of_its_candidates_waits_for_a_second_look(tm
     plan = wait_until(accepted, LIMIT, "the second look")
     assert plan is not None
     assert "/endpoints/e has 1 candidates and had 10" in doubts
+
+
+def test_what_a_reload_broke_counts_until_it_is_mended(tmp_path: Path) -> None:
+    reloads = Reloads(tmp_path, "warn")
+
+    def broken() -> float | None:
+        return reloads.metrics.registry.get_sample_value("xrouter_catalog_incompatible_changes")
+
+    assert broken() == 0
+    write(reloads.catalog, ["/messagegroups/gg"])
+    reloads.taken()
+    wait_until(lambda: broken() == 1, LIMIT, "the change that takes records away")
+    # Another change that is harmless by itself mends nothing.
+    write(reloads.catalog, ["/messagegroups/gg"], more=True)
+    plan = reloads.taken()
+    wait_until(lambda: plan.epoch in reloads.status.differences, LIMIT, "the difference")
+    assert broken() == 1
+    write(reloads.catalog, ["/messagegroups/g"], more=True)
+    reloads.taken()
+    wait_until(lambda: broken() == 0, LIMIT, "the mend")
+    assert reloads.changes("false") == 1
+
+
+def test_a_change_that_is_put_back_is_mended_though_the_way_back_is_incompatible_too(tmp_path: Path) -> None:
+    reloads = Reloads(tmp_path, "warn")
+    text = reloads.catalog.read_text()
+    for catalog, wrong in ((text.replace('"value": "m"', '"value": "x"'), 1), (text, 0)):
+        fresh = reloads.catalog.with_suffix(".fresh")
+        fresh.write_text(catalog)
+        fresh.replace(reloads.catalog)
+        plan = reloads.taken()
+        wait_until(lambda epoch=plan.epoch: epoch in reloads.status.differences, LIMIT, "the difference")  # type: ignore[misc]
+        assert reloads.status.differences[plan.epoch].incompatible >= 1
+        wait_until(
+            lambda wrong=wrong: (  # type: ignore[misc]
+                bool(reloads.metrics.registry.get_sample_value("xrouter_catalog_incompatible_changes")) == bool(wrong)
+            ),
+            LIMIT,
+            "the figure",
+        )

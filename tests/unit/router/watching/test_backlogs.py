@@ -10,7 +10,8 @@ A, B = "/endpoints/a", "/endpoints/b"
 
 def figures(backlogs: Backlogs) -> dict[tuple[str, str], float]:
     samples = [sample for family in backlogs.collect() for sample in family.samples]
-    return {(each.name.removeprefix("xrouter_"), each.labels.get("endpoint", "")): each.value for each in samples}
+    found = {(each.name.removeprefix("xrouter_"), each.labels.get("endpoint", "")): each.value for each in samples}
+    return {key: value for key, value in found.items() if key[0] != "arrived_records_total"}
 
 
 def test_what_waits_and_since_when() -> None:
@@ -79,3 +80,32 @@ def test_up_to_when_all_that_arrived_is_read() -> None:
     assert backlogs.read_until() == 0, "one has not been asked yet"
     backlogs.forget("rest")
     assert backlogs.read_until() == 990
+
+
+def test_arrivals_go_on_over_a_new_connection() -> None:
+    metrics = Metrics()
+
+    def arrived(endpoint: str) -> float | None:
+        return metrics.registry.get_sample_value("xrouter_arrived_records_total", {"endpoint": endpoint})
+
+    assert arrived(A) is None
+    for count, whole in ((0, 0), (5, 5), (5, 5), (9, 9), (2, 11), (4, 13)):
+        metrics.backlogs.answered("kafka-1", {A: Backlog(1, None, count)})
+        assert arrived(A) == whole
+    metrics.backlogs.answered("kafka-1", {A: None})
+    assert arrived(A) == 13
+
+
+def test_an_endpoint_of_the_inbox_has_its_share_of_it_and_no_broker() -> None:
+    backlogs = Backlogs(now=lambda: 1_000.0)
+    backlogs.answered("inbox", {INBOX: Backlog(9, 940_000), A: Backlog(7, 940_000), B: Backlog(2, 990_000)})
+    assert figures(backlogs) == {
+        ("inbox_records", ""): 9,
+        ("inbox_oldest_seconds", ""): 60,
+        ("inbox_endpoint_records", A): 7,
+        ("inbox_endpoint_oldest_seconds", A): 60,
+        ("inbox_endpoint_records", B): 2,
+        ("inbox_endpoint_oldest_seconds", B): 10,
+    }
+    backlogs.answered("inbox", {INBOX: Backlog(9, 940_000), A: None, B: None})
+    assert figures(backlogs).keys() == {("inbox_records", ""), ("inbox_oldest_seconds", "")}

@@ -69,6 +69,10 @@ CONTRACT = {
     "xrouter_shadow_broken": set(),
     "xrouter_unfit_values": {"sink", "message"},
     "xrouter_schema_ids": {"message", "schemaid", "by"},
+    "xrouter_inbox_endpoint_records": {"endpoint"},
+    "xrouter_inbox_endpoint_oldest_seconds": {"endpoint"},
+    "xrouter_arrived_records": {"endpoint"},
+    "xrouter_catalog_incompatible_changes": set(),
 }
 NOW = 1_700_000_000_000
 
@@ -99,6 +103,7 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     metrics.shadow.judging(Pair("e1", "e2"), 1)
     assert value(metrics, "xrouter_ambiguous_records_total", endpoint="/endpoints/a") == 5
     metrics.backlogs.answered("q", {"/endpoints/a": Backlog(1, NOW)})
+    metrics.backlogs.answered("inbox", {"/endpoints/b": Backlog(1, NOW, 1)})
     metrics.coverage.follow(plan("m"))
     metrics.catalog("e1", 1)
     metrics.catalog_state.set_findings([])

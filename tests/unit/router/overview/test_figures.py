@@ -1,0 +1,243 @@
+"""Figures of the status page that are so: what arrives and what is finished, what waits, and the hour behind it."""
+
+from __future__ import annotations
+
+import re
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from router.judging.tally import Tally
+from router.overview import document
+from router.overview.charts import CHARTS, svg
+from router.overview.figures import (
+    ARRIVED,
+    HISTORIES,
+    HOUR_POINTS,
+    LAG,
+    LATENCY,
+    RECORDS,
+    Figures,
+    Point,
+    Reading,
+    Samples,
+)
+from router.state.ledger import LetterLedger, Outcome, PendingReplay
+from router.watching.backlogs import INBOX, Backlog
+from router.watching.batches import Watch
+from router.watching.deliveries import FADE_SECONDS, Deliveries
+from router.watching.metrics import Metrics
+from router.watching.status import Status
+from tests.support.status_page import TILL, Served, tally
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with Served(tmp_path) as made:
+        made.activate()
+        yield made
+
+
+def endpoint(served: Served) -> dict[str, Any]:
+    found: dict[str, Any] = served.told()["flow"]["endpoints"][0]
+    return found
+
+
+def test_a_pushed_endpoint_has_its_own_lag_and_age_and_not_those_of_the_whole_inbox(served: Served) -> None:
+    now = int(time.time() * 1000)
+    waits = {INBOX: Backlog(500, now - 90_000), TILL: Backlog(20, now - 8_000, 70), "/endpoints/other": Backlog(480)}
+    served.metrics.backlogs.answered(INBOX, waits)
+    told = endpoint(served)
+    assert told["lag"] == 20 and 7 < told["oldest_seconds"] < 60
+    assert told["arriving"]["records"] == 70
+    assert served.told()["inbox"]["records"] == 500
+
+
+def test_what_arrives_is_told_beside_what_is_finished() -> None:
+    before = {(ARRIVED, TILL): 100.0, (RECORDS, TILL, "routed", ""): 100.0}
+    now = {(ARRIVED, TILL): 700.0, (RECORDS, TILL, "routed", ""): 160.0, (LAG, TILL): 540.0}
+    reading = Reading(now, before, 60.0)
+    assert reading.by(ARRIVED, 0)[TILL].rate == 10.0
+    assert reading.outcomes()[TILL][0].rate == 1.0
+    assert reading.lag(TILL) == reading.whole_lag() == 540
+
+
+@pytest.mark.parametrize(
+    ("grown", "half", "most"),
+    [
+        ({"0.1": 0, "1.0": 0, "+Inf": 0}, None, None),
+        ({"0.1": 100, "1.0": 100, "+Inf": 100}, 0.05, 0.095),
+        ({"0.1": 0, "1.0": 100, "+Inf": 100}, 0.55, 0.955),
+        ({"0.1": 60, "1.0": 60, "+Inf": 100}, 0.1 * 50 / 60, 1.0),
+    ],
+)
+def test_latency_is_that_of_the_window(grown: dict[str, int], half: float | None, most: float | None) -> None:
+    before: Samples = {(LATENCY, bound): 1000.0 for bound in grown}
+    now: Samples = {(LATENCY, bound): 1000.0 + count for bound, count in grown.items()}
+    reading = Reading(now, before, 60.0)
+    assert reading.latency(0.5) == (None if half is None else pytest.approx(half))
+    assert reading.latency(0.95) == (None if most is None else pytest.approx(most))
+
+
+def test_an_hour_is_kept_of_the_busiest_and_no_more() -> None:
+    clock = [0.0]
+    metrics = Metrics()
+    figures = Figures(metrics.registry, lambda: clock[0])
+    names = [f"/endpoints/e{number}" for number in range(HISTORIES + 50)]
+    for turn in range(HOUR_POINTS + 30):
+        records = Counter({(name, "routed", ""): number + 1 for number, name in enumerate(names)})
+        metrics.outcomes(Tally(records=records))
+        metrics.backlogs.answered("kafka-1", {"/endpoints/e149": Backlog(turn, None, turn * 60)})
+        for _ in range(6):
+            clock[0] += 5.0
+            figures.tick()
+    whole = figures.history.points()
+    assert len(whole) == HOUR_POINTS == len(figures.history.points("/endpoints/e149"))
+    assert whole[-1].lag == HOUR_POINTS + 29 and whole[0].lag == 30
+    assert whole[-1].arriving == pytest.approx(2.0, rel=0.2)
+    assert whole[-1].finished == pytest.approx(sum(range(1, 151)) / 30, rel=0.2)
+    assert sum(bool(figures.history.points(name)) for name in names) == HISTORIES
+    assert not figures.history.points("/endpoints/nobody")
+
+
+def test_charts_are_pictures_that_the_router_draws(served: Served) -> None:
+    served.metrics.backlogs.answered(INBOX, {INBOX: Backlog(7), TILL: Backlog(7, None, 7)})
+    served.overview.tick()
+    for name in CHARTS:
+        for query in (
+            "",
+            f"?endpoint={TILL}",
+            "?endpoint=%2Fnosuch&at=1",
+            f"?small&endpoint={TILL}",
+            "?endpoint=%ff%3Csvg",
+        ):
+            answer = served.get(f"/history/{name}.svg{query}")
+            assert answer.status_code == 200 and answer.headers["content-type"] == "image/svg+xml"
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            root = ElementTree.fromstring(answer.text)
+            assert root.tag == f"{SVG}svg" and root.find(f"{SVG}title") is not None
+            assert not root.findall(f".//{SVG}script") and "nosuch" not in answer.text
+    assert "lag 7" in served.get(f"/history/lag.svg?endpoint={TILL}").text
+    assert served.get("/history/other.svg").status_code == 404
+    assert served.post("/history/lag.svg", b"").status_code == 405
+    page = served.get("/")
+    assert re.findall(r'<img src="/history/(\w+)\.svg"', page.text) == list(CHARTS)
+    assert "img-src 'self' data:" in page.headers["content-security-policy"]
+    history = served.told()["history"]
+    assert history["lag"] == [7] and history["every_seconds"] == 30
+
+
+def test_a_chart_has_gaps_where_nothing_was_known() -> None:
+    lags = [5.0, 10.0, None, 20.0, 40.0]
+    root = ElementTree.fromstring(svg(CHARTS["lag"], [Point(None, None, lag, None, None) for lag in lags]))
+    lines = [path.get("d") or "" for path in root.findall(f"{SVG}path[@class='b']")]
+    assert len(lines) == 2
+    (x, y) = re.findall(r"[\d.]+", lines[1])[2:4]
+    assert (float(x), float(y)) == (320.0, 16.0)
+    assert [text.text for text in root.findall(f"{SVG}text")] == [None, "60 min ago", "now", "at most 40"]
+    assert [text.text for text in root.iter(f"{SVG}tspan")] == ["lag 40"]
+    small = ElementTree.fromstring(svg(CHARTS["lag"], [Point(None, None, 1.0, None, None)], small=True))
+    assert not list(small.iter(f"{SVG}text")) and small.find(f"{SVG}title") is not None
+    # Without any point, and without any value, it is still a picture.
+    for points in ([], [Point(None, None, None, None, None)], [Point(0.0, 0.0, 0.0, 0.0, 0.0)]):
+        for chart in CHARTS.values():
+            ElementTree.fromstring(svg(chart, points))
+
+
+def test_letters_that_were_replayed_or_removed_are_not_open(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "LEDGER_SECONDS", 0.0)
+    monkeypatch.setattr(document, "KEPT_SECONDS", 0.0)
+    served.metrics.batch_done("inbox", tally(7, 10), 0.1, 0)
+
+    def dead() -> tuple[int, int]:
+        told = served.told()["flow"]["totals"]["dead_letters"]
+        return told["open"], told["records"]
+
+    assert dead() == (10, 10)
+    with LetterLedger.open(Path(served.settings.state)) as ledger:
+        ledger.begin(PendingReplay(1, "p", ("a", "b", "c", "d")))
+        ledger.finish(1, [Outcome("a"), Outcome("b"), Outcome("c"), Outcome("d", "no-match")])
+        assert dead() == (7, 10)
+        # One that was replayed counts once, also when it is removed; a parked one needs somebody.
+        ledger.forget(["a", "e", "e"])
+        ledger.park(["f"])
+        assert dead() == (6, 10)
+
+
+def test_the_error_of_a_sink_has_its_time_and_fades_once_it_works(served: Served) -> None:
+    clock = [1_780_000_000.0]
+    sinks = Deliveries(CollectorRegistry(), str, lambda: clock[0])
+    assert sinks.problem("lake") is None
+    sinks.wrote("lake", "disk full " + "x" * 2000)
+    clock[0] += 10 * FADE_SECONDS
+    found = sinks.problem("lake")
+    assert found is not None and not found.over and found.text.startswith("disk full") and len(found.text) == 500
+    sinks.wrote("lake", "")
+    assert sinks.problem("lake") is None
+    sinks.wrote("lake", "away")
+    sinks.wrote("lake", "")
+    clock[0] += FADE_SECONDS - 1
+    assert sinks.problem("lake") is not None
+    clock[0] += 2
+    assert sinks.problem("lake") is None
+
+    served.metrics.sink_write("events", "error", "sink events: no space left on device")
+    (sink,) = [each for each in served.told()["flow"]["sinks"] if each["sink"] == "events"]
+    assert sink["last_error"]["text"] == "sink events: no space left on device"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", sink["last_error"]["at"])
+
+
+def test_the_time_that_a_write_waits_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    status, metrics = Status(clock=lambda: clock[0]), Metrics(["lake"])
+    watch = Watch("inbox", metrics, status)
+    watch.begin("lake", by_spark=False)
+    clock[0] += 11
+    watch._look_at_write(clock[0])
+    for waited in (11, 61):
+        clock[0] = 100.0 + waited
+        _, told = status.ready()
+        assert told["queries"]["inbox"]["reason"].endswith(f"no progress for {waited} s")
+        assert any(reason.endswith(f"no progress for {waited} s") for reason in told["reasons"])
+
+
+def test_the_page_says_all_times_in_utc(served: Served) -> None:
+    script = served.get("/").text
+    assert "toLocaleString" not in script and "toLocaleTimeString" not in script
+    assert "All times are UTC" in script and served.told()["at"].endswith("+00:00")
+
+
+def test_lag_moves_while_a_batch_is_worked_through(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "KEPT_SECONDS", 0.0)
+    steps = served.status.steps
+
+    def left() -> int:
+        told = endpoint(served)
+        assert told["lag"] == 100_000
+        return int(told["lag"] - told["worked"])
+
+    served.metrics.backlogs.answered(INBOX, {INBOX: Backlog(100_000), TILL: Backlog(100_000)})
+    assert left() == 100_000
+    steps.begin(INBOX, 1)
+    # Of a batch that is written in parts, each part counts when it is written.
+    for written in (0, 20_000, 70_000):
+        steps.written(INBOX, written)
+        assert left() == 100_000 - written
+    # Its end takes nothing back: the source was not asked since.
+    steps.end(INBOX, 90_000)
+    assert left() == 10_000
+    steps.begin(INBOX, 2)
+    assert left() == 10_000
+    steps.written(INBOX, 50_000)
+    assert left() == 0
+    served.metrics.backlogs.answered(INBOX, {INBOX: Backlog(100_000), TILL: Backlog(100_000)})
+    assert left() == 50_000
