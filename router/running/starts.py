@@ -60,6 +60,13 @@ class Running:
     catching_up: bool = False
     failed: bool = False
 
+    @property
+    def has_looked(self) -> bool:
+        """Whether it has looked for records, or will say by itself why it cannot."""
+        if self.query is None or not isinstance(self.pipeline, Pipeline) or not self.pipeline.wait_idle(0):
+            return True
+        return self.pipeline.last is not None or self.query.lastProgress is not None or not self.query.isActive
+
 
 class Starts:
     """Starts the queries of a router. Not for concurrent use."""
