@@ -89,7 +89,7 @@ def peer_checks(
         called = f"schema registry {name}"
         yield Check(called, partial(_schema_registry, called, settings, name))
     if sinks and any(sink.topics is not None for sink in settings.sinks.values()):
-        yield Check("topics of sinks", partial(_sink_topics, settings, catalog))
+        yield Check("topics of sinks", partial(_sink_topics, plan))
 
 
 def _schema_registry(called: str, settings: Settings, name: str) -> Iterator[Diagnosis]:
@@ -184,12 +184,12 @@ def _kafka(group: Sequence[_Asked]) -> Iterator[Diagnosis]:
             yield Diagnosis(each.name, "ok", observation)
 
 
-def _sink_topics(settings: Settings, catalog: Catalog) -> Iterator[Diagnosis]:
+def _sink_topics(plan: Plan) -> Iterator[Diagnosis]:
     """Look whether the topics exist that routes name whatever a record has, and whether they take our records."""
-    surveyed = survey(Plan(catalog, settings))
+    surveyed = survey(plan)
     aims = [aim for flow in surveyed.flows for way in flow.ways for aim in way.aims]
     aims += [aim for letters in surveyed.letters for aim in letters.aims]
-    for name, sink in settings.sinks.items():
+    for name, sink in plan.settings.sinks.items():
         topics = sorted({aim.destination for aim in aims if aim.sink == name and "{" not in aim.destination})
         if sink.topics is None or not topics:
             continue

@@ -331,10 +331,10 @@ def test_what_helm_test_runs_says_whether_a_router_is_ready(watch: str) -> None:
 
 def test_containers_of_ones_own_run_beside_and_before(tmp_path: Path) -> None:
     beside, before = {"name": "relay", "image": "relay:1"}, {"name": "fetch", "image": "fetch:1"}
-    more = {"extraContainers": [beside], "extraInitContainers": [before]}
+    more: dict[str, Any] = {"extraContainers": [beside], "extraInitContainers": [before]}
     volume = {"name": "shared", "emptyDir": {}}
     mounted = {"name": "shared", "mountPath": "/shared"}
-    volumes = {"extraVolumes": [volume], "extraVolumeMounts": [mounted]}
+    volumes: dict[str, Any] = {"extraVolumes": [volume], "extraVolumeMounts": [mounted]}
     made = rendered(EVERYTHING, router=more, gateways=more, registry={**more, **volumes}, **volumes)
     found = list(pods(made))
     assert len(found) == 3
