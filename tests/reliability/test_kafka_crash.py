@@ -206,13 +206,13 @@ class Feeder(threading.Thread):
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(daemon=True)
-        self._bootstrap, self._topic = bootstrap, topic
+        self._brokers, self._topic = bootstrap, topic
         self._stopping = threading.Event()
         self.sent = 0
 
     def run(self) -> None:
         while not self._stopping.wait(0.2):
-            produce(self._bootstrap, self._topic, load.records(50, DEFINITIONS, start=self.sent))
+            produce(self._brokers, self._topic, load.records(50, DEFINITIONS, start=self.sent))
             self.sent += 50
 
     def end(self) -> int:

@@ -169,17 +169,12 @@ STOPPING: Final[Sequence[tuple[Fault, str, int, str]]] = (
     (http_certificate, "sink hook", 8, "/nowhere.pem cannot be read"),
     (master_away, "cluster", 5, "nobody listens at spark://127.0.0.1:1"),
 )
-WAITING: Final = (kafka_sink_away, master_away)
-"""Those that take half a minute each, as kafka_away does."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "name", "code", "told"),
-    [
-        pytest.param(*each, id=each[0].__name__, marks=[pytest.mark.full] if each[0] in WAITING else [])
-        for each in STOPPING
-    ],
+    [pytest.param(*each, id=each[0].__name__) for each in STOPPING],
 )
 def test_what_doctor_finds_ends_a_start_before_spark(
     place: Place,
@@ -191,7 +186,7 @@ def test_what_doctor_finds_ends_a_start_before_spark(
     code: int,
     told: str,
 ) -> None:
-    monkeypatch.setattr("bindings.kafka.client.TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.5)
     fault(place, monkeypatch, taken)
     config = str(place.write())
     found = states(Path(config))[name]
@@ -299,7 +294,7 @@ def test_a_gateway_process_looks_at_what_it_needs(
     place: Place, taken: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    monkeypatch.setattr("bindings.kafka.client.TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.5)
     place.settings["inbox"] = {"kafka": {"bootstrap_servers": "127.0.0.1:1", "topic": "t"}}
     place.settings["http"]["port"] = taken
     assert status_of(["gateway", str(place.write())]) == 3
