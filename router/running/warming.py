@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST_SECONDS: Final = 60.0
 """A start waits no longer, whatever keeps the row: batches say by themselves what is in their way."""
 _GROUP: Final = "warming"
-_END_SECONDS: Final = 5.0
+_END_SECONDS: Final = 10.0
 _KAFKA: Final[Mapping[str, str]] = {
     "key": "binary",
     "value": "binary",
@@ -50,6 +50,7 @@ class Warming:
         self._spark = spark
         self._loaded = loaded
         self._status = status
+        self._ending = False
         self._began = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=_GROUP, daemon=True)
 
@@ -60,7 +61,13 @@ class Warming:
 
     def __exit__(self, *_: object) -> None:
         self._status.warming(False)
-        if self._thread.is_alive() and jvm_alive():
+        self._ending = True
+        if not jvm_alive():
+            return
+        # Spark logs a task that is ended at length, as an error. It is over in moments, or on a machine with no time.
+        self._thread.join(_END_SECONDS)
+        if self._thread.is_alive():
+            self._spark.sparkContext.setLogLevel("OFF")
             self._spark.sparkContext.cancelJobGroup(_GROUP)
             self._thread.join(_END_SECONDS)
 
@@ -77,6 +84,8 @@ class Warming:
             for source in plan.sources:
                 kinds.setdefault("inbox" if source.pushed else "kafka", source)
             for kind, source in kinds.items():
+                if self._ending:
+                    return
                 self._loaded.warm(rows_like(self._spark, kind, source), kind)
             _log.debug("the first batch is warmed", seconds=round(time.monotonic() - self._began, 2))
         except Exception as error:  # It only saves time. The batch that meets the same says what is wrong.
