@@ -24,6 +24,7 @@ from router.commands.doctor.examining import examine
 from router.errors import BrokerUnreachable, SinkError
 from router.examining.checks import require, router_checks
 from router.examining.diagnosis import Check, Diagnosis, diagnoses, refusal
+from router.judging.plan import Plan
 from router.logs import configure_logs
 from router.settings import load_settings
 from router.sources.sources import sources_of
@@ -198,6 +199,20 @@ def test_what_doctor_finds_ends_a_start_before_spark(
     assert any(name.removeprefix("sink ") in line and told in line for line in errors), errors
     context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     assert context is None or context._gateway is None or context._active_spark_context is not None
+
+
+def test_the_checks_of_peers_compile_one_plan(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Plan] = []
+
+    def noted(*given: Any) -> Plan:
+        compiled.append(Plan(*given))
+        return compiled[-1]
+
+    monkeypatch.setattr("router.examining.reaching.Plan", noted)
+    monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.5)
+    kafka_sink_away(place, monkeypatch, 0)
+    assert states(place.write())["sink bus"].state == "fail"
+    assert len(compiled) == 1
 
 
 @pytest.mark.slow
