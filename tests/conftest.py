@@ -19,6 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from router.spark.connectors import kafka_jars
 from router.spark.worker_path import DAEMON_CONF, import_as_driver, seek_no_data_sources
+from tests.support.apicurio import Apicurio
 from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
 from tests.support.corpora import SHARED, SHARED_VARIABLE
 from tests.support.examples import FULL, QUICK
@@ -110,6 +111,17 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     """A real broker (``tests.support.brokers``); without one the test fails."""
     with kafka_for_tests(tmp_path_factory.mktemp("kafka")) as bootstrap:
         yield Kafka(bootstrap)
+
+
+@pytest.fixture(scope="module")
+def apicurio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apicurio]:
+    """A real schema registry, with nothing in it but what the tests of a module register."""
+    registry = Apicurio(tmp_path_factory.mktemp("apicurio"))
+    registry.start()
+    try:
+        yield registry
+    finally:
+        registry.stop()
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from router.batches.parts import Part
 from router.errors import BatchPinError
@@ -25,10 +26,11 @@ from router.state.state import State
 from router.watching.shadow import Pair
 from router.writing.commits import Batch
 from router.writing.kafka_columns import OutgoingColumns
+from router.writing.kafka_writing import save_to_kafka
 from router.writing.outgoing import OnePass
 from router.writing.sink_rows import SinkRows
 from router.writing.spark_outcomes import SparkOutcomes
-from router.writing.staging import Share, StagingPass
+from router.writing.staging import Share, StagingPass, results_of
 from router.writing.writer import BatchWriter, Counted, Nulled, Timed, uncounted, untimed
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from router.judging.plan import Judge
     from router.watching.metrics import Metrics
 
+_NO_ROUTE: Final = 2**31 - 1
 _log = get_logger()
 
 
@@ -86,6 +89,46 @@ class LoadedPlan:
         for taker in tuple(before.once):
             if taker.query in queries:
                 self._columns(taker, before.tallies[taker.query])
+
+    def warm(self, rows: DataFrame, kind: Kind) -> None:
+        """Judge *rows* of a source in the way of its batches, up to where sinks would get what comes of them.
+
+        What a session does for the first time takes it seconds: the JVM loads classes and compiles the columns, Python
+        workers start and load the plan, producers of Kafka are made. Nothing is written and nothing is counted: the
+        accumulator is of this call alone, and sinks get an empty share at most.
+        """
+        from pyspark.sql import functions as F
+
+        plan, routes = self.plan, self.plan.routes
+        alone = LoadedPlan(plan, self.judge, BatchWriter(plan, lambda _, __: None))
+        batch = Batch(kind, "", "", 0, datetime.now(UTC).isoformat(timespec="microseconds"))
+        if self.one_pass:
+            taker = _Taker("", kind, "", converts(rows, kind))
+            outgoing = alone._columns(taker, alone._nothing_counted(rows, "")).of_rows(rows, batch.failed)
+            name = next(iter(routes.letter_sinks))
+            sink = plan.settings.sinks[name].topics
+            assert sink is not None
+            # No topic has this name. Of a condition that is false without a look at rows, Spark would judge none.
+            save_to_kafka(outgoing.where(F.col("topic") == ""), sink, name)
+            return
+        if not plan.pairs and all(
+            plan.settings.sinks[name].tabular for name in (*routes.event_sinks, *routes.letter_sinks)
+        ):
+            results_of(StagingPass(SinkRows.of(batch, plan), ()).of_source(prepared(rows, kind), self.judge))
+            return
+        outcomes = alone.outcomes(rows, batch, Part(), arrived=True)
+        try:
+            outcomes.evaluate()
+            nothing = outcomes.on_routes((_NO_ROUTE,))
+            for names, publish in (
+                (routes.event_sinks, nothing.publish_events),
+                (routes.letter_sinks, nothing.publish_letters),
+            ):
+                topics = [name for name in names if plan.settings.sinks[name].topics is not None]
+                if topics:
+                    publish(topics[0])
+        finally:
+            outcomes.release()
 
     def outcomes(
         self, rows: DataFrame, batch: Batch, part: Part, *, arrived: bool, at_once: bool = False

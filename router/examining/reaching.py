@@ -96,7 +96,7 @@ def peer_checks(
         called = f"schema registry {name}"
         yield Check(called, partial(_schema_registry, called, settings, name))
     if sinks and any(sink.topics is not None for sink in settings.sinks.values()):
-        yield Check("topics of sinks", partial(_sink_topics, settings, catalog))
+        yield Check("topics of sinks", partial(_sink_topics, plan))
 
 
 def _schema_registry(called: str, settings: Settings, name: str) -> Iterator[Diagnosis]:
@@ -192,10 +192,10 @@ def _kafka(group: Sequence[_Asked], *, once: bool) -> Iterator[Diagnosis]:
             yield Diagnosis(each.name, "ok", observation)
 
 
-def _sink_topics(settings: Settings, catalog: Catalog) -> Iterator[Diagnosis]:
+def _sink_topics(plan: Plan) -> Iterator[Diagnosis]:
     """Look whether the topics exist that routes name whatever a record has, and whether they take our records."""
-    for name, topics in sink_topics(Plan(catalog, settings)).items():
-        sink = settings.sinks[name]
+    for name, topics in sink_topics(plan).items():
+        sink = plan.settings.sinks[name]
         if sink.topics is None:
             continue
         client = sink.topics.cluster()

@@ -115,6 +115,11 @@ class Queries:
         """The names of queries that have not come to their end."""
         return frozenset(name for name, running in self._running.items() if not running.ended)
 
+    @property
+    def have_looked(self) -> bool:
+        """Whether each query that runs has looked for records once; Spark reports on the first look in any case."""
+        return all(running.has_looked for running in self._running.values())
+
     def check(self) -> None:
         """Look after ended queries: start them again, switch their generation, or give up.
 

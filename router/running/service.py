@@ -44,6 +44,7 @@ from router.running.monitoring import Monitored, monitored, whole_catalog
 from router.running.queries import Queries
 from router.running.reload import BackgroundReloads, Reloader, in_background
 from router.running.shadowing import Shadowing
+from router.running.warming import Warming
 from router.settings import load_settings
 from router.settings.catalogs import logins_of
 from router.sinks import check_endpoints, close_targets
@@ -218,6 +219,7 @@ class Service:
             plans.activate(self._first)
             shadowing = Shadowing(plans, self._metrics.shadow)
             pairing = stack.enter_context(self._pairs())
+            warming = None if once else stack.enter_context(Warming(spark, plans.current(), self._status))
             shared = (spark, self._state, plans, self._metrics, self._status, self._restore)
             queries = Queries(*shared, once=once, pairing=pairing, accounts=self._accounts)
             with disk_of(self._state.root):
@@ -242,7 +244,7 @@ class Service:
             # It is left after the last batch, so that the offsets of that are committed too.
             with BacklogWatch(self._state, lambda: plans.active, self._metrics.backlogs) as backlogs:
                 try:
-                    self._supervise(spark, plans, queries, intake, backlogs, shadowing, once=once)
+                    self._supervise(spark, plans, queries, intake, backlogs, shadowing, warming)
                 finally:
                     self._drain(queries, intake)
                     shadowing.log()
@@ -258,9 +260,10 @@ class Service:
         intake: Intake,
         backlogs: BacklogWatch,
         shadowing: Shadowing,
-        *,
-        once: bool,
+        warming: Warming | None,
     ) -> None:
+        """*warming* is None in a run that ends by itself."""
+        once = warming is None
         changes = Changes(plans, queries, intake, self._announce, self._hold)
         nudged = threading.Event()
         unread = bool(self._stale)
@@ -271,6 +274,8 @@ class Service:
             require_jvm()
             require_context(spark)
             queries.check()
+            if warming is not None and queries.have_looked:
+                warming.check()
             if once and queries.finished:
                 return
             if not once:

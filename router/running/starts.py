@@ -71,6 +71,13 @@ class Running:
     asked: Future[None] | None = None
     """The question whether they answer now, in a thread of its own."""
 
+    @property
+    def has_looked(self) -> bool:
+        """Whether it has looked for records, or will say by itself why it cannot."""
+        if self.query is None or not isinstance(self.pipeline, Pipeline) or not self.pipeline.wait_idle(0):
+            return True
+        return self.pipeline.last is not None or self.query.lastProgress is not None or not self.query.isActive
+
 
 def _answers(client: KafkaClient) -> None:
     KafkaEnds(client).partitions(())

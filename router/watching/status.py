@@ -98,6 +98,7 @@ class Status:
         self._stale = ""
         self._inbox: _Gateway | None = None
         self._draining = False
+        self._warming = False
         self._beaten: float | None = None
         self._history: deque[CatalogEvent] = deque(maxlen=EPOCHS)
         self._differences: OrderedDict[str, CatalogDifference] = OrderedDict()
@@ -201,6 +202,11 @@ class Status:
         with self._lock:
             self._held = reason
 
+    def warming(self, begun: bool) -> None:
+        """Note whether the first batch is still made quick: so long is the router not ready."""
+        with self._lock:
+            self._warming = begun
+
     def draining(self) -> None:
         """Note that the router is stopping: not ready from here on, alive until it ends."""
         with self._lock:
@@ -228,8 +234,8 @@ class Status:
         """Return whether records are taken and written right now, and the whole state as a JSON object.
 
         Ready means: a catalog is active and was read since the start, there are queries (but in a process of gateways
-        alone) and all run with no batch held, all gateways are up, the inbox accepts messages, and the router is not
-        draining. ``reasons`` has one line for each thing that is not so.
+        alone) and all run with no batch held, the first batch is warmed, all gateways are up, the inbox accepts
+        messages, and the router is not draining. ``reasons`` has one line for each thing that is not so.
         """
         with self._lock:
             reasons = self._reasons()
@@ -250,6 +256,8 @@ class Status:
             reasons.append(_with_reason("no catalog is active", waits if self._awaited else ""))
         if self._stale:
             reasons.append(self._stale)
+        if self._warming:
+            reasons.append("Spark's workers start and load the catalog, for the first batch")
         if not self._queries and self._routes:
             reasons.append("no query has been started")
         for name, query in sorted(self._queries.items()):

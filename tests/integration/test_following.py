@@ -36,6 +36,22 @@ def test_changes_come_into_force_under_load(tmp_path: Path, kafka: Kafka) -> Non
 
 
 @pytest.mark.full
+@pytest.mark.timeout(3600)
+@pytest.mark.spark
+@pytest.mark.broker
+def test_no_record_is_lost_or_misjudged_in_twenty_kills(tmp_path: Path, kafka: Kafka) -> None:
+    """The router dies with each change, and with every third the registry as well."""
+    kills = 20
+    with Following(tmp_path, kafka.bootstrap, types=10, rate=100) as following:
+        following.start()
+        for number in range(kills):
+            following.change_and_kill(number, registry=number % 3 == 2)
+        account = following.hold(following.finish(), repeats=True)
+        assert len(following.served) == kills + 1
+    print(account, {"kills": kills})  # noqa: T201
+
+
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.broker
 def test_fifty_changes_are_each_in_force_within_two_seconds(tmp_path: Path, kafka: Kafka) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,16 +22,6 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.broker
 
 LIMIT: Final = 300.0
-
-
-@pytest.fixture(scope="module")
-def apicurio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apicurio]:
-    registry = Apicurio(tmp_path_factory.mktemp("apicurio"))
-    registry.start()
-    try:
-        yield registry
-    finally:
-        registry.stop()
 
 
 def headers(kind: str, content_type: str) -> list[tuple[str, str | bytes | None]]:

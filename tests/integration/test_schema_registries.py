@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import ssl
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,16 +29,6 @@ RIDE = '{"type":"record","name":"Ride","namespace":"fleet","fields":[{"name":"fr
 COMMON = 'syntax = "proto3"; package fleet; message Money { int64 cents = 1; }'
 BILL = 'syntax = "proto3"; package fleet; import "money.proto"; message Bill { Money sum = 1; }'
 PLAIN = '{"type":"object","title":"Plain","properties":{"a":{"type":"integer"}}}'
-
-
-@pytest.fixture(scope="module")
-def apicurio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apicurio]:
-    registry = Apicurio(tmp_path_factory.mktemp("apicurio"))
-    registry.start()
-    try:
-        yield registry
-    finally:
-        registry.stop()
 
 
 def registered(apicurio: Apicurio, prefix: str) -> dict[str, int]:

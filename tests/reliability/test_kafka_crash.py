@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
 from tests.support import load
-from tests.support.brokers import KafkaBroker
+from tests.support.brokers import KafkaBroker, KafkaCluster
 from tests.support.kafka import Message, create_topics, ends, produce, read_all
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -198,6 +199,103 @@ def test_a_broker_that_is_killed_and_comes_back_needs_no_hand(router: RouterProc
         assert router.stop() == 0, router.log[-2000:]
     finally:
         broker.stop()
+
+
+class Feeder(threading.Thread):
+    """Sends the records of the load to a topic, a few at a time, each acknowledged, until it is ended."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._brokers, self._topic = bootstrap, topic
+        self._stopping = threading.Event()
+        self.sent = 0
+
+    def run(self) -> None:
+        while not self._stopping.wait(0.2):
+            produce(self._brokers, self._topic, load.records(50, DEFINITIONS, start=self.sent))
+            self.sent += 50
+
+    def end(self) -> int:
+        """Return how many were sent."""
+        self._stopping.set()
+        self.join(LIMIT)
+        assert not self.is_alive()
+        return self.sent
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+def test_a_cluster_loses_one_broker_after_the_other(router: RouterProcess, tmp_path: Path) -> None:
+    """Each of three is killed twice, once while the router is killed as well; leaders change; one is lost for good."""
+    cluster = KafkaCluster(tmp_path / "cluster")
+    cluster.start()
+    feeder = Feeder(cluster.bootstrap, "in")
+    lake, letters = router.folder / "lake", router.folder / "letters"
+    elections = 0
+    try:
+        create_topics(cluster.bootstrap, ["in"], 6, copies=3)
+        create_topics(cluster.bootstrap, ["out"], 3, copies=3)
+        catalog = load.write_catalog(router.folder / "catalog.xreg.json", load.catalog(DEFINITIONS, topic="in"))
+        told = settings(cluster.bootstrap, catalog, "out", "unused")
+        told["sinks"]["lake"] = {"type": "table", "path": str(lake)}
+        told["sinks"]["dead"] = {"type": "table", "path": str(letters)}
+        told["routes"] = [{"to": ["lake", "bus"]}]
+        router.configure(told)
+        router.start()
+        feeder.start()
+
+        def goes_on(records: int = 200) -> None:
+            goal = rows_in(lake) + records
+            wait_until(lambda: rows_in(lake) >= goal, LIMIT, router_said(router))
+
+        for round_ in range(6):
+            goes_on()
+            broker = cluster.brokers[round_ % 3]
+            broker.kill()
+            if round_ >= 3:
+                router.kill()
+                router.start()
+            goes_on()
+            broker.restart()
+            wait_until(cluster.whole, LIMIT, "three copies of each partition")
+            cluster.elect()
+            elections += 1
+        goes_on()
+        cluster.brokers[0].kill()
+        goes_on(1_000)
+        sent = feeder.end()
+        wait_until(lambda: rows_in(lake) + rows_in(letters) >= sent, LIMIT, router_said(router))
+        assert router.stop() == 0, router.log[-2000:]
+        written, dead = of_column(lake, "data"), of_column(letters, "body")
+        sent_on = numbers(read_all(cluster.bootstrap, "out"))
+    finally:
+        feeder.end()
+        cluster.stop()
+    account = {
+        "sent": sent,
+        "written": len(written),
+        "dead": len(dead),
+        "elections": elections,
+        "again": sent_on.total() - len(sent_on),
+    }
+    print(account)  # noqa: T201
+    assert written == Counter(n for n in range(sent) if n % 50 != 49)
+    assert dead == Counter(n for n in range(sent) if n % 50 == 49)
+    assert set(sent_on) == set(written)
+
+
+def rows_in(table: Path) -> int:
+    """Return how many rows a table has; none before there is one."""
+    if not DeltaTable.is_deltatable(str(table)):
+        return 0
+    count: int = DeltaTable(str(table)).to_pyarrow_table(columns=["position"]).num_rows
+    return count
+
+
+def of_column(table: Path, column: str) -> Counter[int]:
+    """Count the records of a table by the number in their body."""
+    rows = DeltaTable(str(table)).to_pyarrow_table(columns=[column])[column].to_pylist()
+    return Counter(json.loads(body)["n"] for body in rows)
 
 
 def all_numbers(bootstrap: str) -> set[int]:

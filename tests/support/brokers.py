@@ -11,11 +11,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import ElectionType, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from router.spark.ivy import Coordinate, Request, find_java
@@ -145,6 +146,66 @@ class KafkaBroker(BrokerProcess):
         options.append(f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}")
         options += self._system_properties()
         return [str(find_java()), *options, "-cp", classpath, main, *arguments]
+
+
+_MEMBER: Final = """
+node.id={number}
+controller.quorum.voters={voters}
+default.replication.factor=3
+min.insync.replicas=2
+offsets.topic.replication.factor=3
+transaction.state.log.replication.factor=3
+transaction.state.log.min.isr=2
+share.coordinator.state.topic.replication.factor=3
+share.coordinator.state.topic.min.isr=2
+"""
+
+
+class _Member(KafkaBroker):
+    """One of the three brokers of a cluster, each of which is a controller as well."""
+
+    members: Sequence[_Member] = ()
+
+    def _more_properties(self) -> str:
+        places = [f"{number}@{LOOPBACK}:{each._controller_port}" for number, each in enumerate(self.members, 1)]
+        return _MEMBER.format(number=self.members.index(self) + 1, voters=",".join(places))
+
+
+class KafkaCluster:
+    """Three brokers that copy all they have, and acknowledge what two of them have: one may be away at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Prepare it; nothing runs before :meth:`start`."""
+        self.brokers = [_Member(folder / f"broker{number}") for number in (1, 2, 3)]
+        for broker in self.brokers:
+            broker.members = self.brokers
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all."""
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    def start(self) -> None:
+        """Start all at once, since none answers before it knows another."""
+        with ThreadPoolExecutor(len(self.brokers)) as starters:
+            for started in [starters.submit(broker.start) for broker in self.brokers]:
+                started.result()
+
+    def stop(self) -> None:
+        """End all at once; none would leave in order without the others."""
+        for broker in self.brokers:
+            broker.kill()
+
+    def whole(self) -> bool:
+        """Whether each partition has its three copies up to date."""
+        topics = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(timeout=30).topics
+        return all(len(each.isrs) == 3 for topic in topics.values() for each in topic.partitions.values())
+
+    def elect(self) -> None:
+        """Let each partition's first broker lead it again, wherever another has led it meanwhile."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        for error in admin.elect_leaders(ElectionType.PREFERRED).result(READY_LIMIT_SECONDS).values():
+            assert error is None or error.code() == KafkaError.ELECTION_NOT_NEEDED, error
 
 
 def _run_one(options: Sequence[str]) -> None:

@@ -47,12 +47,21 @@ class ServedRegistry:
         }
         config = folder / "registry.yaml"
         config.write_text(yaml.safe_dump(settings))
-        command = [sys.executable, "-m", "router", "registry", "serve", str(config)]
+        self._command = [sys.executable, "-m", "router", "registry", "serve", str(config)]
         self._log = folder / "registry.log"
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         self.client = httpx.Client(base_url=self.url, timeout=LIMIT)
+        self.start()
+
+    def start(self) -> None:
+        """Start it on what it has, and wait until it answers."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         wait_until(self._answers, LIMIT, self._log.read_text)
+
+    def kill(self) -> None:
+        """End it at once, as a power cut would."""
+        self._process.kill()
+        self._process.wait(LIMIT)
 
     def write(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> float:
         """Write an entity; return when the registry had answered, in seconds since 1970."""
@@ -204,6 +213,26 @@ class Following:
         assert self._note_served() == new
         self.waits.append(self._seen.first[new] - answered)
 
+    def change_and_kill(self, number: int, *, registry: bool) -> None:
+        """Change a definition and kill the router, and the *registry* as well, before or after it may have heard of it.
+
+        Return when records are judged by the version that has the change.
+        """
+        written = self._arrived()
+        self._write(number)
+        if number % 2:
+            wait_until(lambda: self._arrived() > written + self.rate // 4, LIMIT, lambda: self.router.log[-3000:])
+        if registry:
+            self.registry.kill()
+        self.router.kill()
+        if registry:
+            self.registry.start()
+        self.router.start()
+        epoch = self._note_served()
+        wait_until(
+            lambda: epoch in self._seen.first, LIMIT, lambda: f"change {number}; log:\n{self.router.log[-3000:]}"
+        )
+
     def _write(self, number: int) -> float:
         """Add a definition, then let it take another type, then remove the one before it; no state comes back."""
         turn, step = number // 3 + 1, number % 3
@@ -217,6 +246,7 @@ class Following:
         """Stop the load, wait until all of it came out, and stop the router; return how many records were sent."""
         sent = self._sender.end()
         wait_until(lambda: self._arrived() >= sent, LIMIT, lambda: self.router.log[-3000:])
+        wait_until(lambda: len(self._outcomes()) >= sent, LIMIT, lambda: self.router.log[-3000:])
         self._seen.end()
         assert self.router.stop() == 0, self.router.log[-3000:]
         return sent
@@ -226,15 +256,31 @@ class Following:
         """Records that were sent in a second."""
         return self._sender.sent / self._sender.seconds
 
-    def hold(self, sent: int) -> None:
-        """Hold each record against the version whose epoch it has: routed where that has its type, else dead."""
+    def hold(self, sent: int, *, repeats: bool = False) -> dict[str, int]:
+        """Hold each record against the version whose epoch it has: routed where that has its type, else dead.
+
+        With *repeats* a topic may have a record again, as after a kill: from the same topic and by the same version.
+        Return the account.
+        """
         out, dead = (read_all(self.bootstrap, topic) for topic in self.topics[1:3])
         numbers = Counter(json.loads(each.value or b"{}")["n"] for each in (*out, *dead))
-        assert numbers == Counter(range(sent))
+        outcomes = self._outcomes()
+        assert set(outcomes) == set(range(sent)) and all(len(each) == 1 for each in outcomes.values())
+        assert repeats or numbers == Counter(range(sent))
         for each in out:
             assert _type(each) in self.served[_epoch(each)]
         for each in dead:
             assert _type(each) not in self.served[_epoch(each)]
+        topics = Counter(topic for each in outcomes.values() for topic, _ in each)
+        again = numbers.total() - len(numbers)
+        return {"sent": sent, "routed": topics[out[0].topic], "dead": topics[dead[0].topic], "again": again}
+
+    def _outcomes(self) -> dict[int, set[tuple[str, str]]]:
+        """Return topic and epoch of each record by its number; of one that is there again alike, once."""
+        found: dict[int, set[tuple[str, str]]] = {}
+        for each in (message for topic in self.topics[1:3] for message in read_all(self.bootstrap, topic)):
+            found.setdefault(json.loads(each.value or b"{}")["n"], set()).add((each.topic, _epoch(each)))
+        return found
 
     def _arrived(self) -> int:
         return sum(sum(ends(self.bootstrap, topic).values()) for topic in self.topics[1:3])

@@ -87,11 +87,16 @@ class Transactions:
 
 
 def create_topics(
-    bootstrap: str, topics: Iterable[str], partitions: int = 1, options: Mapping[str, str] | None = None
+    bootstrap: str,
+    topics: Iterable[str],
+    partitions: int = 1,
+    options: Mapping[str, str] | None = None,
+    *,
+    copies: int = 1,
 ) -> None:
     """Create topics, with options by their own names, and wait until the broker has them."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    made = admin.create_topics([NewTopic(topic, partitions, 1, config=dict(options or {})) for topic in topics])
+    made = admin.create_topics([NewTopic(topic, partitions, copies, config=dict(options or {})) for topic in topics])
     for future in made.values():
         future.result(READ_SECONDS)
 

@@ -31,7 +31,7 @@ DEPLOY = ROOT / "deploy"
 DASHBOARDS = sorted((DEPLOY / "grafana/dashboards").glob("*.json"))
 SERVICES = sorted(DEPLOY.glob("*.service"))
 YAMLS = sorted([ROOT / "docker-compose.yml", *DEPLOY.rglob("*.yml"), *DEPLOY.rglob("*.yaml")])
-YAMLS = [path for path in YAMLS if path.parent.name != "templates"]  # those of Helm are YAML once they are rendered
+YAMLS = [path for path in YAMLS if "templates" not in path.parts]  # those of Helm are YAML once they are rendered
 TARGET = {"instance", "job", "namespace"}
 """Labels that Prometheus adds, the last in Kubernetes."""
 UNITS = {"s": 1, "min": 60, "m": 60}

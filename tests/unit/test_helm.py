@@ -264,12 +264,85 @@ def test_what_points_to_pods_finds_them(objects: Objects) -> None:
             [found] = chosen(selector["matchLabels"])
             for rule in each["spec"].get("ingress", ()):
                 assert {port["port"] for port in rule["ports"]} <= {port["name"] for port in found["ports"]}
+    for each in of_kind(objects, "Ingress").values():
+        for rule in each["spec"]["rules"]:
+            for backend in (path["backend"]["service"] for path in rule["http"]["paths"]):
+                service = of_kind(objects, "Service")[backend["name"]]
+                assert backend["port"]["name"] in {port["name"] for port in service["spec"]["ports"]}
     for each in of_kind(objects, "HorizontalPodAutoscaler").values():
         target = each["spec"]["scaleTargetRef"]
         assert "replicas" not in of_kind(objects, target["kind"])[target["name"]]["spec"]
     for each in of_kind(objects, "StatefulSet").values():
         assert each["spec"]["serviceName"] in of_kind(objects, "Service")
         assert of_kind(objects, "Service")[each["spec"]["serviceName"]]["spec"]["clusterIP"] == "None"
+
+
+def test_a_router_that_is_not_ready_does_not_keep_its_own_upgrade_out(objects: Objects) -> None:
+    for each in of_kind(objects, "StatefulSet").values():
+        assert each["spec"]["podManagementPolicy"] == "Parallel"
+
+
+def test_what_comes_from_outside_reaches_the_services(everything: Objects, alone: Objects) -> None:
+    assert not of_kind(alone, "Ingress")
+    made = of_kind(everything, "Ingress")
+    assert set(made) == {"garden-xrouter", "garden-xrouter-registry"}
+    spec = made["garden-xrouter"]["spec"]
+    assert spec["ingressClassName"] == "nginx" and spec["tls"] == [
+        {"hosts": ["events.example"], "secretName": "events-tls"}
+    ]
+    [rule] = spec["rules"]
+    assert rule["host"] == "events.example"
+    assert [(path["path"], path["pathType"]) for path in rule["http"]["paths"]] == [
+        ("/garden", "Prefix"),
+        ("/house", "Prefix"),
+    ]
+    everywhere = rendered(ROUTER, ingress={"enabled": True, "hosts": [{"host": "", "paths": ["/"]}]})
+    [rule] = of_kind(everywhere, "Ingress")["garden-xrouter"]["spec"]["rules"]
+    assert "host" not in rule
+    conforms(everywhere, NEWEST)
+
+
+def test_helm_test_waits_for_all_that_is_installed(objects: Objects, tmp_path: Path) -> None:
+    [pod] = of_kind(objects, "Pod").values()
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    spec = pod["spec"]
+    assert spec["restartPolicy"] == "Never" and spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    services = {f"http://{name}.flows:9464": each for name, each in of_kind(objects, "Service").items()}
+    asked = []
+    for each in spec["containers"]:
+        assert each["securityContext"]["readOnlyRootFilesystem"] is True
+        command, url, *limit = each["args"]
+        address, path = url.rsplit("/", 1)
+        assert command == "wait" and path == "readyz" and limit == ["--timeout", "300"]
+        asked.append(services[address]["spec"]["selector"]["app.kubernetes.io/component"])
+    running = {each["metadata"]["labels"]["app.kubernetes.io/component"] for _, each in pods(objects)}
+    assert set(asked) == running and len(asked) == len(running)
+    for each in of_kind(objects, "NetworkPolicy").values():
+        watching = each["spec"]["ingress"][0]
+        chosen = [peer["podSelector"]["matchLabels"] for peer in watching["from"] if "podSelector" in peer]
+        assert any(labels.items() <= pod["metadata"]["labels"].items() for labels in chosen)
+
+
+def test_what_helm_test_runs_says_whether_a_router_is_ready(watch: str) -> None:
+    assert status_of(["wait", f"{watch}/readyz", "--timeout", "60"]) == 0
+    assert status_of(["wait", "http://127.0.0.1:9/readyz", "--timeout", "0"]) == 5
+
+
+def test_containers_of_ones_own_run_beside_and_before(tmp_path: Path) -> None:
+    beside, before = {"name": "relay", "image": "relay:1"}, {"name": "fetch", "image": "fetch:1"}
+    more: dict[str, Any] = {"extraContainers": [beside], "extraInitContainers": [before]}
+    volume = {"name": "shared", "emptyDir": {}}
+    mounted = {"name": "shared", "mountPath": "/shared"}
+    volumes: dict[str, Any] = {"extraVolumes": [volume], "extraVolumeMounts": [mounted]}
+    made = rendered(EVERYTHING, router=more, gateways=more, registry={**more, **volumes}, **volumes)
+    found = list(pods(made))
+    assert len(found) == 3
+    for _, pod in found:
+        own, other = pod["spec"]["containers"]
+        assert other == beside and pod["spec"]["initContainers"] == [before]
+        assert volume in pod["spec"]["volumes"] and mounted in own["volumeMounts"]
+    conforms(made, NEWEST)
 
 
 def test_gateways_scale_with_the_inbox(everything: Objects) -> None:
@@ -357,6 +430,8 @@ def test_what_may_come_in_can_be_named(everything: Objects) -> None:
             {"gateways": {"autoscaling": {"targetCPUUtilizationPercentage": 0, "inboxLag": {"enabled": False}}}},
             "nothing says by what gateways are scaled",
         ),
+        (ROUTER, {"ingress": {"enabled": True}}, "garden-xrouter is reached from outside: give `hosts`"),
+        (ROUTER, {"ingress": {"enabled": True, "hosts": [{"host": "a.example", "paths": ["in"]}]}}, "/ingress/hosts/0"),
         (ROUTER, {"router": {"persistance": {"size": "1Gi"}}}, "persistance"),
         (ROUTER, {"gateways": {"kind": "DaemonSet"}}, "/gateways/kind"),
         (ROUTER, {"image": {"digest": "latest"}}, "/image/digest"),

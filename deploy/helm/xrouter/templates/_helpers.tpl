@@ -98,6 +98,58 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end -}}
 
+{{/* Containers that the values add to the pods of one component; called with its values. */}}
+{{- define "xrouter.extraContainers" -}}
+{{- with .extraContainers }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "xrouter.initContainers" -}}
+{{- with .extraInitContainers }}
+initContainers:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* What leads from outside to a service; called with a dict of root, component, name, port and values. */}}
+{{- define "xrouter.ingress" -}}
+{{- if not .values.hosts -}}
+{{- fail (printf "nothing says where %s is reached from outside: give `hosts` of its ingress, such as [{host: events.example, paths: [/]}]" .name) -}}
+{{- end }}
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include "xrouter.labels" . | nindent 4 }}
+  {{- with .values.annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  {{- with .values.className }}
+  ingressClassName: {{ . }}
+  {{- end }}
+  {{- with .values.tls }}
+  tls:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  rules:
+    {{- $service := dict "name" .name "port" (dict "name" .port) }}
+    {{- range .values.hosts }}
+    - {{ if .host }}host: {{ .host | quote }}
+      {{ end }}http:
+        paths:
+          {{- range .paths }}
+          - path: {{ . | quote }}
+            pathType: Prefix
+            backend:
+              service: {{ toJson $service }}
+          {{- end }}
+    {{- end }}
+{{- end -}}
+
 {{- define "xrouter.container" -}}
 image: {{ include "xrouter.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}

@@ -53,7 +53,8 @@ def master() -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_doctor_looks_whether_a_master_is_there(tmp_path: Path, master: str) -> None:
+def test_doctor_looks_whether_a_master_is_there(tmp_path: Path, master: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.5)
     assert cluster_states(written(tmp_path, master=master)) == ["ok"]
     assert cluster_states(written(tmp_path)) == ["fail"]
     assert cluster_states(written(tmp_path, master="yarn", host="10.0.0.5")) == ["warn", "ok"]

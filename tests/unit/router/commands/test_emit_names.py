@@ -130,7 +130,10 @@ def test_the_command_takes_short_names_and_finds_the_endpoint(plant: Path, capsy
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["mqtt", "amqp", "nats"])
-def test_a_broker_that_is_away_is_told(plant: Path, scheme: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_that_is_away_is_told(
+    plant: Path, scheme: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("router.commands.emit.brokers._SECONDS", 2.0)
     to = f"{scheme}://user:hush@127.0.0.1:1/place"
     status, _, err = emitted(capsys, "--catalog", str(plant), "--message", "none.made", "--to", to)
     assert status == 5, err

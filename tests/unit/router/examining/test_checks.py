@@ -24,6 +24,7 @@ from router.commands.doctor.examining import examine
 from router.errors import BrokerUnreachable, SinkError
 from router.examining.checks import require, router_checks
 from router.examining.diagnosis import Check, Diagnosis, diagnoses, refusal
+from router.judging.plan import Plan
 from router.logs import configure_logs
 from router.settings import load_settings
 from router.sources.sources import sources_of
@@ -213,6 +214,20 @@ def test_kafka_is_waited_for_unless_nobody_may_wait(
     assert status_of(["run", str(config), "--once"]) == 5
 
 
+def test_the_checks_of_peers_compile_one_plan(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Plan] = []
+
+    def noted(*given: Any) -> Plan:
+        compiled.append(Plan(*given))
+        return compiled[-1]
+
+    monkeypatch.setattr("router.examining.reaching.Plan", noted)
+    monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.5)
+    kafka_sink_away(place, monkeypatch, 0)
+    assert states(place.write())["sink bus"].state == "warn"
+    assert len(compiled) == 1
+
+
 @pytest.mark.slow
 def test_a_start_names_all_that_is_in_its_way(
     place: Place, monkeypatch: pytest.MonkeyPatch, taken: int, capsys: pytest.CaptureFixture[str]
@@ -318,7 +333,7 @@ def test_a_gateway_process_looks_at_what_it_needs(
     place: Place, taken: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    monkeypatch.setattr("bindings.kafka.client.TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.5)
     place.settings["inbox"] = {"kafka": {"bootstrap_servers": "127.0.0.1:1", "topic": "t"}}
     place.settings["http"]["port"] = taken
     assert status_of(["gateway", str(place.write())]) == 3

@@ -111,7 +111,7 @@ def test_a_manager_that_is_away_is_asked_again(tmp_path: Path, manager: Manager,
 
 @pytest.mark.slow
 def test_what_cannot_be_renewed_lasts_until_its_end(tmp_path: Path, manager: Manager, server: Webhook) -> None:
-    manager.lasts = timedelta(seconds=20)
+    manager.lasts = timedelta(seconds=10)
     router = Router(tmp_path, server.url, lasts="2s").start().until_ready()
     server.close()
     wait_until(lambda: router.requests("renew", "error") >= 1, LIMIT, "a renewal that fails")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from bindings.kafka import client
 from router.running.changes import Changes
 from router.running.queries import Queries
 from router.settings import SourceSettings
@@ -29,7 +28,7 @@ def state(tmp_path: Path) -> Iterator[State]:
 
 @pytest.mark.slow
 def test_a_change_that_waits_for_brokers_is_told(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.0)
     servers = f"127.0.0.1:{free_ports(1)[0]}"
     wanted = SourceSettings(endpoint="/endpoints/new", start="latest")
     source = Source("/endpoints/new", "kafka", "kafka:new", "kafka-1", wanted, topic="new", servers=servers)

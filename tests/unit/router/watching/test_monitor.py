@@ -75,6 +75,13 @@ def test_ready_when_all_is_up(status: Status) -> None:
     json.dumps(answer)
 
 
+def test_not_ready_while_the_first_batch_is_warmed(status: Status) -> None:
+    status.warming(True)
+    assert reasons(status) == ["Spark's workers start and load the catalog, for the first batch"]
+    status.warming(False)
+    assert not reasons(status)
+
+
 @pytest.mark.parametrize("state", ["starting", "held", "overdue", "stopped", "failed"])
 def test_a_query_that_does_not_run_is_a_reason(status: Status, state: Any) -> None:
     status.query("kafka-1", state, reason="sink lake: disk full")

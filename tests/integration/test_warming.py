@@ -1,0 +1,108 @@
+"""A router that says it is ready has done what the first batch of a session else pays for, and has written nothing."""
+
+from __future__ import annotations
+
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from catalog.load import load as load_catalog
+from router.batches.plans import load as load_plan
+from router.judging.kinds import Kind
+from router.judging.plan import Plan
+from router.running.warming import rows_like
+from router.settings import settings_from_dict
+from tests.conftest import Kafka, TopicFactory
+from tests.support import load
+from tests.support.kafka import ends, produce
+from tests.support.ports import free_ports
+from tests.support.process_tree import below, command_of
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.broker
+LIMIT: Final = 240.0
+WORKER: Final = "pyspark.worker"
+
+
+def catalog_with_http(folder: Path, topic: str) -> Path:
+    """Write the load's catalog, with an HTTP endpoint of the same groups."""
+    document = load.catalog(10, topic=topic)
+    groups = document["endpoints"]["plant"]["messagegroups"]
+    web = {"protocol": "HTTP", "protocoloptions": {"endpoints": [{"uri": "http://any.example/in"}]}}
+    document["endpoints"]["web"] = {"usage": ["consumer"], "messagegroups": groups, **web}
+    return load.write_catalog(folder / "catalog.json", document)
+
+
+def settings(kafka: Kafka, catalog: Path, sinks: dict[str, Any], events: list[str]) -> dict[str, Any]:
+    return {
+        "catalog": {"source": str(catalog)},
+        "sources": [
+            {"endpoint": "/endpoints/plant", "bootstrap_servers": kafka.bootstrap},
+            {"endpoint": "/endpoints/web"},
+        ],
+        "sinks": sinks,
+        "routes": [{"to": events}],
+        "dead_letters": {"sinks": ["dead"]},
+    }
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["kafka", "inbox"])
+@pytest.mark.parametrize("way", ["one write", "staged", "each sink"])
+def test_nothing_is_written_and_nothing_is_counted(
+    kafka: Kafka, topic_factory: TopicFactory, spark: SparkSession, tmp_path: Path, way: str, kind: Kind
+) -> None:
+    source, out = topic_factory("in"), topic_factory("out")
+    topic = {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "topic": out}
+    tables = {name: {"type": "table", "path": str(tmp_path / "tables" / name)} for name in ("lake", "dead")}
+    sinks: dict[str, dict[str, Any]] = {
+        "one write": {"bus": topic, "dead": topic},
+        "staged": tables,
+        "each sink": {"bus": {**topic, "mode": "structured"}, **tables},
+    }
+    events = [name for name in sinks[way] if name != "dead"]
+    told = settings(kafka, catalog_with_http(tmp_path, source), sinks[way], events)
+    plan = Plan(load_catalog([told["catalog"]["source"]]), settings_from_dict(told, {}, tmp_path))
+    counted: list[tuple[str, str]] = []
+    loaded = load_plan(spark, plan, lambda *what: counted.append(what))
+    assert loaded.one_pass is (way == "one write")
+    place = next(each for each in plan.sources if each.pushed is (kind == "inbox"))
+    jobs = spark.sparkContext.statusTracker()
+    spark.sparkContext.setJobGroup(f"warming {way} {kind}", "of a test")
+    loaded.warm(rows_like(spark, kind, place), kind)
+    assert len(jobs.getJobIdsForGroup(f"warming {way} {kind}")) >= 1
+    assert not counted and not loaded.tallies and not loaded.once
+    assert not (tmp_path / "tables").exists()
+    assert sum(ends(kafka.bootstrap, out).values()) == 0
+    assert not spark.sparkContext._jsc.getPersistentRDDs()
+
+
+def test_a_ready_router_has_its_workers_and_no_record(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, tmp_path: Path
+) -> None:
+    source, (port,) = topic_factory("in"), free_ports(1)
+    tables = {name: {"type": "table", "path": str(tmp_path / "tables" / name)} for name in ("lake", "dead")}
+    told = settings(kafka, catalog_with_http(tmp_path, source), tables, ["lake"])
+    router.configure({**told, "http": {"port": port}, "log": {"level": "debug"}})
+    router.start()
+    assert "the first batch is warmed" in router.log, router.log[-3000:]
+    assert any(WORKER in command_of(pid) for pid in below(router.pid))
+    assert not (tmp_path / "tables").exists()
+    assert router.total("xrouter_records_total") == 0 and router.total("xrouter_sink_writes_total") == 0
+    event = {"ce-specversion": "1.0", "ce-id": "1", "ce-type": "plant.event0", "ce-source": "/plant/p/lines/l"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/in", b"{}", event, method="POST")
+    urllib.request.urlopen(request, timeout=30).close()
+    produce(kafka.bootstrap, source, load.records(5, 10, bad=0))
+    wait_until(lambda: router.total("xrouter_records_total", outcome="routed") == 6, LIMIT, lambda: router.log[-3000:])
+    assert router.stop() == 0, router.log[-3000:]
+    # One that is stopped before that ends as quietly.
+    router.launch()
+    wait_until(lambda: router.log.count("[router.running.service] metrics=") == 2, LIMIT, lambda: router.log[-3000:])
+    assert router.stop() == 0, router.log[-3000:]
+    assert "Traceback" not in router.log and "[error" not in router.log
