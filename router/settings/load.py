@@ -38,6 +38,7 @@ _SHOWN: Final = 80
 """Characters of a rejected name that are shown."""
 _EVENTS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/events"}
 _LETTERS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/dead_letters"}
+DEFAULT_CATALOG: Final = "catalog.xreg.json"
 _EVENTS_NAME: Final = "events"
 _LETTERS_NAME: Final = "dead_letters"
 _LIST: Final = "must be a list: lines that begin with `- `"
@@ -148,7 +149,7 @@ def with_defaults(unresolved: Mapping[str, Any]) -> dict[str, Any]:
     values.setdefault("state", "./state")
     catalog = values.setdefault("catalog", {})
     if isinstance(catalog, dict):
-        values["catalog"] = {"source": "./catalog.xreg.json", **catalog}
+        values["catalog"] = {"source": f"./{DEFAULT_CATALOG}", **catalog}
     sinks = values.get("sinks", {})
     letters = values.get("dead_letters", {})
     if not isinstance(sinks, dict) or not isinstance(letters, dict):

@@ -28,6 +28,8 @@ from router.settings import Settings, SourceSettings, revealed
 
 Start = Literal["earliest", "latest"]
 INBOX: Final = "inbox"
+MISSING_REMEDY: Final = "correct the xid, or add the endpoint to the catalog"
+"""What to do about a source that the catalog lacks, where no other endpoint has a name like it."""
 REST: Final = "rest"
 """The query that reads the rest topic of real-time mode."""
 
@@ -137,9 +139,8 @@ def _isolation(source: Source) -> str:
 def missing_sources(catalog: Catalog, settings: Settings) -> dict[str, str]:
     """Return the endpoints that settings name and the catalog lacks, each with the remedy."""
     near = Suggestions(catalog.endpoints)
-    remedy = "correct the xid, or add the endpoint to the catalog"
     return {
-        source.endpoint: near.hint(source.endpoint, remedy)
+        source.endpoint: near.hint(source.endpoint, MISSING_REMEDY)
         for source in settings.sources
         if source.endpoint not in catalog.endpoints
     }

@@ -12,7 +12,7 @@ from catalog.declared import Declarations
 from catalog.documents.fetching import is_url
 from catalog.findings import Findings
 from catalog.linting import MAPPING_RULES, Subject, mapping
-from catalog.model import Catalog, Finding
+from catalog.model import Catalog, Finding, Severity
 from router.errors import ConfigError, SinkError, StateError
 from router.intake.intake import SHADOW_REMEDY, http_routes, shadow_text
 from router.judging.plan import Plan
@@ -22,9 +22,10 @@ from router.schemaids.opening import IDS, unidentified_text
 from router.settings import Settings, load_settings
 from router.settings.blame import VARIABLE, key_of, pointer_of
 from router.settings.executors import executor_cautions, inbox_faults
+from router.settings.load import DEFAULT_CATALOG
 from router.settings.security import cautions, retention_cautions
 from router.sinks import check_endpoints
-from router.sources.sources import Source, missing_sources, sources_of
+from router.sources.sources import MISSING_REMEDY, Source, missing_sources, sources_of
 from router.state.trust import Pins, clients_of, distrusted
 
 
@@ -56,6 +57,9 @@ def beside_settings(
 def _other_catalog(config: Path, settings: Settings, given: Sequence[str]) -> Iterator[Finding]:
     """Say that the settings name another catalog than the one that is checked, which may be the next one."""
     named = settings.catalog.source
+    default = config.resolve().parent / DEFAULT_CATALOG
+    if {_place(each) for each in named} == {_place(str(default))} and not default.exists():
+        return  # they name none
     if {_place(each) for each in named} != {_place(each) for each in given}:
         text = f"these settings name the catalog {', '.join(named)}, and {', '.join(given)} is checked"
         hint = "check the catalog that they name, or correct catalog.source, unless it is the next one"
@@ -95,7 +99,9 @@ def _by_themselves(config: Path, settings: Settings, catalog: Catalog) -> Iterat
     for key, caution in retention_cautions(settings):
         yield Finding(str(config), pointer_of(key), "warning", "kept-by-broker", caution)
     for xid, hint in missing_sources(catalog, settings).items():
-        yield Finding(str(config), "/sources", "error", "unknown-endpoint", f"the catalog has no endpoint {xid}", hint)
+        # Without a near name it may be one that a later catalog has.
+        severity: Severity = "error" if hint != MISSING_REMEDY else "warning"
+        yield Finding(str(config), "/sources", severity, "unknown-endpoint", f"the catalog has no endpoint {xid}", hint)
 
 
 def _with_sources(config: Path, settings: Settings, catalog: Catalog, sources: Sequence[Source]) -> Iterator[Finding]:
