@@ -18,8 +18,7 @@ from registry.store.reading import PAGE, below
 from registry.store.tables import MARKS, PEERS, REPLICA
 
 SCOPE: Final = "/messagegroups/"
-"""Groups of messages, and versions of messages in them, which have uids; all else is marked by its xid."""
-MODEL: Final = "/modelsource"
+"""What is marked: groups of messages, and versions of messages in them."""
 
 
 @dataclass(slots=True)
@@ -72,8 +71,8 @@ class Marks:
     def named(self, xids: Sequence[str]) -> dict[str, Mark]:
         """Return the marks of entities that have one by their xids."""
         found = {xid: self._put[xid] for xid in xids if xid in self._put}
-        for start in range(0, len(xids), PAGE):
-            query = select(MARKS).where(MARKS.c.key.in_(xids[start : start + PAGE]))
+        for start in range(0, len(xids), _NAMED):
+            query = select(MARKS).where(MARKS.c.key.in_(xids[start : start + _NAMED]))
             for mark in map(_mark, self._connection.execute(query)):
                 found.setdefault(mark.group, mark)
         return found
@@ -158,6 +157,12 @@ def digest_of(attributes: Mapping[str, Any]) -> str:
     """Return a digest, which is equal for two states of an entity that differ in their authority at most."""
     plain = {name: value for name, value in attributes.items() if name != "authority"}
     return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
+
+
+MODEL: Final = "/modelsource"
+"""The xid that the model is marked by."""
+_NAMED: Final = 500
+"""Marks that are asked for by their xids at a time."""
 
 
 def is_by_xid(xid: str) -> bool:
