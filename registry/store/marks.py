@@ -20,7 +20,6 @@ from registry.store.tables import MARKS, PEERS, REPLICA, Among, Statement
 
 SCOPE: Final = "/messagegroups/"
 """Groups of messages, and versions of messages in them, which have uids; all else is marked by its xid."""
-MODEL: Final = "/modelsource"
 _FEW: Final = 16
 """Names that are asked for one by one."""
 
@@ -171,6 +170,10 @@ def digest_of(attributes: Mapping[str, Any]) -> str:
     """Return a digest, which is equal for two states of an entity that differ in their authority at most."""
     plain = {name: value for name, value in attributes.items() if name != "authority"}
     return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
+
+
+MODEL: Final = "/modelsource"
+"""The xid that the model is marked by."""
 
 
 def is_by_xid(xid: str) -> bool:
