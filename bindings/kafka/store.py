@@ -59,7 +59,7 @@ class KafkaStore:
             }
         )
         self._closed = threading.Event()
-        self._trouble = ""
+        self._trouble = "the inbox topic has not answered yet; see its brokers"
         self._asked = 0.0
         self._poller = Background("kafka-inbox", self._poll)
         self._poller.start()
@@ -95,11 +95,12 @@ class KafkaStore:
         return together.future
 
     def trouble(self) -> str:
-        """Return why the brokers take no rows now; '' while they do, or answer again. It is asked seldom."""
+        """Return why the brokers take no rows now; '' while they do, or answer again. They are asked seldom."""
         if self._trouble and time.monotonic() - self._asked > _ASK_SECONDS:
+            seconds = _ANSWER_SECONDS if self._asked else _ASK_SECONDS
             self._asked = time.monotonic()
             with contextlib.suppress(KafkaException):
-                topic = self._producer.list_topics(self._topic, _ANSWER_SECONDS).topics[self._topic]
+                topic = self._producer.list_topics(self._topic, seconds).topics[self._topic]
                 led = [each.leader >= 0 for each in topic.partitions.values()]
                 if topic.error is None and led and all(led):
                     self._trouble = ""
