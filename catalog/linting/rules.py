@@ -32,7 +32,7 @@ worth knowing. Where a rule has two severities, the usual one comes first.
 An error marked *idle* says that something never receives, never matches or never validates, or that a reference leads
 nowhere. `check` ends with 1. All else works and what is named may come later, so `run`, a reload, a registry and
 `catalog push` accept the catalog all the same. A reload after which a source has no candidate left is refused all the
-same ([OPERATIONS.md](../deploy/OPERATIONS.md#reload)).
+same (deploy/OPERATIONS.md#reload).
 """
 
 

@@ -12,7 +12,7 @@ from catalog.documents.fetching import Fetcher
 from catalog.errors import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
-from catalog.watch import CatalogWatcher, RefusedCatalog
+from catalog.watch import CatalogWatcher, Waiting
 from router.matching.records import RecordMatcher
 from tests.support.web import Reply, Request, Web, serving
 
@@ -134,7 +134,7 @@ def test_a_change_is_seen_and_nothing_else_costs_a_body(web: Web) -> None:
     changed = watcher.poll()
     assert isinstance(changed, Catalog) and matched(changed, "z2") == ["/messagegroups/h/messages/z"]
     web.routes[f"{ROOT}/h/messagedefinitions"] = Reply("", 503)
-    assert isinstance(watcher.poll(), RefusedCatalog)
+    assert isinstance(watcher.poll(), Waiting)
 
 
 @pytest.mark.parametrize(

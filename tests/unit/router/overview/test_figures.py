@@ -201,9 +201,9 @@ def test_the_time_that_a_write_waits_goes_on(monkeypatch: pytest.MonkeyPatch) ->
     status, metrics = Status(clock=lambda: clock[0]), Metrics(["lake"])
     watch = Watch("inbox", metrics, status)
     watch.begin("lake", by_spark=False)
-    clock[0] += 11
+    clock[0] += 31
     watch._look_at_write(clock[0])
-    for waited in (11, 61):
+    for waited in (31, 61):
         clock[0] = 100.0 + waited
         _, told = status.ready()
         assert told["queries"]["inbox"]["reason"].endswith(f"no progress for {waited} s")
