@@ -120,12 +120,12 @@ class Courier(threading.Thread):
 
     def _work(self) -> None:
         while not self._ending.is_set():
-            now = time.monotonic()
+            now, finishing = time.monotonic(), self._finishing
             pause = self._away_until - now
             if pause <= 0:
                 pause = self._round(now)
             if pause > 0:
-                if self._finishing:
+                if finishing:  # since before the round, which then saw all that there was
                     return
                 self._signal.wait(min(pause, _IDLE_SECONDS))
                 self._signal.clear()

@@ -265,10 +265,16 @@ class Dispatch:
         self._claim = None
 
     def _finish(self) -> None:
-        """Deliver what can be delivered at once, and write down how far that was."""
-        if self._claim is None:
-            return
+        """Deliver what can be delivered at once, and write down how far that was.
+
+        A process that is stopped before it took delivery up does so for that, unless another one delivers.
+        """
         try:
+            if self._claim is None:
+                self._claim = self._database.claim()
+                if self._claim is None:
+                    return
+                self._begin()
             deadline = time.monotonic() + max(self._grace - _END_SECONDS, self._grace / 2)
             try:
                 self._look()
@@ -280,7 +286,8 @@ class Dispatch:
         except Exception:
             _logger.exception("the end of delivery failed")
         finally:
-            self._claim.release()
+            if self._claim is not None:
+                self._claim.release()
             self._claim = None
 
     def _wind_down(self, deadline: float) -> None:

@@ -18,7 +18,8 @@ from registry.delivery.wants import Delivery, Wants
 from registry.delivery.webhooks import Webhook as Target
 from registry.delivery.webhooks import WebhookSender
 from registry.http.server import RegistryServer, RegistrySettings
-from registry.store.engine import open_database
+from registry.store.claims import Claim
+from registry.store.engine import Database, open_database
 from registry.store.tables import OUTBOX
 from tests.support.subscribed import LIMIT, agreeable, change, registry, subscribe, until_taken
 from tests.support.waiting import wait_until
@@ -83,6 +84,29 @@ def test_an_orderly_end_leaves_nothing_that_could_be_delivered(tmp_path: Path) -
             for number in range(20):
                 change(client, "m", str(number))
         assert len(hook.taken) == 2 + 2 * 20
+
+
+def test_a_registry_that_ends_before_it_took_delivery_up_delivers_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, asked = Database.claim, []
+
+    def busy_at_first(database: Database) -> Claim | None:
+        asked.append(database)
+        return None if len(asked) == 1 else claim(database)
+
+    monkeypatch.setattr(Database, "claim", busy_at_first)
+    monkeypatch.setattr("registry.delivery.dispatch._CLAIM_SECONDS", LIMIT)
+    with Webhook(agreeable) as hook:
+        delivery = DeliverySettings(configured(hook), limits=NO_PAUSE)
+        server = RegistryServer(RegistrySettings(f"sqlite:///{tmp_path}/r.db", port=0, delivery=delivery))
+        server.start()
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+            wait_until(lambda: asked, LIMIT, "the first claim")
+            assert client.put("/messagegroups/g", json={}).is_success
+        assert not hook.taken
+        server.stop()
+        assert len(hook.taken) == 1
 
 
 def test_one_of_two_registries_delivers_and_the_other_takes_over(tmp_path: Path) -> None:
