@@ -148,7 +148,8 @@ def test_what_is_missing_is_registered_where_that_is_allowed(
         front.mood = lambda path: (503, b"")
         producer.produce(source, subject.versions[-1].body(1), headers=headers(subject.message, content_type(subject)))
         assert producer.flush(60) == 0
-        router.start()
+        router.launch()
+        wait_until(lambda: "answers 503" in router.log, LIMIT, lambda: router.log[-3000:])
         wait_until(lambda: "answers 503" in json.dumps(router.readiness()), LIMIT, lambda: router.log[-3000:])
         front.mood = lambda path: None
         ((kind, value),) = values(kafka, bus, 1)
