@@ -25,6 +25,8 @@ _logger = logging.getLogger(__name__)
 Direction = Literal["pull", "push", "both"]
 _OK: Final = 200
 _LAST_POSITION: Final = 2**63 - 1
+_MOST_CHANGES: Final = 2_000
+"""Changes of a page that are looked at: more than a peer gives, of whatever version it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +192,7 @@ class Exchange:
         by = Fetcher(network=True, logins=peer.logins)
         url = f"{peer.url}?changes={position}&whole"
         page = decoded(by.fetch(url))
-        if page is None or len(page.changes) > PAGE or not 0 <= page.position <= _LAST_POSITION:
+        if page is None or len(page.changes) > _MOST_CHANGES or not 0 <= page.position <= _LAST_POSITION:
             hint = "give the URL of the message catalog of an xrouter registry"
             raise DocumentError(f"{by.address(url)} gives no changes of a catalog", file=peer.url, hint=hint)
         return page

@@ -35,7 +35,7 @@ HOUR: Final = timedelta(hours=1)
 POINTS: Final = (
     ("router.sinks.tables.upkeep:Upkeep._set_retention", "before"),
     ("router.sinks.tables.upkeep:Upkeep._set_retention", "after"),
-    ("router.sinks.tables.merging:Head.rewrite", "before"),
+    ("router.sinks.tables.head:Head.rewrite", "before"),
     ("router.sinks.tables.log:Log.link", "before"),
     ("router.sinks.tables.log:Log.link", "after"),
     ("router.sinks.tables.log:os.link", "before"),
