@@ -1,6 +1,6 @@
 """Addresses of brokers and servers: how each protocol writes them, and how one is split into server, TLS and login.
 
-Kafka's have a form of their own: :mod:`bindings.kafka.addresses`.
+Kafka's have a form of their own: :mod:`bindings.kafka.binding`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import unquote, urlsplit
 
-from bindings.gateways import Connection, GatewayError, Login, Tls
+from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
 from catalog.values import over_websockets
 
 
@@ -109,7 +109,7 @@ def addresses_of(form: AddressForm, connection: Connection) -> tuple[Address, ..
     return tuple(form.read(uri, tls=connection.tls is not None) for uri in uris)
 
 
-def with_login(address: Address, login: Login) -> Address:
+def with_login(address: Address, login: BrokerLogin) -> Address:
     """Return an address with the login of the settings, which goes before its own."""
     username = login.username if login.username is not None else address.username
     given = login.username is not None or login.password is not None

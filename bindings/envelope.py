@@ -19,9 +19,9 @@ import msgspec
 from bindings.events import (
     FORBIDDEN,
     TEXTS,
-    Event,
+    CloudEvent,
     NotAnEvent,
-    Typed,
+    TypedText,
     decode_event,
     looks_like_event,
     number_fault,
@@ -146,7 +146,7 @@ def binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str, str]
             faults.append(f"{name}: {fault}")
             continue
         if rule.typed and part.kind == JSON_KIND:
-            text = Typed(text)
+            text = TypedText(text)
         if rule.encoded:
             decoded = header_text(text)
             if decoded is None:
@@ -165,7 +165,7 @@ def attribute_part(rule: AttributeRule, name: str, value: str) -> Part:
     """
     if name == "datacontenttype":
         return Part(rule.content_type, value.encode())
-    if rule.typed and isinstance(value, Typed):
+    if rule.typed and isinstance(value, TypedText):
         return Part(f"{rule.prefixes[0]}{name}", value.encode(), JSON_KIND)
     return Part(f"{rule.prefixes[0]}{name}", (quote(value, safe=UNESCAPED) if rule.encoded else value).encode())
 
@@ -247,7 +247,7 @@ def core_faults(attributes: Mapping[str, str], known: list[str]) -> list[str]:
 
 def _structured(body: bytes | None, content_type: str | None) -> Envelope:
     try:
-        event: Event = decode_event(body)
+        event: CloudEvent = decode_event(body)
     except NotAnEvent as error:
         return Envelope("undecodable", data=body, content_type=content_type, detail=str(error))
     attributes = event.attributes

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import msgspec
 
 from catalog.record import MAX_DEPTH
-from catalog.schemas.bodies import holds_json, is_json
+from catalog.schemas.contract import holds_json, is_json
 
 DEFAULT_CONTENT_TYPE: Final = "application/json"
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -40,7 +40,7 @@ class NotAnEvent(Exception):
     """The bytes are no JSON event; the message says why, without the body's own text."""
 
 
-class Event(NamedTuple):
+class CloudEvent(NamedTuple):
     """One event: ``attributes`` as text, ``data`` as the bytes of the body (None for no body), ``faults`` of types.
 
     ``datacontenttype`` is among the attributes where the event says it, and where its ``data`` are JSON by default.
@@ -51,7 +51,7 @@ class Event(NamedTuple):
     faults: tuple[str, ...] = ()
 
 
-class Typed(str):
+class TypedText(str):
     """The text of an attribute that is an integer or a boolean, which it is again wherever the event leaves as JSON.
 
     As any other text it is compared, mapped, and sent in binary mode (but for AMQP's, which has these types).
@@ -71,7 +71,7 @@ class _Number(str):
     __slots__ = ()
 
 
-def decode_event(body: bytes | None) -> Event:
+def decode_event(body: bytes | None) -> CloudEvent:
     """Decode a structured-mode event.
 
     Raises:
@@ -143,12 +143,12 @@ def data_member(content_type: str | None, data: bytes) -> dict[str, Any]:
 
 def members_of(attributes: Mapping[str, str]) -> dict[str, Any]:
     """Return attributes as the members that they are in JSON."""
-    return {name: text.value if isinstance(text, Typed) else text for name, text in attributes.items()}
+    return {name: text.value if isinstance(text, TypedText) else text for name, text in attributes.items()}
 
 
 def typed_names(attributes: Mapping[str, str]) -> str | None:
     """Return the names of the attributes that are no texts, with a space between them; None when all are texts."""
-    return " ".join([name for name, text in attributes.items() if isinstance(text, Typed)]) or None
+    return " ".join([name for name, text in attributes.items() if isinstance(text, TypedText)]) or None
 
 
 def with_types(attributes: Mapping[str, str], names: str | None) -> dict[str, str]:
@@ -156,7 +156,7 @@ def with_types(attributes: Mapping[str, str], names: str | None) -> dict[str, st
     ignored.
     """
     typed = set(names.split(" ")) if names else ()
-    return {name: Typed(text) if name in typed else text for name, text in attributes.items()}
+    return {name: TypedText(text) if name in typed else text for name, text in attributes.items()}
 
 
 def number_fault(text: str) -> str:
@@ -168,18 +168,18 @@ def number_fault(text: str) -> str:
     return ""
 
 
-def _event(members: dict[str, Any], raw: dict[str, msgspec.Raw]) -> Event:
+def _event(members: dict[str, Any], raw: dict[str, msgspec.Raw]) -> CloudEvent:
     attributes: dict[str, str] = {}
     faults: list[str] = []
     for name, value in members.items():
         if name in ("data", "data_base64") or value is None:
             continue
         if isinstance(value, bool):
-            attributes[name] = Typed("true" if value else "false")
+            attributes[name] = TypedText("true" if value else "false")
             if name in TEXTS:
                 faults.append(f"{name}: a JSON boolean, where a JSON string is due")
         elif isinstance(value, _Number):
-            attributes[name] = Typed(value)
+            attributes[name] = TypedText(value)
             if name in TEXTS:
                 faults.append(f"{name}: a JSON number, where a JSON string is due")
             elif fault := number_fault(value):
@@ -193,7 +193,7 @@ def _event(members: dict[str, Any], raw: dict[str, msgspec.Raw]) -> Event:
     data = _data(members, raw, attributes.get("datacontenttype"), faults)
     if members.get("data") is not None and members.get("data_base64") is None:
         attributes.setdefault("datacontenttype", DEFAULT_CONTENT_TYPE)
-    return Event(attributes, data, tuple(faults))
+    return CloudEvent(attributes, data, tuple(faults))
 
 
 def _data(

@@ -7,13 +7,16 @@ is on disk, never before; what it has not acknowledged the broker delivers again
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
 
 from bindings.parts import InboxRow
+from catalog.model import Catalog, Endpoint
+from catalog.values import text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class BrokerLogin:
     """Who we are. Secrets are not in the representation.
 
     ``token`` and the files ``credentials`` (a ``.creds`` file) and ``seed`` (an nkey seed) are for NATS.
@@ -46,13 +49,13 @@ class Connection:
     """
 
     uris: tuple[str, ...]
-    login: Login = Login()
+    login: BrokerLogin = BrokerLogin()
     tls: Tls | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class EndpointSubscription:
     """What is taken for one endpoint: a topic filter, node or subject, and the endpoint's options about it."""
 
     endpoint: str
@@ -79,7 +82,7 @@ class GatewayCounters(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GatewayLimits:
     """What one message, and all of them together, may cost.
 
     No protocol of brokers can refuse a message for its size, so one of more than ``max_body_bytes`` is stored whole all
@@ -93,7 +96,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class GatewayConfig:
     """What a gateway is made of.
 
     ``client_id`` is our name at the broker. What the broker keeps for us (a session, durable subscriptions, consumers)
@@ -101,10 +104,10 @@ class Terms:
     """
 
     connection: Connection
-    subscriptions: Sequence[Subscription]
+    subscriptions: Sequence[EndpointSubscription]
     store: RowStore
     client_id: str
-    limits: Limits
+    limits: GatewayLimits
     counters: GatewayCounters
 
 
@@ -135,7 +138,7 @@ class Gateway(Protocol):
         """
         ...
 
-    def replace(self, subscriptions: Sequence[Subscription]) -> None:
+    def replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         """Take other subscriptions from now on; what is in flight is finished."""
         ...
 
@@ -146,3 +149,50 @@ class Gateway(Protocol):
 
 class GatewayError(Exception):
     """A gateway that can never work with its settings; the message names what is wrong, and the remedy."""
+
+
+# The receiving side of protocols with brokers: what to subscribe to for an endpoint, and the gateway that does.
+#
+# Each protocol has it in its folder, and :data:`bindings.protocols.BINDINGS` names it. How gateways of brokers behave
+# is in :mod:`bindings.gateways`.
+
+
+def _any_fits(_subscriptions: Sequence[EndpointSubscription]) -> None:
+    """Accept all subscriptions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receiving:
+    """How messages of one protocol are taken from brokers.
+
+    ``addresses`` returns what to subscribe to for an endpoint (topic filters, nodes, subjects), the widest ones only:
+    what the endpoint's options name, else the path of its address, else a filter for each definition expected there
+    (JUDGING.md#sources), else nothing. It raises ValueError, with what is wrong, for a malformed option or path.
+    ``overlap`` tells whether one message may come by both of two addresses. ``gateway`` makes what does not connect
+    before its start, and raises GatewayError for a subscription that can never work. ``check`` raises the same for the
+    subscriptions of one connection, without the client's library.
+    """
+
+    addresses: Callable[[Endpoint, Catalog], tuple[str, ...]]
+    overlap: Callable[[str, str], bool]
+    gateway: Callable[[GatewayConfig], Gateway]
+    check: Callable[[Sequence[EndpointSubscription]], None] = _any_fits
+
+
+def paths_of(endpoint: Endpoint) -> Iterator[str]:
+    """Give the addresses that stand in the path of a URI."""
+    for uri in endpoint.uris:
+        path = unquote(urlsplit(uri).path).strip("/")
+        if path:
+            yield path
+
+
+def templates_of(endpoint: Endpoint, catalog: Catalog, name: str) -> Iterator[str]:
+    """Give the values of the option *name*, such as a topic, that the endpoint's definitions of its protocol have."""
+    for xid in endpoint.candidates:
+        definition = catalog.definitions.get(xid)
+        if definition is None or definition.protocol not in (None, endpoint.protocol):
+            continue
+        for prop in definition.protocoloptions:
+            if prop.name == name and prop.value is not None:
+                yield text_of(prop.value)

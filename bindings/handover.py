@@ -13,19 +13,48 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
-from bindings.backoff import Backoff
+from bindings.background import Backoff
 from bindings.gateways import RowStore
-from bindings.grouping import GROUP_ROWS, Message, next_group
-from bindings.inbox.errors import InboxError, InboxRowError
+from bindings.inbox.space import InboxError, InboxRowError
+from bindings.parts import InboxRow
 
-_logger = logging.getLogger(__name__)
+# How messages that wait for the store are grouped: one append, one commit, one fsync for each group.
+
+GROUP_ROWS: Final = 5_000
+GROUP_BYTES: Final = 8 * 2**20
+"""Most rows, and most bytes of bodies, of one group; a single larger message is a group of its own."""
+
+
+class Message(Protocol):
+    """What waits: a row, and whatever its owner needs to answer its sender."""
+
+    @property
+    def row(self) -> InboxRow:
+        """What is stored."""
+        ...
+
 
 M = TypeVar("M", bound=Message)
 
 
-class Owner(Protocol[M]):
+def next_group(waiting: deque[M], most: int = GROUP_ROWS) -> list[M]:
+    """Take the next group out of those that wait, in their order: up to *most* messages, at least one."""
+    group: list[M] = []
+    size = 0
+    while waiting and len(group) < most:
+        size += len(waiting[0].row.body or b"")
+        if group and size > GROUP_BYTES:
+            break
+        group.append(waiting.popleft())
+    return group
+
+
+_logger = logging.getLogger(__name__)
+
+
+class AckHandler(Protocol[M]):
     """The owner of messages, which answers their senders; called within :meth:`Handover.advance`."""
 
     def stored(self, messages: Sequence[M]) -> None:
@@ -47,7 +76,13 @@ class Handover(Generic[M]):
     """
 
     def __init__(
-        self, store: RowStore, owner: Owner[M], wake: Callable[[], None], backoff: Backoff, *, eager: float = math.inf
+        self,
+        store: RowStore,
+        owner: AckHandler[M],
+        wake: Callable[[], None],
+        backoff: Backoff,
+        *,
+        eager: float = math.inf,
     ) -> None:
         self._store = store
         self._owner = owner

@@ -172,3 +172,17 @@ def json_of(text: bytes) -> Any:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         return text.decode("utf-8", "replace")
+
+
+# Where a message says that its body is coded (``content-encoding``), in each protocol.
+#
+# HTTP and AMQP have a place of their own for it; Kafka, NATS and MQTT 5 have headers and user properties of that name.
+
+NAME: Final = "content-encoding"
+KEYS: Final = frozenset({f"headers.{NAME}", f"properties.{NAME}", f"user_properties.{NAME}"})
+"""The parts that name the coding."""
+
+
+def coding_of(parts: Parts) -> str:
+    """Return the content coding of a message's body, empty when it names none; the first of several counts."""
+    return next((part.text or "" for part in parts if part.key in KEYS and part.value is not None), "")

@@ -6,22 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bindings.amqp import codec as amqp
-from bindings.amqp.receiving import AMQP
-from bindings.amqp.sending import AmqpSending
+from bindings.amqp import binding as amqp
+from bindings.amqp.binding import AMQP, AmqpSending
 from bindings.envelope import AttributeRule, Envelope, envelope_of
-from bindings.http import codec as http
-from bindings.http.sending import HttpSending
-from bindings.kafka import codec as kafka
-from bindings.kafka.sending import KafkaSending
-from bindings.mqtt import codec as mqtt
-from bindings.mqtt.receiving import MQTT_3, MQTT_5
-from bindings.mqtt.sending import MqttSending
-from bindings.nats import codec as nats
-from bindings.nats.receiving import NATS
-from bindings.nats.sending import NatsSending
+from bindings.gateways import Receiving
+from bindings.http import binding as http
+from bindings.http.binding import HttpSending
+from bindings.kafka import binding as kafka
+from bindings.kafka.binding import KafkaSending
+from bindings.mqtt import binding as mqtt
+from bindings.mqtt.binding import MQTT_3, MQTT_5, MqttSending
+from bindings.nats import binding as nats
+from bindings.nats.binding import NATS, NatsSending
 from bindings.parts import NativeForm, Part, Parts, first
-from bindings.receiving import Receiving
 from bindings.sending import Sending
 
 

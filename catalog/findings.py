@@ -2,11 +2,124 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from catalog.declared import Place
 from catalog.model import Finding, Severity
+
+# What documents declare, before inheritance: the one form that every dialect gives and that inheritance takes.
+#
+# Attribute names are those of 1.0; what is inside the attributes is still as written, since the spelling of protocol
+# options can only be settled once the protocol is known, and that may be inherited.
+
+MESSAGE_REFERENCE: Final = re.compile(
+    r"(?:^|[/#])(?:\$)?(messagegroups|endpoints)/([^/?#]+)/messages/([^/?#]+)(?:/versions/([^/?#]+))?/?$"
+)
+"""A reference to a message: its collection, the id of its holder, its own, and that of a version."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """Where something is written: a file (path or URL) and a JSON pointer into it.
+
+    ``mounts`` tells, for a document that was put together from several, which members are written elsewhere.
+    """
+
+    file: str
+    pointer: str = ""
+    mounts: Mapping[tuple[str, str], SourceLocation] | None = field(default=None, compare=False, repr=False)
+
+    def __truediv__(self, key: str | int) -> SourceLocation:
+        """Return the place of a member."""
+        pointer = f"{self.pointer}/{str(key).replace('~', '~0').replace('/', '~1')}"
+        if self.mounts is None:
+            return SourceLocation(self.file, pointer)
+        mounted = self.mounts.get((self.file, pointer))
+        return SourceLocation(
+            mounted.file if mounted else self.file, mounted.pointer if mounted else pointer, self.mounts
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredMessage:
+    """One message as written. ``base`` and ``borrowed`` are references as written.
+
+    ``borrowed`` (xref, uri) differs from ``base`` in that the message is nothing without its target.
+    ``hidden`` messages are versions that can be referred to but are no definitions of their own. ``written`` says
+    where each attribute is written, which is not always below ``place`` and not always under its 1.0 name;
+    a key ``protocoloptions.PROPERTY`` says it of one property that a dialect spells or places in its own way.
+    ``other`` is all that says nothing about how the message looks (names, descriptions, extensions), as written.
+    """
+
+    xid: str
+    group: str
+    place: SourceLocation
+    attributes: Mapping[str, Any]
+    base: str | None = None
+    borrowed: str | None = None
+    hidden: bool = False
+    written: Mapping[str, SourceLocation] = field(default_factory=dict)
+    other: Mapping[str, Any] = field(default_factory=dict)
+
+    def at(self, attribute: str) -> SourceLocation:
+        """Return the place of an attribute, given its 1.0 name."""
+        return self.written.get(attribute) or self.place / attribute
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredGroup:
+    """A message group and the defaults that it gives its messages; ``other`` is what else it says, as written."""
+
+    xid: str
+    place: SourceLocation
+    envelope: str | None = None
+    protocol: str | None = None
+    other: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredEndpoint:
+    """An endpoint; ``messagegroups`` are references as written, its messages are declared messages of its xid.
+
+    ``groups_written`` is where each of those references stands, when that is not ``messagegroups``. ``other`` is what
+    else it says, as written; its ``protocoloptions`` are those that are neither addresses nor options of the channel.
+    """
+
+    xid: str
+    place: SourceLocation
+    usage: tuple[str, ...] = ()
+    envelope: str | None = None
+    protocol: str | None = None
+    envelopeoptions: Mapping[str, Any] = field(default_factory=dict)
+    uris: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    messagegroups: tuple[str, ...] = ()
+    groups_written: tuple[SourceLocation, ...] = ()
+    other: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Declarations:
+    """All that the documents of one load declare, by xid; dialects fill it, the first declaration of an xid stays.
+
+    ``schemagroups`` is what schema groups say beside their schemas, ``registry`` what documents say beside collections.
+    ``addresses`` are those that registries have of their own, by each file that their documents are read from.
+    ``beyond`` are the groups and endpoints of messages that were only referred to, in documents beyond the sources.
+    """
+
+    messages: dict[str, DeclaredMessage] = field(default_factory=dict)
+    groups: dict[str, DeclaredGroup] = field(default_factory=dict)
+    endpoints: dict[str, DeclaredEndpoint] = field(default_factory=dict)
+    schemas: dict[str, Any] = field(default_factory=dict)
+    schema_places: dict[str, SourceLocation] = field(default_factory=dict)
+    schemagroups: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    registry: dict[str, Any] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    beyond: dict[str, DeclaredGroup | DeclaredEndpoint] = field(default_factory=dict)
+
 
 MAX_FINDINGS: Final = 50_000
 """Findings of one severity; past them one more says that there are more."""
@@ -23,7 +136,7 @@ class Findings:
         self._counts: Counter[Severity] = Counter()
         self._older: set[str] = set()
 
-    def add(self, place: Place, severity: Severity, rule: str, message: str, hint: str = "") -> None:
+    def add(self, place: SourceLocation, severity: Severity, rule: str, message: str, hint: str = "") -> None:
         """Add one finding; ``rule`` is its stable id, ``hint`` the remedy."""
         finding = Finding(_printable(place.file), place.pointer, severity, rule, _capped(message), _capped(hint))
         if finding in self._findings or self._counts[severity] > MAX_FINDINGS:
@@ -38,20 +151,20 @@ class Findings:
         """Take older spellings of options as usual in that file: they are its dialect's own."""
         self._older.add(file)
 
-    def respelled(self, place: Place, written: str, canonical: str) -> None:
+    def respelled(self, place: SourceLocation, written: str, canonical: str) -> None:
         """Report an option that 1.0 spells otherwise, unless the document is of a dialect that spells it so."""
         if place.file not in self._older:
             self.warning(place, UNUSUAL_NAME, f"{written} is read as {canonical}", f"write {canonical}")
 
-    def error(self, place: Place, rule: str, message: str, hint: str = "") -> None:
+    def error(self, place: SourceLocation, rule: str, message: str, hint: str = "") -> None:
         """Report something that cannot be used."""
         self.add(place, "error", rule, message, hint)
 
-    def warning(self, place: Place, rule: str, message: str, hint: str = "") -> None:
+    def warning(self, place: SourceLocation, rule: str, message: str, hint: str = "") -> None:
         """Report something that is used, but is unusual or will not do what it seems to."""
         self.add(place, "warning", rule, message, hint)
 
-    def info(self, place: Place, rule: str, message: str, hint: str = "") -> None:
+    def info(self, place: SourceLocation, rule: str, message: str, hint: str = "") -> None:
         """Report something that is right and worth knowing."""
         self.add(place, "info", rule, message, hint)
 

@@ -1,5 +1,7 @@
 """Much that stays, without the collector of cycles walking it again and again."""
 
+# Small: loading, tests and the router's start each use it for themselves.
+
 from __future__ import annotations
 
 import gc

@@ -62,7 +62,7 @@ _COLON_FIRST: Final = re.compile(r"(?![A-Za-z][A-Za-z0-9+.\-]*+:)[^/?#:]*+:")
 _PARAMETER: Final = re.compile(r'\s*+;\s*+([^\s;="]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"|([^;"]*+))', re.DOTALL)
 
 
-class Written:
+class WrittenNumber:
     """A number of a document that is written in another way than numbers are shown: ``text`` is what is written.
 
     It is the number wherever a number is meant, and its text where a text is. Copies and pickles are plain numbers.
@@ -74,11 +74,11 @@ class Written:
         return plain_number, (plain_number(self),)
 
 
-class WrittenInt(Written, int):
+class WrittenInt(WrittenNumber, int):
     """A whole number such as ``0123``."""
 
 
-class WrittenFloat(Written, float):
+class WrittenFloat(WrittenNumber, float):
     """A number such as ``1.10`` or ``1e3``."""
 
 
@@ -98,7 +98,7 @@ def is_number(value: object) -> bool:
 
 def plain_number(value: Any) -> Any:
     """Return a number without the text that it may keep, any other value as it is."""
-    if isinstance(value, Written):
+    if isinstance(value, WrittenNumber):
         return int(value) if isinstance(value, int) else float(value)  # type: ignore[arg-type]
     return value
 
@@ -113,7 +113,7 @@ def text_of(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
-        return value.text if isinstance(value, Written) else repr(value)
+        return value.text if isinstance(value, WrittenNumber) else repr(value)
     if value is None:
         return ""
     return msgspec.json.encode(value, enc_hook=plain_number).decode("utf-8")

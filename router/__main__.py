@@ -1,5 +1,7 @@
 """``python -m router`` is ``xrouter``: it looks for no module in the working directory, though ``-m`` says so."""
 
+# Small: Python wants it in a file of this name.
+
 from __future__ import annotations
 
 import sys

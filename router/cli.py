@@ -17,8 +17,7 @@ from typing import Annotated, Final
 import typer
 
 from catalog.errors import CatalogError, DocumentError
-from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
-from router.faults import registry_away
+from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError, registry_away
 from router.lazy import HELP, UsageError, lazy_group
 from router.terminal import close_output, leave_output, say
 
@@ -32,7 +31,7 @@ COMMANDS: Final = {
     "init": "router.commands.init.command:init",
     "run": "router.commands.run:run",
     "wait": "router.commands.wait:wait",
-    "gateway": "router.commands.gateway:gateway",
+    "gateway": "router.commands.run:gateway",
     "top": "router.commands.top.command:top",
     "tap": "router.commands.tap.command:tap",
     "check": "router.commands.check.command:check",
@@ -41,8 +40,8 @@ COMMANDS: Final = {
     "test": "router.commands.test.command:test",
     "match": "router.commands.match.command:match",
     "emit": "router.commands.emit.command:emit",
-    "catalog": "router.commands.catalog.group:catalog_app",
-    "dead-letters": "router.commands.dead_letters.group:dead_letters_app",
+    "catalog": "router.commands.catalog.commands:catalog_app",
+    "dead-letters": "router.commands.dead_letters.commands:dead_letters_app",
     "batches": "router.commands.batches.command:batches_app",
     "schemas": "router.commands.schemas.group:schemas_app",
     "registry": "router.commands.registry.group:registry_app",

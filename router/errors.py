@@ -1,24 +1,30 @@
-"""Errors of the router room, each a way for the process to end.
-
-RouterError              1   any other error of the router
-├── ConfigError          3   settings that cannot be read, are unknown, or contradict each other
-├── CatalogUnavailable   4   no usable catalog: missing, unreadable, or with nothing that can be used
-├── BrokerUnreachable    5   a broker or schema registry of the settings does not answer or refuses us
-├── StateError           6   the state folder is locked, damaged, of a newer format, or not ours
-├── ConnectorError       7   the jars of a connector are missing and cannot be fetched
-├── SinkError            8   a destination cannot take a batch: disk, permission, schema, connection
-├── BatchPinError        9   a batch that had begun under a plan which no longer exists
-├── JvmError            10   the JVM under Spark died, did not start, or ran out of memory
-└── DiskError           11   the disk of the state folder is full or refuses
-
-Exit code 2 belongs to typer (wrong usage of the command line). A record never ends the process: what is wrong with
-one becomes a dead letter (JUDGING.md#dead-letters).
-"""
+"""Errors of the router room, each a way for the process to end, and faults of others told as one line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+import errno
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, Literal
+
+from catalog.schemas.ids.client import RegistryUnavailableError
+
+# Errors of the router room, each a way for the process to end.
+#
+# RouterError              1   any other error of the router ├── ConfigError          3   settings that cannot be read,
+# are unknown, or contradict each other ├── CatalogUnavailable   4   no usable catalog: missing, unreadable, or with
+# nothing that can be used ├── BrokerUnreachable    5   a broker or schema registry of the settings does not answer or
+# refuses us ├── StateError           6   the state folder is locked, damaged, of a newer format, or not ours ├──
+# ConnectorError       7   the jars of a connector are missing and cannot be fetched ├── SinkError            8   a
+# destination cannot take a batch: disk, permission, schema, connection ├── BatchPinError        9   a batch that had
+# begun under a plan which no longer exists ├── JvmError            10   the JVM under Spark died, did not start, or ran
+# out of memory └── DiskError           11   the disk of the state folder is full or refuses
+#
+# Exit code 2 belongs to typer (wrong usage of the command line). A record never ends the process: what is wrong with
+# one becomes a dead letter (JUDGING.md#dead-letters).
 
 
 class RouterError(Exception):
@@ -134,3 +140,186 @@ def exit_code(error: BaseException) -> int:
         if kind in EXIT_CODES:
             return EXIT_CODES[kind]
     return 1
+
+
+# Whose fault it is that a batch could not be judged or written: the world's, or that of something in the batch.
+#
+# The world's faults (a sink, a broker, the disk, the network, a broken installation) pass, or somebody repairs them;
+# the batch is held or tried again until then. Any other fault comes of the records, and would come again for ever: such
+# a batch is cut until the record is found (:mod:`router.batches.splitting`).
+#
+# Faults are recognised by the *classes* of errors, never by texts that a record can influence.
+
+FaultKind = Literal["error", "worker", "time"]
+TEXT_CAP: Final = 300
+REASON_CAP: Final = 600
+_NOISE: Final = re.compile(r"0x[0-9a-fA-F]+|'[^']{0,200}'|\"[^\"]{0,200}\"|[0-9]+")
+_LAST_LINE: Final = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
+_SQL_STATE: Final = re.compile(r"\s+SQLSTATE: \w+\s*\Z")
+_CRASHED: Final = "Python worker exited unexpectedly"
+_IDLE: Final = "Python worker process terminated due to idle timeout"
+_EXECUTOR: Final = re.compile(
+    r"Job aborted due to stage failure: Task \d+ in stage [\d.]+ failed \d+ times, most recent failure: "
+    r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^()\s]+ executor \S+\): ExecutorLostFailure "
+)
+"""The text before it holds nothing of a record: only Spark's own numbers, and an address of the cluster."""
+CANCELLED: Final = "was longer than batch_limit"
+"""In the reason with which a job is cancelled that took too long (:mod:`router.watching.batches`)."""
+_WORLD_JAVA: Final = (
+    "org.apache.kafka.",
+    # Of Spark's reader: what is in a topic is not what was planned. No record does that.
+    "org.apache.spark.sql.kafka010.KafkaIllegalStateException",
+    "java.io.",
+    "java.net.",
+    "java.nio.",
+    "java.lang.InterruptedException",
+    "java.lang.NoClassDefFoundError",
+    "java.lang.ClassNotFoundException",
+    "java.lang.NoSuchMethodError",
+    "java.lang.UnsatisfiedLinkError",
+    "org.apache.spark.shuffle.FetchFailedException",
+    "org.apache.spark.SparkFileNotFoundException",
+)
+_LOST: Final = ("data may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange")
+"""What Spark, and our own client, say when a broker no longer has records that were to be read."""
+_WHICH: Final = re.compile(r"Reason:\s*([^\n]{1,300})")
+_DAMAGED: Final = ("InboxDamaged", "InboxFormatError")
+"""What a Python worker says of an inbox that no further try repairs."""
+_UNREADABLE: Final = ("org.apache.spark.sql.kafka010.KafkaIllegalStateException", "java.lang.ArithmeticException")
+"""An error of Spark's Kafka source, and its cause: a timestamp that is too large for microseconds."""
+_RECORDS_JAVA: Final = ("org.apache.kafka.common.errors.RecordTooLargeException",)
+"""Errors of a client that one record causes, and will cause again."""
+_WORLD_PYTHON: Final = frozenset(
+    (
+        *("OSError", "PermissionError", "FileNotFoundError", "ConnectionError", "ConnectionResetError"),
+        *("ConnectionRefusedError", "BrokenPipeError", "TimeoutError", "BlockingIOError", "NotADirectoryError"),
+        *("InterruptedError", "ImportError", "ModuleNotFoundError", "KeyboardInterrupt", "SystemExit"),
+        *("InboxDamaged", "InboxError", "InboxFormatError", "InboxFull"),
+        *("KafkaException", "KafkaError", "RangeUnreadable", "RangeLost", RegistryUnavailableError.__name__),
+    )
+)
+_GONE: Final = ("Py4JNetworkError", "Py4JError")
+"""Of the bridge to the JVM, not of what ran there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault of something in a batch. ``text`` is one line; ``digest`` is equal for faults that are alike."""
+
+    kind: FaultKind
+    text: str
+    digest: str
+
+
+def fault_of(error: BaseException) -> Fault | None:
+    """Return the fault of the batch that an error shows; None when it is the world's, or is not known.
+
+    Faults are alike when the class and the message of the error are, but for numbers and quoted values.
+    """
+    if isinstance(error, RouterError) or not isinstance(error, Exception):
+        return None
+    chain = list(_java_chain(error))
+    if not chain:
+        return None if _is_world(type(error), error) else _fault("error", type(error).__name__, str(error))
+    for name, message in chain:
+        if name.startswith("org.apache.spark.api.python.PythonException"):
+            return _of_worker(message)
+        if message.startswith(_CRASHED):
+            return _fault("worker", "", "a Python worker died, of a signal or for want of memory")
+        if _EXECUTOR.match(message):
+            return _fault("worker", "", "executors died, one after the other, of a task")
+        if message.startswith(_IDLE):
+            return _fault("time", "", "a Python worker made no progress within worker_timeout")
+        if CANCELLED in message:
+            return _fault("time", "", "the time of batch_limit was over")
+    if any(name in _RECORDS_JAVA for name, _ in chain):
+        name, message = next(each for each in chain if each[0] in _RECORDS_JAVA)
+        return _fault("error", name, message)
+    if any(name.startswith(_WORLD_JAVA) or _stopped(message) for name, message in chain):
+        return None
+    name, message = chain[-1]
+    return _fault("error", name, message)
+
+
+def is_unreadable(error: BaseException) -> bool:
+    """Tell whether Spark's Kafka source cannot hand over some record, since its timestamp is too large for Spark."""
+    return any(pair == _UNREADABLE for pair in pairwise(name for name, _ in _java_chain(error)))
+
+
+def registry_away(error: BaseException) -> str:
+    """Return which schema registry gives no answer for now, and why, where an error shows that; else nothing."""
+    if isinstance(error, RegistryUnavailableError):
+        return str(error)[:REASON_CAP]
+    for name, message in _java_chain(error):
+        if name.startswith("org.apache.spark.api.python.PythonException"):
+            kind, _, reason = _last_line(message).partition(":")
+            return reason.strip()[:REASON_CAP] if kind.rpartition(".")[2] == RegistryUnavailableError.__name__ else ""
+    return ""
+
+
+def _is_world(kind: type[Exception], error: Exception) -> bool:
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return False  # A name that a record gave.
+    names = {each.__name__ for each in kind.__mro__}
+    return bool(names & _WORLD_PYTHON) or bool(names & set(_GONE))
+
+
+def _of_worker(message: str) -> Fault | None:
+    """Return the fault in the traceback of a Python worker: its last line that begins with a class."""
+    last = _last_line(message)
+    name = last.partition(":")[0].rpartition(".")[2]
+    if name in _WORLD_PYTHON:
+        return None
+    return _fault("error", name, last.partition(":")[2])
+
+
+def _last_line(message: str) -> str:
+    lines = [line for line in _SQL_STATE.sub("", message).split("\n") if line.strip()]
+    return next((line for line in reversed(lines) if _LAST_LINE.match(line)), lines[-1] if lines else "")
+
+
+def _fault(kind: FaultKind, name: str, message: str) -> Fault:
+    line = " ".join(message.split("\n", 1)[0].split())
+    short = name.rpartition(".")[2]
+    text = (f"{short}: {line}" if short and line else short or line)[:TEXT_CAP]
+    alike = _NOISE.sub("#", text)
+    return Fault(kind, text, hashlib.sha256(f"{kind}|{alike}".encode("utf-8", "replace")).hexdigest()[:16])
+
+
+def _stopped(message: str) -> bool:
+    return "SparkContext was shut down" in message[:500] or "stopped SparkContext" in message[:500]
+
+
+def _java_chain(error: BaseException) -> Iterator[tuple[str, str]]:
+    """Yield class and message of an error that came of the JVM, and of what caused it; nothing for others."""
+    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    depth = 0
+    while java is not None and depth < 20:
+        yield str(java.getClass().getName()), str(java.getMessage() or "")
+        java, depth = java.getCause(), depth + 1
+
+
+def cause_of(text: str) -> str:
+    """Return the line of a failed query's report that names the cause."""
+    lines = [line.strip() for line in text.split("\n") if line.strip() and not line.strip().startswith("at ")]
+    causes = [line for line in lines if line.startswith("Caused by:") or "Exception:" in line or "Error:" in line]
+    return (causes[-1] if causes else lines[0] if lines else "unknown").removeprefix("Caused by: ")[:400]
+
+
+def is_lost(text: str) -> bool:
+    """Tell whether an error says that a broker no longer has records that were to be read."""
+    return any(sign in text for sign in _LOST)
+
+
+def lasting_error(query: str, text: str) -> StateError | None:
+    """Return what a failed query's report says that no further try repairs; None when the query may start again."""
+    if is_lost(text):
+        which = _WHICH.search(text)
+        lost = (which[1].strip(" .") if which else "") or cause_of(text)
+        return StateError(
+            f"query {query}: records were lost at the broker before they were read: {lost}",
+            hint="find out which; `on_data_loss: continue` goes on with what is left",
+        )
+    if any(sign in text for sign in _DAMAGED):
+        return StateError(f"query {query}: {cause_of(text)}", hint="see the operations notes on damaged state")
+    return None

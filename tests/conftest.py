@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from router.spark.connectors import kafka_jars
-from router.spark.worker_path import DAEMON_CONF, import_as_driver, seek_no_data_sources
+from router.spark.session import DAEMON_CONF, import_as_driver, seek_no_data_sources
 from tests.support.apicurio import Apicurio
 from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
 from tests.support.corpora import SHARED, SHARED_VARIABLE

@@ -8,22 +8,212 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 import proton
-from proton import Delivery, Handler, ProtonException
-from proton.reactor import Container
+from proton import Delivery, Described, Handler, Link, ProtonException, Terminus, symbol
+from proton.reactor import Container, ReceiverOption
 
-from bindings.amqp.dialing import Dialer, hang_up, reason_of
-from bindings.amqp.holding import Arrival, Holding
-from bindings.amqp.inlet import Inlet
-from bindings.amqp.mailbox import Mailbox
+from bindings.amqp.binding import capabilities_of, option, option_map, source_filters
+from bindings.amqp.client import Dialer, Mailbox, hang_up, reason_of, reconnecting
 from bindings.amqp.sections import row_of
-from bindings.gateways import Subscription, Terms
+from bindings.gateways import EndpointSubscription as Subscription
+from bindings.gateways import GatewayConfig as Terms
+from bindings.gateways import GatewayCounters, RowStore
+from bindings.handover import Handover
 from bindings.parts import InboxRow
+
+# One subscription on one connection: its receiving link, how it is attached, and its credit.
+
+_MODES: Final = {"move": Terminus.DIST_MODE_MOVE, "copy": Terminus.DIST_MODE_COPY}
+
+
+class _Terms(ReceiverOption):
+    """What is asked of the broker for a link. Settled only by us and only once: at least once (AMQP part 2, 2.6.12);
+    a broker that answers that it settles by itself is taken as it is.
+    """
+
+    def __init__(self, subscription: Subscription, durable: bool) -> None:
+        self._options = subscription.options
+        self._durable = durable
+
+    def apply(self, receiver: Link) -> None:
+        receiver.snd_settle_mode = Link.SND_UNSETTLED
+        receiver.rcv_settle_mode = Link.RCV_FIRST
+        properties = option_map(self._options, "linkproperties")
+        if properties:
+            receiver.properties = {symbol(name): value for name, value in properties.items()}
+        mode = option(self._options, "distributionmode")
+        if mode is not None:
+            receiver.source.distribution_mode = _MODES[mode]
+        filters = source_filters(self._options)
+        if filters:
+            described = {symbol(each.name): Described(symbol(each.descriptor), each.value) for each in filters}
+            receiver.source.filter.put_dict(described)
+        capabilities = capabilities_of(self._options)
+        if capabilities:
+            receiver.source.capabilities.put_array(False, proton.Data.SYMBOL)
+            receiver.source.capabilities.enter()
+            for name in capabilities:
+                receiver.source.capabilities.put_symbol(symbol(name))
+            receiver.source.capabilities.exit()
+        if self._durable:
+            receiver.source.durability = Terminus.DELIVERIES
+            receiver.source.expiry_policy = Terminus.EXPIRE_NEVER
+
+
+class Inlet:
+    """A receiving link, attached anew whenever the broker detaches it.
+
+    Its ``window`` is the most messages that may be on their way to it or held for it. ``held`` counts the latter.
+    ``attached`` says whether the broker serves it now; ``problem`` why not. ``leaving``: nobody wants it any more.
+    """
+
+    def __init__(self, subscription: Subscription, container_id: str) -> None:
+        self.subscription = subscription
+        self.backoff = reconnecting()
+        self.window = 1
+        self.held = 0
+        self.attached = False
+        self.leaving = False
+        self.problem = ""
+        self.receiver: proton.Receiver | None = None
+        self._durable = option(subscription.options, "durable") is True
+        # A durable subscription is known to the broker by container and link name, over all connections.
+        self._name = f"{container_id}{subscription.endpoint}|{subscription.address}"
+        self._attempts = 0
+
+    def attach(self, container: Container, connection: proton.Connection) -> None:
+        """Ask the broker for the link. The broker serves it once the handler gets its remote opening."""
+        self._attempts += 1
+        name = self._name if self._durable else f"{self._name}|{self._attempts}"
+        terms = _Terms(self.subscription, self._durable)
+        self.held = 0
+        self.receiver = container.create_receiver(connection, self.subscription.address, name=name, options=terms)
+
+    def ignored_filters(self) -> list[str]:
+        """Return the filters that we asked for and that the broker, by its answer, does not apply."""
+        wanted = [each.name for each in source_filters(self.subscription.options)]
+        applied: set[str] = set()
+        if wanted and self.receiver is not None:
+            data = self.receiver.remote_source.filter
+            data.rewind()
+            answer = data.get_object() if data.next() is not None else None
+            applied = {str(name) for name in answer} if isinstance(answer, dict) else set()
+        return [name for name in wanted if name not in applied]
+
+    def grant(self, most: int) -> None:
+        """Give credit, so that at most *most* messages are on their way or held; small amounts wait for more."""
+        if self.receiver is None or not self.attached or self.leaving:
+            return
+        missing = most - self.held - self.receiver.credit
+        if missing > 0 and (missing >= most // 4 or self.receiver.credit == 0):
+            self.receiver.flow(missing)
+
+    def shut(self) -> None:
+        """Take back the credit, as far as the broker has not used it yet."""
+        if self.receiver is not None and self.attached:
+            self.receiver.drain(0)
+
+    def leave(self) -> None:
+        """End the link; the broker keeps a durable subscription."""
+        if self.receiver is not None:
+            if self._durable:
+                self.receiver.detach()
+            else:
+                self.receiver.close()
+        self.receiver, self.attached = None, False
+
+    def lose(self, reason: str) -> None:
+        """Note that the broker ended the link."""
+        receiver, self.receiver, self.attached = self.receiver, None, False
+        self.problem = reason
+        if receiver is not None:
+            receiver.close()
+
+
+# What a connection of the gateway holds between arrival and disk, and how each message is settled.
+
+EAGER: Final = 250
+"""So many messages go to the store while it has others; every group costs two changes of threads, and a frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class AmqpDelivery:
+    """A message that is held, and what it came over.
+
+    ``delivery`` is None when its sender had settled it: there is nothing to answer, and nobody sends it again.
+    ``inlet`` is None for one that was offered to the store before.
+    """
+
+    row: InboxRow
+    inlet: Inlet | None = None
+    receiver: proton.Receiver | None = None
+    delivery: Delivery | None = None
+
+    def let_go(self, outcome: int) -> None:
+        """Release the message, and tell the broker its outcome; not when its link is gone or attached anew: then the
+        broker has taken the message back.
+        """
+        if self.inlet is None or self.receiver is None or self.inlet.receiver is not self.receiver:
+            return
+        self.inlet.held -= 1
+        if self.delivery is not None:
+            self.delivery.update(outcome)
+            self.delivery.settle()
+
+
+class UnstoredDeliveries:
+    """The messages held for one connection, all on its thread; see :class:`bindings.handover.AckHandler`.
+
+    ``kept`` are the rows that nobody would send again; each connection leaves them to the next one.
+    """
+
+    def __init__(
+        self, store: RowStore, counters: GatewayCounters, wake: Callable[[], None], kept: list[InboxRow]
+    ) -> None:
+        self.handover = Handover(store, self, wake, reconnecting(), eager=EAGER)
+        self._counters = counters
+        self._kept = kept
+
+    def add(self, arrival: AmqpDelivery) -> None:
+        """Hold a message; it goes to the store when the handover advances."""
+        if arrival.inlet is not None:
+            arrival.inlet.held += 1
+        self.handover.add(arrival)
+
+    def retry(self) -> None:
+        """Hold the kept rows again."""
+        for row in self._kept:
+            self.add(AmqpDelivery(row))
+        self._kept.clear()
+
+    def release(self) -> None:
+        """Give everything back to the broker, whatever the store says later."""
+        self._kept += [arrival.row for arrival in self._given_back(self.handover.abandon())]
+
+    def stored(self, messages: Sequence[AmqpDelivery]) -> None:
+        for arrival in messages:
+            arrival.let_go(Delivery.ACCEPTED)
+            self._counters.acknowledged(arrival.row.endpoint)
+
+    def refused(self, message: AmqpDelivery) -> None:
+        """Reject it: the broker's dead letters are the place for it."""
+        message.let_go(Delivery.REJECTED)
+
+    def held_back(self, messages: Sequence[AmqpDelivery]) -> Sequence[AmqpDelivery]:
+        return self._given_back(messages)
+
+    @staticmethod
+    def _given_back(messages: Iterable[AmqpDelivery]) -> list[AmqpDelivery]:
+        """Release messages, and return those that nobody would send again."""
+        for arrival in messages:
+            arrival.let_go(Delivery.RELEASED)
+        return [AmqpDelivery(arrival.row) for arrival in messages if arrival.delivery is None]
+
 
 OPEN_LIMIT_SECONDS: Final = 30.0
 CLOSE_LIMIT_SECONDS: Final = 2.0
@@ -88,7 +278,7 @@ class ReceivingConnection(Handler):
         self._inlets = [Inlet(each, shared.terms.client_id) for each in subscriptions]
         self._by_name: dict[str, Inlet] = {}
         wake = partial(self.mailbox.post, Answered())
-        self._holding = Holding(shared.terms.store, shared.terms.counters, wake, shared.kept)
+        self._holding = UnstoredDeliveries(shared.terms.store, shared.terms.counters, wake, shared.kept)
         self._handover = self._holding.handover
         self._reason = ""
         self._refusing = self._probing = False
@@ -201,7 +391,7 @@ class ReceivingConnection(Handler):
             delivery.update(Delivery.RELEASED)
         else:
             row = row_of(data, endpoint, received, self._shared.terms.limits.max_body_bytes)
-            self._holding.add(Arrival(row, inlet, inlet.receiver, None if settled else delivery))
+            self._holding.add(AmqpDelivery(row, inlet, inlet.receiver, None if settled else delivery))
             if not settled:
                 return
         delivery.settle()

@@ -13,10 +13,10 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
+from bindings.amqp.binding import check_options
+from bindings.amqp.client import Dialer, reconnecting
 from bindings.amqp.connection import ReceivingConnection, Replace, Shared, Stop
-from bindings.amqp.dialing import Dialer, reconnecting
-from bindings.amqp.options import check_options
-from bindings.gateways import Subscription, Terms
+from bindings.gateways import EndpointSubscription, GatewayConfig
 
 _JOIN_SECONDS: Final = 10.0
 
@@ -30,7 +30,7 @@ class AmqpGateway:
         GatewayError: the connection or a subscription has something that waiting does not repair.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: GatewayConfig) -> None:
         self._terms = terms
         self._subscriptions = tuple(terms.subscriptions)
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class AmqpGateway:
         self._thread = threading.Thread(target=self._run, args=(self._shared,), name="amqp-gateway", daemon=True)
         self._thread.start()
 
-    def replace(self, subscriptions: Sequence[Subscription]) -> None:
+    def replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         """Take other subscriptions from now on; what is in flight is finished.
 
         Raises:

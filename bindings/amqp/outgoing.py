@@ -11,10 +11,9 @@ from typing import Any, Final
 import proton
 from proton import Data, Described, ProtonException, symbol, ulong
 
-from bindings.amqp.declared import FIELD_TYPES
-from bindings.amqp.forms import typed_of, types_of
+from bindings.amqp.binding import FIELD_TYPES
 from bindings.amqp.sections import DESCRIPTORS, HEADER_FIELDS, PROPERTY_FIELDS, Fields
-from bindings.amqp.values import Typed
+from bindings.amqp.values import AmqpValue, typed_of, types_of
 from bindings.parts import Part
 from bindings.sending import Outbound
 from catalog.protocols.properties import AMQP_SECTIONS
@@ -56,7 +55,7 @@ class AmqpMessage:
 
     ``properties`` go by their names in the specification (``message-id``, ``subject``), ``content_type`` beside them.
     Values are Python's (str, bool, int as long, float as double, bytes as binary, datetime as timestamp, UUID, None) or
-    :class:`Typed`, which names the AMQP type; a property without one gets the type that the specification gives it.
+    :class:`AmqpValue`, which names the AMQP type; a property without one gets the type that the specification gives it.
     ``header`` goes by the names there as well; without ``durable`` in it the message is durable, which asks the
     broker to keep it through a crash. The body is one data section; None sends none.
     Messages of one ``lane`` keep their order when the broker ends the connection at another message.
@@ -125,8 +124,8 @@ def _value(part: Part, types: Mapping[str, str]) -> Any:
     if usual is None:
         return typed_of(part, types)
     if usual in _TEXTS and part.text is not None:
-        return Typed(usual, part.text)
-    return Typed(usual, typed_of(part, {part.key: usual}).value)
+        return AmqpValue(usual, part.text)
+    return AmqpValue(usual, typed_of(part, {part.key: usual}).value)
 
 
 def _annotations(values: Mapping[str, Any], section: str) -> list[bytes]:
@@ -143,8 +142,8 @@ def _listed(properties: dict[str, Any], section: str, known: Fields) -> list[Any
     fields = []
     for name, usual in known:
         value = properties.pop(name, None)
-        if usual is not None and value is not None and not isinstance(value, Typed):
-            value = Typed(usual, _milliseconds(value) if isinstance(value, datetime) else value)
+        if usual is not None and value is not None and not isinstance(value, AmqpValue):
+            value = AmqpValue(usual, _milliseconds(value) if isinstance(value, datetime) else value)
         fields.append(_convert(value, f"{section}.{name}"))
     if properties:
         what = "property" if section == "properties" else f"{section} field"
@@ -160,18 +159,18 @@ def _map(values: Mapping[str, Any], section: str) -> dict[str, Any]:
 
 def _convert(value: Any, place: str) -> Any:
     """Return what proton encodes as the wanted type."""
-    if isinstance(value, Typed):
+    if isinstance(value, AmqpValue):
         return _typed(value, place)
     if isinstance(value, datetime):
         return proton.timestamp(_milliseconds(value))
     if isinstance(value, int) and not isinstance(value, bool):
-        return _typed(Typed("long", value), place)
+        return _typed(AmqpValue("long", value), place)
     if value is None or isinstance(value, (str, bool, float, bytes, uuid.UUID)):
         return value
     raise EncodingError(f"{place}: AMQP has no type for a {type(value).__name__}; name one with Typed")
 
 
-def _typed(typed: Typed, place: str) -> Any:
+def _typed(typed: AmqpValue, place: str) -> Any:
     kind, value = typed
     if kind == "null" or value is None:
         return None

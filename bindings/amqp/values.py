@@ -6,10 +6,18 @@ lists, refuses values of very many nodes, and costs several foreign calls for ev
 
 from __future__ import annotations
 
+import base64
+import math
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from bindings.parts import BINARY_KIND, JSON_KIND, Part, Parts, json_of
+from catalog.values import instant
 
 MAX_DEPTH: Final = 128
 """Levels of lists, maps, arrays and descriptions within each other; a message with more is malformed to us."""
@@ -21,7 +29,7 @@ class MalformedValue(Exception):
     """Bytes that are no AMQP value; the message names the offset."""
 
 
-class Typed(NamedTuple):
+class AmqpValue(NamedTuple):
     """One value with the name of its AMQP type.
 
     In Python: ``null`` None; ``boolean`` bool; whole numbers int; ``timestamp`` int, milliseconds since 1970;
@@ -34,11 +42,11 @@ class Typed(NamedTuple):
     value: Any
 
 
-NULL: Final = Typed("null", None)
-ValueReader = Callable[[bytes, int, int, int], tuple[Typed, int]]
+NULL: Final = AmqpValue("null", None)
+ValueReader = Callable[[bytes, int, int, int], tuple[AmqpValue, int]]
 
 
-def read_value(data: bytes, at: int, end: int, depth: int = 0) -> tuple[Typed, int]:
+def read_value(data: bytes, at: int, end: int, depth: int = 0) -> tuple[AmqpValue, int]:
     """Read the value at offset *at*, which has to end before *end*; return it and the offset behind it.
 
     Raises:
@@ -50,7 +58,7 @@ def read_value(data: bytes, at: int, end: int, depth: int = 0) -> tuple[Typed, i
     if code in _SHORT_TEXTS and at + 1 < end:  # most values of most messages: not worth two calls
         stop = at + 2 + data[at + 1]
         if stop <= end:
-            return Typed(_SHORT_TEXTS[code], _text(data[at + 2 : stop])), stop
+            return AmqpValue(_SHORT_TEXTS[code], _text(data[at + 2 : stop])), stop
     return _reader(code, at)(data, at + 1, end, depth)
 
 
@@ -67,19 +75,19 @@ def _deeper(depth: int, at: int) -> int:
     return depth + 1
 
 
-def _constant(value: Typed) -> ValueReader:
+def _constant(value: AmqpValue) -> ValueReader:
     return lambda data, at, end, depth: (value, at)
 
 
 def _sized(kind: str, width: int, convert: Callable[[bytes], Any]) -> ValueReader:
     """Return a reader of what begins with its length in *width* bytes."""
 
-    def read(data: bytes, at: int, end: int, depth: int) -> tuple[Typed, int]:
+    def read(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
         start = at + width
         stop = start + int.from_bytes(data[at:start], "big")
         if stop > end or start > end:
             raise MalformedValue(f"the {kind} at byte {at} is cut off")
-        return Typed(kind, convert(data[start:stop])), stop
+        return AmqpValue(kind, convert(data[start:stop])), stop
 
     return read
 
@@ -87,11 +95,11 @@ def _sized(kind: str, width: int, convert: Callable[[bytes], Any]) -> ValueReade
 def _fixed(kind: str, layout: str) -> ValueReader:
     unpack, size = struct.Struct(layout).unpack_from, struct.calcsize(layout)
 
-    def read(data: bytes, at: int, end: int, depth: int) -> tuple[Typed, int]:
+    def read(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
         stop = at + size
         if stop > end:
             raise MalformedValue(f"the {kind} at byte {at} is cut off")
-        return Typed(kind, unpack(data, at)[0]), stop
+        return AmqpValue(kind, unpack(data, at)[0]), stop
 
     return read
 
@@ -106,10 +114,10 @@ def _text(raw: bytes) -> str | bytes:
 def _few(kind: str, size: int, convert: Callable[[bytes], Any]) -> ValueReader:
     """Return a reader of exactly *size* bytes that no ``struct`` format converts."""
 
-    def read(data: bytes, at: int, end: int, depth: int) -> tuple[Typed, int]:
+    def read(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
         if at + size > end:
             raise MalformedValue(f"the {kind} at byte {at} is cut off")
-        return Typed(kind, convert(data[at : at + size])), at + size
+        return AmqpValue(kind, convert(data[at : at + size])), at + size
 
     return read
 
@@ -129,8 +137,8 @@ def _float(raw: bytes) -> float:
     return exact
 
 
-def _compound(width: int, build: Callable[[list[Typed], int], Typed]) -> ValueReader:
-    def read(data: bytes, at: int, end: int, depth: int) -> tuple[Typed, int]:
+def _compound(width: int, build: Callable[[list[AmqpValue], int], AmqpValue]) -> ValueReader:
+    def read(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
         count, start, stop = _extent(data, at, end, width)
         inner, items = _deeper(depth, at), []
         for _ in range(count):
@@ -152,14 +160,14 @@ def _extent(data: bytes, at: int, end: int, width: int) -> tuple[int, int, int]:
     return int.from_bytes(data[at + width : start], "big"), start, stop
 
 
-def _map(items: list[Typed], at: int) -> Typed:
+def _map(items: list[AmqpValue], at: int) -> AmqpValue:
     if len(items) % 2:
         raise MalformedValue(f"the map at byte {at} has a key without a value")
-    return Typed("map", list(zip(items[::2], items[1::2], strict=True)))
+    return AmqpValue("map", list(zip(items[::2], items[1::2], strict=True)))
 
 
 def _array(width: int) -> ValueReader:
-    def read(data: bytes, at: int, end: int, depth: int) -> tuple[Typed, int]:
+    def read(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
         count, start, stop = _extent(data, at, end, width)
         if start >= stop:
             raise MalformedValue(f"the array at byte {at} has no constructor")
@@ -174,30 +182,30 @@ def _array(width: int) -> ValueReader:
         items = []
         for _ in range(count):
             item, start = reader(data, start, stop, inner)
-            items.append(item if descriptor is None else Typed("described", (descriptor, item)))
+            items.append(item if descriptor is None else AmqpValue("described", (descriptor, item)))
         if start != stop:
             raise MalformedValue(f"{stop - start} bytes are left over in the array at byte {at}")
-        return Typed("array", items), stop
+        return AmqpValue("array", items), stop
 
     return read
 
 
-def _described(data: bytes, at: int, end: int, depth: int) -> tuple[Typed, int]:
+def _described(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
     inner = _deeper(depth, at)
     descriptor, at = read_value(data, at, end, inner)
     value, at = read_value(data, at, end, inner)
-    return Typed("described", (descriptor, value)), at
+    return AmqpValue("described", (descriptor, value)), at
 
 
 _SHORT_TEXTS: Final = {0xA1: "string", 0xA3: "symbol"}
 _READERS: Final[dict[int, ValueReader]] = {
     0x00: _described,
     0x40: _constant(NULL),
-    0x41: _constant(Typed("boolean", True)),
-    0x42: _constant(Typed("boolean", False)),
-    0x43: _constant(Typed("uint", 0)),
-    0x44: _constant(Typed("ulong", 0)),
-    0x45: _constant(Typed("list", [])),
+    0x41: _constant(AmqpValue("boolean", True)),
+    0x42: _constant(AmqpValue("boolean", False)),
+    0x43: _constant(AmqpValue("uint", 0)),
+    0x44: _constant(AmqpValue("ulong", 0)),
+    0x45: _constant(AmqpValue("list", [])),
     0x50: _fixed("ubyte", "B"),
     0x51: _fixed("byte", "b"),
     0x52: _fixed("uint", "B"),
@@ -225,10 +233,195 @@ _READERS: Final[dict[int, ValueReader]] = {
     0xB0: _sized("binary", 4, bytes),
     0xB1: _sized("string", 4, _text),
     0xB3: _sized("symbol", 4, _text),
-    0xC0: _compound(1, lambda items, at: Typed("list", items)),
+    0xC0: _compound(1, lambda items, at: AmqpValue("list", items)),
     0xC1: _compound(1, _map),
-    0xD0: _compound(4, lambda items, at: Typed("list", items)),
+    0xD0: _compound(4, lambda items, at: AmqpValue("list", items)),
     0xD1: _compound(4, _map),
     0xE0: _array(1),
     0xF0: _array(4),
+}
+
+
+# How AMQP values look in a native record: as parts, and as JSON where they are made of others.
+#
+# What JSON loses is written beside them, as ``native.types``: a path (``application-properties.count``, and below it
+# with slashes: ``application-properties.list/0``) and the name of the AMQP type. Left out is what the JSON form says by
+# itself (string, boolean, binary, a whole number that is a long, another that is a double) and the type that the
+# specification fixes for a field.
+
+TYPES: Final = "types"
+"""The part that has the types."""
+OBVIOUS: Final = frozenset(("string", "boolean", "binary", "long", "double"))
+"""Types that the JSON form of a value shows by itself."""
+_NUMBERS: Final = frozenset(("byte", "ubyte", "short", "ushort", "int", "uint", "long", "ulong", "timestamp"))
+_RAW: Final = frozenset(("decimal32", "decimal64", "decimal128", "string", "symbol"))
+"""Types whose values may come as bytes: decimals, and texts that are no UTF-8."""
+_NOT_FINITE: Final = frozenset(("NaN", "Infinity", "-Infinity"))
+_NANOSECONDS: Final = 1_000_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_LAST: Final = (datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+
+
+def part(key: str, typed: AmqpValue, types: dict[str, str], usual: str | None = None) -> Part | None:
+    """Return a value as a part, and add to *types* what its form does not show; ``null`` is no part.
+
+    ``usual`` is the type that the specification gives to the field.
+    """
+    if typed.kind == (usual or "string") and isinstance(typed.value, str):  # most values of most messages
+        return Part(key, typed.value.encode("utf-8"))
+    form = json_form(typed, key, types, usual)
+    if form is None:
+        return None
+    if isinstance(form, bytes):
+        return Part(key, form, BINARY_KIND)
+    if isinstance(form, str):
+        return Part(key, form.encode("utf-8"))
+    return Part(key, msgspec.json.encode(_encodable(form)), JSON_KIND)
+
+
+def types_of(parts: Parts) -> dict[str, str]:
+    """Return the AMQP types in the part ``types`` of a record, by path; empty without it, or if it is malformed."""
+    encoded = next((part.value for part in parts if part.key == TYPES), None)
+    try:
+        return msgspec.json.decode(encoded, type=dict[str, str]) if encoded else {}
+    except msgspec.DecodeError:
+        return {}
+
+
+def together(parts: Iterable[Part], more: Iterable[Part]) -> tuple[Part, ...]:
+    """Return both, with the AMQP types of both in one part; where both have one, that of *parts* counts."""
+    both = (tuple(parts), tuple(more))
+    types = {**types_of(both[1]), **types_of(both[0])}
+    plain = tuple(part for some in both for part in some if part.key != TYPES)
+    return (*plain, Part(TYPES, msgspec.json.encode(types), JSON_KIND)) if types else plain
+
+
+def typed_of(part: Part, types: Mapping[str, str]) -> AmqpValue:
+    """Return the value of a part, with its type in *types*: the inverse of :func:`part`.
+
+    Lists, maps and arrays come as strings of their JSON text: no sender here makes one.
+    """
+    amqp_type = types.get(part.key)
+    if part.kind == BINARY_KIND or part.text is None:
+        return AmqpValue(amqp_type if amqp_type in _RAW else "binary", part.value)
+    if part.kind != JSON_KIND:
+        return _typed_text(part.text, amqp_type)
+    value = json_of(part.value or b"null")
+    if isinstance(value, bool):
+        return AmqpValue("boolean", value)
+    if isinstance(value, int):
+        return AmqpValue(amqp_type if amqp_type in _NUMBERS else "long", value)
+    if isinstance(value, float):
+        return AmqpValue("float" if amqp_type == "float" else "double", value)
+    return AmqpValue("string", part.text)
+
+
+def milliseconds(text: str) -> int | None:
+    """Return the time that a text names, in milliseconds since 1970; None for a text that is no time."""
+    at = instant(text)
+    return None if at is None else at // _NANOSECONDS
+
+
+def _typed_text(text: str, amqp_type: str | None) -> AmqpValue:
+    if amqp_type == "timestamp":
+        at = milliseconds(text)
+        return AmqpValue("string", text) if at is None else AmqpValue(amqp_type, at)
+    if amqp_type == "char" and len(text) == 1:
+        return AmqpValue(amqp_type, ord(text))
+    if amqp_type in ("float", "double") and text in _NOT_FINITE:
+        return AmqpValue(amqp_type, float(text))
+    return AmqpValue(amqp_type if amqp_type in ("symbol", "uuid") else "string", text)
+
+
+def json_text(typed: AmqpValue, path: str, types: dict[str, str]) -> bytes:
+    """Return the JSON text of any value; bytes within it are ``{"base64": …}``."""
+    return msgspec.json.encode(_encodable(json_form(typed, path, types)))
+
+
+def name(typed: AmqpValue) -> str:
+    """Return the key of a map as the name of a member."""
+    kind, value = typed
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return msgspec.json.encode(_encodable(json_form(typed, kind, {}))).decode("utf-8")
+
+
+def json_form(typed: AmqpValue, path: str, types: dict[str, str], usual: str | None = None) -> Any:
+    """Return text, bytes, a number, a boolean, None, or lists and maps of those."""
+    kind, value = typed
+    if kind not in OBVIOUS if usual is None else kind != usual:
+        types[path] = kind
+    if kind == "string" or kind == "symbol":
+        if isinstance(value, bytes):
+            types[path] = kind
+        return value
+    if kind in _COMPOUND:
+        return _COMPOUND[kind](value, path, types)
+    if kind == "timestamp":
+        return moment(value)
+    if kind in ("float", "double") and not math.isfinite(value):
+        types[path] = kind  # JSON has no such number
+        return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
+    if kind == "char" and value <= 0x10FFFF and not 0xD800 <= value <= 0xDFFF:
+        return chr(value)
+    return value
+
+
+def moment(milliseconds: int) -> str | int:
+    """Return RFC 3339 text; a number outside its range is kept as it is."""
+    if not _FIRST <= milliseconds <= _LAST:
+        return milliseconds
+    at = _EPOCH + timedelta(milliseconds=milliseconds)
+    text = at.replace(tzinfo=None).isoformat(timespec="milliseconds" if milliseconds % 1000 else "seconds")
+    return f"{text}Z"
+
+
+def _list(items: list[AmqpValue], path: str, types: dict[str, str]) -> list[Any]:
+    return [json_form(item, f"{path}/{index}", types) for index, item in enumerate(items)]
+
+
+def _array_form(items: list[AmqpValue], path: str, types: dict[str, str]) -> list[Any]:
+    inner: dict[str, str] = {}
+    forms = _list(items, path, inner)
+    kind = items[0].kind if items else ""
+    types[path] = f"array of {kind}" if kind else "array"
+    types.update((place, each) for place, each in inner.items() if each != kind)
+    return forms
+
+
+def _map_form(pairs: list[tuple[AmqpValue, AmqpValue]], path: str, types: dict[str, str]) -> dict[str, Any]:
+    form: dict[str, Any] = {}
+    for key, value in pairs:
+        member = name(key)
+        if member not in form:  # a repeated key is a fault of the sender; the first counts, as everywhere
+            form[member] = json_form(value, f"{path}/{member}", types)
+    return form
+
+
+def _described_form(pair: tuple[AmqpValue, AmqpValue], path: str, types: dict[str, str]) -> dict[str, Any]:
+    return {
+        "descriptor": json_form(pair[0], f"{path}/descriptor", types),
+        "value": json_form(pair[1], f"{path}/value", types),
+    }
+
+
+def _encodable(form: Any) -> Any:
+    """Write bytes as the native form does; :func:`msgspec.json.encode` would make bare base64 of them."""
+    if isinstance(form, bytes):
+        return {"base64": base64.b64encode(form).decode("ascii")}
+    if isinstance(form, list):
+        return [_encodable(each) for each in form]
+    if isinstance(form, dict):
+        return {member: _encodable(each) for member, each in form.items()}
+    return form
+
+
+_COMPOUND: Final[Mapping[str, Callable[[Any, str, dict[str, str]], Any]]] = {
+    "list": _list,
+    "array": _array_form,
+    "map": _map_form,
+    "described": _described_form,
 }

@@ -18,9 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.columns.json_events import CONTENT, VERSION, JsonEvents
-from bindings.columns.parts import PartEntries
-from bindings.columns.texts import beginnings, forbidden, holding, printable, texts_of, valid
-from bindings.entries import Bool, Int
+from bindings.columns.texts import Bool, Int, PartEntries, beginnings, forbidden, holding, printable, texts_of, valid
 from bindings.envelope import (
     ATTRIBUTE_NAME,
     DATA,

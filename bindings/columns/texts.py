@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import binascii
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -10,7 +12,125 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.entries import Bool, Int
+# Named entries of many records at once: header lists as columns, read without a look at each row.
+#
+# A record has a list of entries, each with a name and bytes. Producers share their names. So what depends on a name
+# alone is computed once for each distinct name of a batch, and looked up for its entries.
+
+Int = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+_SMALL: Final = 1 << 20
+_FEW: Final = 64
+"""Names that are looked for one by one, which is quicker than sorting the entries."""
+
+
+class Entries:
+    """The entries of a batch: a list column of structs whose first members are ``key`` (text) and ``value`` (bytes).
+
+    A null list has no entries, a null name is the empty one.
+    """
+
+    def __init__(self, lists: pa.ListArray) -> None:
+        self.rows = len(lists)
+        entries = lists.flatten()
+        self.owners: Int = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+        """Per entry, its row; ascending."""
+        self.values: pa.BinaryArray = entries.field("value")
+        names = entries.field("key")
+        names = (pc.fill_null(names, "") if names.null_count else names).dictionary_encode()
+        self.names: list[str] = names.dictionary.to_pylist()
+        """The distinct names."""
+        self.codes: npt.NDArray[np.int32] = names.indices.to_numpy(zero_copy_only=False)
+        """Per entry, the place of its name among the distinct ones."""
+        self._numbers = {name: number for number, name in enumerate(self.names)}
+
+    @property
+    def offsets(self) -> Int:
+        """Per row, where its entries begin, and then where the last row's end."""
+        return np.searchsorted(self.owners, np.arange(self.rows + 1))
+
+    def meanings(self, numbers: Int) -> tuple[list[tuple[int, str]], Int]:
+        """Return the distinct pairs of a row's number and a name in it, and per entry the place of its pair.
+
+        It serves where what a name means depends on its row too, such as on the protocol: ask once for each pair.
+        """
+        pairs = numbers[self.owners] * len(self.names) + self.codes
+        distinct, places = numbered(pairs)
+        parted = (divmod(pair, len(self.names)) for pair in distinct.tolist())
+        return [(number, self.names[code]) for number, code in parted], places
+
+    def named(self, condition: Callable[[str], object]) -> Int:
+        """Return the entries whose names meet a condition, ascending."""
+        flags = np.fromiter((bool(condition(name)) for name in self.names), bool, len(self.names))
+        return np.flatnonzero(flags[self.codes]) if flags.any() else np.zeros(0, np.int64)
+
+    def of(self, name: str) -> Int:
+        """Return the entries of that name, ascending."""
+        number = self._numbers.get(name)
+        return np.zeros(0, np.int64) if number is None else np.flatnonzero(self.codes == number)
+
+    def first(self, name: str) -> Int:
+        """Return per row its first entry of that name, -1 where it has none."""
+        places = np.full(self.rows, -1, np.int64)
+        mine = self.of(name)[::-1]
+        places[self.owners[mine]] = mine
+        return places
+
+    def bytes_of(self, places: Int) -> pa.BinaryArray:
+        """Return the values of these entries; null for -1 as for an entry without one."""
+        return self.values.take(pa.array(places, mask=places < 0))
+
+    def rows_of(self, entries: Int) -> Bool:
+        """Return which rows have one of these entries."""
+        rows = np.zeros(self.rows, bool)
+        rows[self.owners[entries]] = True
+        return rows
+
+    def repeated(self, condition: Callable[[str], object]) -> Bool:
+        """Return which rows have two entries of one name that meets a condition."""
+        rows = np.zeros(self.rows, bool)
+        names = [name for name in self.names if condition(name)]
+        if len(names) <= _FEW:
+            for name in names:
+                owners = self.owners[self.of(name)]
+                rows[owners[1:][owners[1:] == owners[:-1]]] = True
+            return rows
+        entries = self.named(condition)
+        pairs = np.sort(self.owners[entries] * len(self.names) + self.codes[entries])
+        rows[pairs[1:][pairs[1:] == pairs[:-1]] // len(self.names)] = True
+        return rows
+
+
+def numbered(codes: Int) -> tuple[Int, Int]:
+    """Return the distinct ones of these numbers, ascending, and the place of each number among them.
+
+    Small numbers that are not negative take no sorting.
+    """
+    if not len(codes) or int(codes.min()) < 0 or int(codes.max()) >= _SMALL:
+        return np.unique(codes, return_inverse=True)
+    there = np.zeros(int(codes.max()) + 1, bool)
+    there[codes] = True
+    distinct = np.flatnonzero(there)
+    places = np.zeros(len(there), np.int64)
+    places[distinct] = np.arange(len(distinct))
+    return distinct, places[codes]
+
+
+def distinct(values: pa.StringArray, condition: Callable[[pa.StringArray], pa.BooleanArray]) -> Bool:
+    """Return which values meet a condition, asked once for each distinct one; a null meets none."""
+    encoded = values.dictionary_encode()
+    met = pc.fill_null(condition(encoded.dictionary), False).take(encoded.indices)
+    answer: Bool = pc.fill_null(met, False).to_numpy(zero_copy_only=False)
+    return answer
+
+
+def any_of(conditions: Iterable[Bool], rows: int) -> Bool:
+    """Return which rows meet one of the conditions."""
+    met = np.zeros(rows, bool)
+    for each in conditions:
+        met |= each
+    return met
+
 
 Int32 = npt.NDArray[np.int32]
 _ASCII_END: Final = 0x80
@@ -148,3 +268,70 @@ def base64_of(values: pa.BinaryArray) -> pa.StringArray:
     coded[ends[1:][spare == 2] - 2] = ord("=")
     buffers = (pa.py_buffer(ends), pa.py_buffer(coded))
     return pa.StringArray.from_buffers(len(values), *buffers, padded.buffers()[0], padded.null_count)
+
+
+# The parts of many records as columns, one behind the other (:mod:`bindings.columns.texts`).
+#
+# What a name means depends on the protocol, so rows are in groups, and each distinct pair of a group and a name has a
+# number. What a pair means is asked once; from then on rows are looked at through arrays of numbers.
+
+
+class PartEntries(Entries):
+    """The parts of a batch: ``key``, ``value`` and ``type`` as in :class:`bindings.parts.Part`.
+
+    ``pairs`` are the distinct pairs of a row's group and a name; ``numbers`` give the place there of every entry's
+    pair.
+    """
+
+    def __init__(self, lists: pa.ListArray, groups: Int) -> None:
+        super().__init__(lists)
+        flat = lists.flatten()
+        self._kinds: pa.StringArray = flat.field("type")
+        self._are: dict[str, Bool] = {}
+        self.broken = ~valid(lists)
+        """Rows that are no list of named entries."""
+        nameless = ~valid(flat) | ~valid(flat.field("key"))
+        self.broken[self.owners[nameless]] = True
+        self.pairs, self.numbers = _pairs(self, groups)
+
+    @cached_property
+    def filled(self) -> Bool | None:
+        """Which entries have a value; None when all have."""
+        return valid(self.values) if self.values.null_count else None
+
+    def called(self, numbers: Sequence[int], *, empty: bool = False) -> Int:
+        """Return the entries of these pairs, ascending; *empty* ones without a value as well."""
+        if not len(numbers):
+            return np.zeros(0, np.int64)
+        if len(numbers) == 1:
+            entries = np.flatnonzero(self.numbers == numbers[0])
+        else:
+            wanted = np.zeros(len(self.pairs), bool)
+            wanted[numbers] = True
+            entries = np.flatnonzero(wanted[self.numbers])
+        return entries if empty or self.filled is None else entries[self.filled[entries]]
+
+    def leading(self, entries: Int) -> tuple[Int, Int]:
+        """Return the first of these ascending entries in every row (-1: none), and the rows that have more of them."""
+        owners = self.owners[entries]
+        places = np.full(self.rows, -1, np.int64)
+        leads = np.diff(owners, prepend=-1) != 0
+        if leads.all():
+            places[owners] = entries
+            return places, owners[:0]
+        places[owners[leads]] = entries[leads]
+        return places, owners[~leads]
+
+    def are(self, kind: str) -> Bool:
+        """Tell which entries are of a kind."""
+        known = self._are.get(kind)
+        if known is None:
+            known = self._are[kind] = pc.fill_null(pc.equal(self._kinds, kind), False).to_numpy(zero_copy_only=False)
+        return known
+
+
+def _pairs(entries: Entries, groups: Int) -> tuple[list[tuple[int, str]], Int]:
+    present = np.unique(groups).tolist()
+    if len(present) > 1:
+        return entries.meanings(groups)
+    return [(group, name) for group in present for name in entries.names], entries.codes.astype(np.int64)

@@ -1,16 +1,100 @@
-"""The HTTP client that messages are sent with: it keeps connections, and nothing that a target says."""
+"""The HTTP client of sinks and subscriptions: judged addresses, the webhook handshake, and the Subscriptions API."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import ssl
-from collections.abc import Iterable
-from typing import Literal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, Literal
+from urllib.parse import quote, urljoin, urlsplit
 
 import httpx
+import msgspec
 
 from bindings.gateways import Tls
-from bindings.http.judged import JudgedTransport
-from catalog.documents.reach import Reach
+from catalog.documents.connecting import Reach, origin_of
+
+# The HTTP client that messages are sent with: it keeps connections, and nothing that a target says.
+
+# Connections of an HTTP client to judged addresses only, for URLs that strangers name.
+#
+# A host is looked up for each request and all its addresses are judged; the connection goes to one of those, so that no
+# second look-up can give others. A name that has one address beyond reach has none.
+
+
+class OutOfReach(Exception):
+    """A host that may not be connected to; the message names it, and not what its address is."""
+
+
+class JudgedTransport(httpx.BaseTransport):
+    """Sends by *inner* to what *reach* admits."""
+
+    def __init__(self, inner: httpx.BaseTransport, reach: Reach) -> None:
+        self._inner = inner
+        self._reach = reach
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request to the first address that can be connected to.
+
+        Raises:
+            OutOfReach: the host may not be connected to.
+            httpx.TransportError: no answer came.
+        """
+        url = request.url
+        host = url.raw_host.decode("ascii")
+        addresses = admitted(host, url.port, self._reach)
+        for number, address in enumerate(addresses, 1):
+            # The header Host was made of the name, and so is what the certificate is checked for.
+            judged = httpx.Request(
+                request.method,
+                url.copy_with(host=address),
+                headers=request.headers,
+                stream=request.stream,
+                extensions={**request.extensions, "sni_hostname": host},
+            )
+            try:
+                return self._inner.handle_request(judged)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                if number == len(addresses):
+                    raise
+        raise AssertionError("a host that is admitted has an address")
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._inner.close()
+
+
+def admitted(host: str, port: int | None, reach: Reach) -> list[str]:
+    """Return the addresses of a host, all of which are within reach.
+
+    Raises:
+        OutOfReach: one of them is not.
+        httpx.ConnectError: it has none.
+    """
+    addresses = addresses_of(host, port)
+    if not all(reach.admits(host, address) for address in addresses):
+        raise OutOfReach(f"{host} is no public host, and not among those that are allowed")
+    return addresses
+
+
+def addresses_of(host: str, port: int | None) -> list[str]:
+    """Return the addresses of a host.
+
+    Raises:
+        httpx.ConnectError: it has none.
+    """
+    try:
+        infos = socket.getaddrinfo(host.strip("[]"), port or 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise httpx.ConnectError(f"{host} has no address: {error}") from error
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
+
 
 Version = Literal["1.1", "2"]
 
@@ -71,3 +155,249 @@ def _context(tls: Tls | None) -> ssl.SSLContext:
     if tls and tls.certificate:
         context.load_cert_chain(tls.certificate, tls.key)
     return context
+
+
+# Asking a webhook for permission: the validation handshake of the CloudEvents webhook specification, section 4.
+#
+# Our side of it: an ``OPTIONS`` request names us, and the answer allows us by name or with ``*``.
+
+ASK: Final = "WebHook-Request-Origin"
+ALLOWED: Final = "WebHook-Allowed-Origin"
+
+
+class NotPermitted(Exception):
+    """The target has not allowed us to send; the message names it and the remedy."""
+
+
+class Permissions:
+    """The targets that have allowed us, each asked once; thread-safe. A rate that a target names is not kept."""
+
+    def __init__(self, client: httpx.Client, origin: str) -> None:
+        self._client = client
+        self._origin = origin
+        self._given: set[str] = set()
+        self._lock = threading.Lock()
+
+    def ensure(self, url: str) -> None:
+        """Return when the target of *url* allows us; its query does not matter.
+
+        Raises:
+            NotPermitted: it does not, or does not know the handshake.
+            httpx.TransportError: it does not answer.
+        """
+        parts = urlsplit(url)
+        target = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        with self._lock:
+            if target in self._given:
+                return
+            answer = self._client.options(url, headers={ASK: self._origin})
+            allowed = [name.strip() for name in answer.headers.get(ALLOWED, "").split(",")]
+            if not answer.is_success or not {"*", self._origin} & set(allowed):
+                shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+                raise NotPermitted(
+                    f"{shown} answers {answer.status_code} to our webhook handshake and does not allow "
+                    f"{self._origin}; allow it there, or leave out webhook_origin"
+                )
+            self._given.add(target)
+
+
+# The client side of the CloudEvents Subscriptions API: a subscription is created, renewed, looked for, and deleted.
+#
+# ``POST`` to the manager's address creates one, and the answer says its id or ``Location``; ``PUT`` there replaces it,
+# and so renews it; ``GET`` of the manager's address lists those that we may see; ``DELETE`` ends one.
+
+MEDIA: Final = "application/cloudevents-subscription+json"
+MAX_ANSWER_BYTES: Final = 1 << 20
+_GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.GONE})
+_NO_LIST: Final = _GONE | {HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
+_SHOWN: Final = 200
+_LATER: Final = 3600.0
+
+
+class SubscriptionFailed(Exception):
+    """A request that did not do what it was for; the message says what was asked and answered, and no secret.
+
+    ``gone`` tells that the manager knows no such subscription, ``login`` that it does not let us do this, ``after``
+    the seconds that it asks us to wait.
+    """
+
+    def __init__(self, message: str, *, gone: bool = False, login: bool = False, after: float = 0.0) -> None:
+        super().__init__(message)
+        self.gone = gone
+        self.login = login
+        self.after = after
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """A subscription that the manager has: where it is, and what it says of it."""
+
+    url: str
+    document: Mapping[str, Any]
+
+
+class SubscriptionManager:
+    """One manager. *authorization* gives the header that proves who we are, empty for none; *context* its TLS.
+
+    A request may take *seconds* as a whole, with what *authorization* takes, which nobody interrupts. Not for
+    concurrent use, nor for a thread with an event loop.
+    """
+
+    def __init__(
+        self, url: str, authorization: Callable[[], str], context: Callable[[], ssl.SSLContext], *, seconds: float
+    ) -> None:
+        self.url = url
+        self._authorization = authorization
+        self._context = context
+        self._seconds = seconds
+
+    def create(self, document: Mapping[str, Any]) -> Subscribed:
+        """Make a subscription.
+
+        Raises:
+            SubscriptionFailed: there is none, or it may be there and the manager did not say so in time.
+        """
+        answer = self._asked("POST", self.url, document)
+        created = _document(answer)
+        return Subscribed(self._place(answer.headers.get("location", ""), created), created)
+
+    def renew(self, url: str, document: Mapping[str, Any]) -> Subscribed:
+        """Replace a subscription, which lasts anew from now on.
+
+        Raises:
+            SubscriptionFailed: it is as it was, or ``gone``.
+        """
+        return Subscribed(url, _document(self._asked("PUT", url, document)))
+
+    def delete(self, url: str) -> None:
+        """End a subscription; one that is gone already has ended.
+
+        Raises:
+            SubscriptionFailed: it may still be there.
+        """
+        try:
+            self._asked("DELETE", url)
+        except SubscriptionFailed as error:
+            if not error.gone:
+                raise
+
+    def delivering(self, sink: str) -> list[Subscribed]:
+        """Return the subscriptions that deliver to a sink; none where the manager lists nothing.
+
+        Raises:
+            SubscriptionFailed: it cannot be asked now.
+        """
+        answer = self._asked("GET", self.url, also=_NO_LIST)
+        listed = _decoded(answer) if answer.is_success else []
+        subscriptions = listed.get("subscriptions", list(listed.values())) if isinstance(listed, dict) else listed
+        each = (one for one in subscriptions if isinstance(one, dict)) if isinstance(subscriptions, list) else ()
+        return [Subscribed(self._place("", one), one) for one in each if one.get("sink") == sink and one.get("id")]
+
+    def _place(self, location: str, document: Mapping[str, Any]) -> str:
+        """Return where a subscription is: the location, if it is the manager's own, else its id below the manager."""
+        try:
+            url = urljoin(self.url, location)
+            if location and origin_of(url) == origin_of(self.url):
+                return url
+        except ValueError:
+            pass
+        name = document.get("id")
+        if not isinstance(name, str) or not name:
+            raise SubscriptionFailed(f"{self._shown(self.url)} does not say which subscription it made")
+        return f"{self.url.partition('?')[0].rstrip('/')}/{quote(name, safe='')}"
+
+    def _asked(
+        self, method: str, url: str, document: Mapping[str, Any] | None = None, *, also: frozenset[int] = frozenset()
+    ) -> httpx.Response:
+        headers = {"accept": "application/json", "user-agent": "xrouter"}
+        if document is not None:
+            headers["content-type"] = MEDIA
+        deadline = time.monotonic() + self._seconds
+        if authorization := self._authorization():
+            headers["authorization"] = authorization
+        content = None if document is None else msgspec.json.encode(document)
+        try:
+            with asyncio.Runner() as runner:
+                runner.get_loop().set_default_executor(_Resolver(1))
+                answer = runner.run(self._answer(method, url, headers, content, deadline))
+        except TimeoutError as error:
+            raise SubscriptionFailed(f"{method} {self._shown(url)}: the answer takes too long") from error
+        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, ValueError) as error:
+            text = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
+            raise SubscriptionFailed(f"{method} {self._shown(url)}: {text}") from error
+        if answer.is_success or answer.status_code in also:
+            return answer
+        raise SubscriptionFailed(
+            f"{method} {self._shown(url)} is answered {answer.status_code}{_said(answer)}",
+            gone=method != "POST" and answer.status_code in _GONE,
+            login=answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN),
+            after=_after(answer),
+        )
+
+    async def _answer(
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None, deadline: float
+    ) -> httpx.Response:
+        """Send a request, and read no more of the answer than a subscription may be.
+
+        Raises:
+            TimeoutError: the whole of it, its head too, which may come byte by byte, took too long.
+        """
+        options: dict[str, Any] = {"timeout": self._seconds, "follow_redirects": False, "trust_env": False}
+        body = bytearray()
+        async with (
+            asyncio.timeout(deadline - time.monotonic()),
+            httpx.AsyncClient(verify=self._context(), **options) as client,
+            client.stream(method, url, headers=headers, content=content) as answer,
+        ):
+            async for chunk in answer.aiter_bytes():
+                body += chunk
+                if len(body) > MAX_ANSWER_BYTES:
+                    raise ValueError("the answer is too long")
+        return httpx.Response(answer.status_code, headers=_plain(answer.headers), content=bytes(body))
+
+    @staticmethod
+    def _shown(url: str) -> str:
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+class _Resolver(ThreadPoolExecutor):
+    """Resolves names for an event loop, which does not wait at its end for one that takes too long."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End without waiting."""
+        super().shutdown(wait=False, cancel_futures=True)
+
+
+def _plain(headers: httpx.Headers) -> list[tuple[str, str]]:
+    """Return the headers of a body that is decoded."""
+    return [(name, value) for name, value in headers.multi_items() if name.lower() not in _OF_BODIES]
+
+
+_OF_BODIES: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+
+
+def _document(answer: httpx.Response) -> dict[str, Any]:
+    document = _decoded(answer)
+    return document if isinstance(document, dict) else {}
+
+
+def _decoded(answer: httpx.Response) -> Any:
+    try:
+        return msgspec.json.decode(answer.content) if answer.content else {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def _said(answer: httpx.Response) -> str:
+    """Return what an answer says of a refusal, in one line of bounded length."""
+    document = _document(answer)
+    text = next((document[name] for name in ("detail", "title", "error") if isinstance(document.get(name), str)), "")
+    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())[:_SHOWN]
+    return f": {line}" if line else ""
+
+
+def _after(answer: httpx.Response) -> float:
+    """Return the seconds that an answer asks to wait; 0 for what is no number of them."""
+    text = answer.headers.get("retry-after", "")
+    return min(float(text), _LATER) if text.isascii() and text.isdecimal() and len(text) < 10 else 0.0

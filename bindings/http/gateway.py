@@ -2,21 +2,270 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from bindings.gateways import GatewayCounters, GatewayError, RowStore
-from bindings.http.access import Access, Guard
-from bindings.http.application import GatewayApplication, MessageLimits
-from bindings.http.limits import ServerLimits
-from bindings.http.listening import listen, server_tls
-from bindings.http.routing import HttpRoute, PathRoutes
+from bindings.handover import next_group
+from bindings.http.binding import PROTOCOL
+from bindings.http.connection import AcceptedRequest, Answer, too_large
+from bindings.http.request import HttpProblem, Reply, RequestParts, ServerLimits, listen, server_tls, unavailable
+from bindings.http.request import RequestHead as Head
+from bindings.http.routing import Access, Guard, HttpRoute, PathRoutes, RouteMatch
 from bindings.http.server import HttpServer
+from bindings.inbox.space import InboxError, InboxRowError
+from bindings.parts import InboxRow
+
+# Messages on their way to the inbox: those of one turn of the server are one group.
+#
+# The store gets each group at once and commits all that it has together. So it never waits for the server while
+# requests wait for it, and many of them share one fsync. Everything here happens on the server's thread.
+
+Settle = Callable[[BaseException | None], None]
+"""Called on the server's thread with the outcome of a message: None when it is durable, else why it is not stored."""
+
+
+class _Waiting(NamedTuple):
+    row: InboxRow
+    settle: Settle
+
+
+class GroupStore:
+    """Stores messages in groups; each is settled when it is durable or refused.
+
+    A message that can never be stored is refused alone. When a group fails for another reason, all of it is refused,
+    though some may be stored: their senders repeat them.
+    """
+
+    def __init__(self, store: RowStore) -> None:
+        self._store = store
+        self._waiting: deque[_Waiting] = deque()
+        self._due = False
+        self._ended: deque[tuple[Sequence[_Waiting], Future[None]]] = deque()
+        self._called = False
+
+    def add(self, row: InboxRow, settle: Settle) -> None:
+        """Store a message, with the others of this turn of the running event loop."""
+        self._waiting.append(_Waiting(row, settle))
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._advance)
+
+    def _advance(self) -> None:
+        self._due = False
+        while self._waiting:
+            self._send(next_group(self._waiting))
+
+    def _send(self, group: Sequence[_Waiting]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            stored = self._store.append_many([each.row for each in group])
+        except Exception as error:
+            # Stores promise a future and no error; one that breaks the promise must not leave senders waiting.
+            stored = Future()
+            stored.set_exception(error)
+
+        def ended(done: Future[None]) -> None:
+            self._ended.append((group, done))
+            if not self._called:  # else a call is on its way, and sees this group too
+                self._called = True
+                with contextlib.suppress(RuntimeError):  # The server has ended, and nobody waits any more.
+                    loop.call_soon_threadsafe(self._settle_ended)
+
+        stored.add_done_callback(ended)
+
+    def _settle_ended(self) -> None:
+        """Answer all groups that the store is done with: it commits several at once."""
+        self._called = False  # before the look at what ended, so that none is overlooked
+        while self._ended:
+            self._settle(*self._ended.popleft())
+
+    def _settle(self, group: Sequence[_Waiting], done: Future[None]) -> None:
+        error = InboxError("it gave up") if done.cancelled() else done.exception()
+        if isinstance(error, InboxRowError) and len(group) > 1:
+            for each in group:
+                self._send([each])
+        else:
+            for each in group:
+                self._answer(each, error)
+
+    def _answer(self, message: _Waiting, error: BaseException | None) -> None:
+        try:
+            message.settle(error)
+        except Exception as fault:
+            # Others wait behind this one. Its sender gets no answer in time, and repeats.
+            context = {"message": "an answer could not be sent", "exception": fault}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+
+# What the gateway does with requests: one request in, one row in the inbox, and only then the 202.
+#
+# What a sender may rely on: 202 means that the message is on disk and will have an outcome. Any other answer means that
+# it was not taken, save one: a 503 after the inbox took too long, and a connection that broke before the answer, leave
+# it open, and a sender that repeats may be counted twice (at least once).
+
+BODY_METHODS: Final = frozenset(("POST", "PUT", "PATCH"))
+"""Methods whose requests say how long their body is, or are answered 411."""
+_ORIGIN: Final = b"webhook-request-origin"
+_TAKEN: Final = Reply(HTTPStatus.ACCEPTED)
+_COMPLAIN_SECONDS: Final = 10.0
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class HttpSettings:
+class MessageLimits:
+    """``max_body`` bytes of one message; ``max_in_flight`` messages wait for the inbox at a time; ``retry_after``
+    seconds that a sender is asked to wait with every 503.
+    """
+
+    max_body: int
+    max_in_flight: int
+    retry_after: int
+
+
+class GatewayApplication:
+    """Takes requests for the given routes; see the module for its promise. Used on the server's thread.
+
+    Who sends is checked before anything else, so that strangers learn nothing of paths, and cost next to nothing.
+    ``stopping`` refuses new messages.
+    """
+
+    def __init__(
+        self, routes: PathRoutes, store: RowStore, limits: MessageLimits, counters: GatewayCounters, guard: Guard
+    ) -> None:
+        self._routes = routes
+        self._guard = guard
+        self._parts = RequestParts(guard.secret_headers)
+        self._store = GroupStore(store)
+        self._limits = limits
+        self._counters = counters
+        self._in_flight = 0
+        self._refused = 0
+        self._complain_at = 0.0
+        self.stopping = False
+
+    def admit(self, head: Head) -> AcceptedRequest | Reply:
+        """Return the message to come, or the reply that refuses it."""
+        try:
+            return self._admitted(head)
+        except HttpProblem as problem:
+            return problem.reply()
+
+    def store(self, endpoint: str, head: Head, body: bytes, answer: Answer) -> None:
+        """Append a message to the inbox, and answer when it is durable or refused."""
+        if self._in_flight >= self._limits.max_in_flight:
+            problem = unavailable("too many requests are in flight; send again", self._limits.retry_after)
+            answer(problem.reply())
+            return
+        received = time.time_ns() // 1000
+        self._in_flight += 1
+        row = InboxRow(endpoint, PROTOCOL, received, self._parts.of(head), body or None)
+        self._store.add(row, lambda error: answer(self._settled(endpoint, error)))
+
+    def late(self) -> Reply:
+        """Return the answer to a message that the inbox has had for too long."""
+        detail = "the inbox took too long; the message may have been stored"
+        return unavailable(detail, self._limits.retry_after).reply()
+
+    def _admitted(self, head: Head) -> AcceptedRequest | Reply:
+        try:
+            sender = self._guard.admit(head)
+        except HttpProblem:
+            if head.method == "OPTIONS" and (origin := head.header(_ORIGIN)) is not None:
+                # The validation handshake of webhooks needs no credentials. It is answered alike for every path.
+                return Reply(HTTPStatus.OK, _permission(origin))
+            raise
+        match = self._routes.find(head.method, head.path.decode("latin-1"))
+        if head.method == "OPTIONS" and match.allowed and match.endpoint is None:
+            return _handshake(head, match)
+        endpoint = _endpoint(head, match)
+        self._guard.allow(sender, match.users)
+        self._counters.received(endpoint)
+        if self.stopping:
+            raise unavailable("the router is stopping; send again", self._limits.retry_after)
+        _check_length(head, self._limits.max_body)
+        return _Message(self, endpoint, head, self._limits.max_body)
+
+    def _settled(self, endpoint: str, error: BaseException | None) -> Reply:
+        self._in_flight -= 1
+        if error is None:
+            self._counters.acknowledged(endpoint)
+            return _TAKEN
+        if isinstance(error, InboxRowError):
+            return HttpProblem(HTTPStatus.BAD_REQUEST, str(error)).reply()
+        # The text may name files of this machine, which is for the log and not for senders.
+        self._complain(endpoint, error)
+        if isinstance(error, InboxError):
+            problem = unavailable("the inbox takes nothing at present; send again", self._limits.retry_after)
+            return problem.reply()
+        return HttpProblem(HTTPStatus.INTERNAL_SERVER_ERROR, "the message was not stored").reply()
+
+    def _complain(self, endpoint: str, error: BaseException) -> None:
+        """Log why messages are refused, now and then: impatient senders make thousands of them a second."""
+        self._refused += 1
+        now = time.monotonic()
+        if now >= self._complain_at:
+            _logger.warning("%d messages refused, the last for %s: %s", self._refused, endpoint, error)
+            self._refused, self._complain_at = 0, now + _COMPLAIN_SECONDS
+
+
+class _Message(NamedTuple):
+    """A message whose body is still to come."""
+
+    application: GatewayApplication
+    endpoint: str
+    head: Head
+    max_body: int
+
+    def take(self, body: bytes, answer: Answer) -> None:
+        """Store it."""
+        self.application.store(self.endpoint, self.head, body, answer)
+
+    def late(self) -> Reply:
+        """Tell the sender that it is not known whether it was stored."""
+        return self.application.late()
+
+
+def _endpoint(head: Head, match: RouteMatch) -> str:
+    if match.endpoint is not None:
+        return match.endpoint
+    if not match.allowed:
+        raise HttpProblem(HTTPStatus.NOT_FOUND, "no endpoint takes this path; see the catalog for those that exist")
+    allowed = ", ".join(match.allowed)
+    detail = f"this path takes {allowed}, not {head.method}"
+    raise HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, detail, (b"allow", allowed.encode("ascii")))
+
+
+def _check_length(head: Head, limit: int) -> None:
+    if head.length is not None and head.length > limit:
+        raise too_large(limit)
+    if head.length is None and not head.chunked and head.method in BODY_METHODS:
+        raise HttpProblem(HTTPStatus.LENGTH_REQUIRED, "send Content-Length (0 for no body) or a chunked body")
+
+
+def _handshake(head: Head, match: RouteMatch) -> Reply:
+    """Answer OPTIONS; with an origin it is the validation of CloudEvents webhooks, and permission is granted."""
+    allow = ", ".join(dict.fromkeys((*match.allowed, "OPTIONS"))).encode("ascii")
+    origin = head.header(_ORIGIN)
+    return Reply(HTTPStatus.OK, ((b"allow", allow), *(_permission(origin) if origin is not None else ())))
+
+
+def _permission(origin: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    return (b"webhook-allowed-origin", origin), (b"webhook-allowed-rate", b"*")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpGatewayConfig:
     """How to listen, and which limits hold.
 
     ``port`` 0 takes a free one. ``max_body_bytes`` bounds one message, ``max_in_flight`` how many wait for the inbox at
@@ -54,12 +303,12 @@ class HttpGateway:
         self,
         routes: Sequence[HttpRoute],
         inbox: RowStore,
-        settings: HttpSettings | None = None,
+        settings: HttpGatewayConfig | None = None,
         *,
         counters: GatewayCounters | None = None,
     ) -> None:
         self._routes = PathRoutes(routes)
-        self._settings = settings or HttpSettings()
+        self._settings = settings or HttpGatewayConfig()
         chosen = self._settings
         limits = MessageLimits(chosen.max_body_bytes, chosen.max_in_flight, chosen.retry_after)
         guard = Guard(chosen.access)

@@ -5,7 +5,7 @@ so do 401, 407 and redirects, which speak of our settings and not of the message
 will never take it. Redirects are not followed: they would carry credentials elsewhere. Nor are cookies kept.
 
 A message at which the target ends the connection does not stop those of other lanes. It is tried alone when they are
-done, and given up when the target answers everything else (:mod:`bindings.http.unanswered`).
+done, and given up when the target answers everything else (:mod:`bindings.http.poster`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,12 +24,58 @@ from urllib.parse import urlsplit
 import httpx
 
 from bindings.gateways import Tls
-from bindings.http.client import Version, client
-from bindings.http.handshake import NotPermitted, Permissions
-from bindings.http.sending import FIELD_NAME, FIELD_VALUE
-from bindings.http.unanswered import ENDED, Unanswered
-from bindings.sending import Outbound, Refusal, Unsettled, headers_of
-from bindings.suspects import IN_A_ROW
+from bindings.http.binding import FIELD_NAME, FIELD_VALUE
+from bindings.http.client import NotPermitted, Permissions, Version, client
+from bindings.sending import ALONE, IN_A_ROW, LONELY, Calls, MessageRefusal, Outbound, Unsettled, headers_of
+
+# Messages at which a target ends the connection instead of answering, and when that is the message's own fault.
+#
+# A reset says nothing by itself: a target that restarts, or a proxy with nothing behind it, resets as well. So a
+# message is only given up when the target answers others and still ends this one, tried alone, with an answer to a bare
+# ``OPTIONS`` request before each try. Where no other message shows that the target works, it takes many calls.
+
+ENDED: Final = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
+"""What a connection that ended in the middle of an exchange raises."""
+
+
+class Unanswered:
+    """What is known of messages without an answer; thread-safe. *client* sends the ``OPTIONS`` requests."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+        self._calls = Calls()
+
+    def may_be_at_fault(self, message: object, *, others: bool) -> bool:
+        """Count a call that ended without an answer; return whether to try the message alone.
+
+        *others* tells that the target answered other messages in this call.
+        """
+        calls = self._calls.count(hash(message))
+        return others or calls >= LONELY
+
+    def settled(self, message: object) -> None:
+        """Forget a message that is settled."""
+        self._calls.forget(hash(message))
+
+    def never_answered(self, url: str, attempt: Callable[[], bool]) -> bool | None:
+        """Make the tries of a message alone; *attempt* makes one and returns whether it was answered.
+
+        Returns whether none was answered; None when the target answers nothing else either.
+        """
+        for _ in range(ALONE):
+            if not self._answers(url):
+                return None
+            if attempt():
+                return False
+        return True if self._answers(url) else None
+
+    def _answers(self, url: str) -> bool:
+        try:
+            with self._client.stream("OPTIONS", url) as answer:
+                return answer.status_code < 500
+        except httpx.TransportError:
+            return False
+
 
 TRY_AGAIN: Final = frozenset({401, 407, 408, 425, 429})
 TRIES: Final = 3
@@ -70,7 +116,7 @@ class HttpPoster:
 
     ``headers`` go with every request and may hold credentials; they are in no error. ``version`` None speaks HTTP/2
     where TLS offers it, else HTTP/1.1; "2" without TLS is prior knowledge. Certificates and host names are always
-    checked. ``origin`` asks each target for permission first (:mod:`bindings.http.handshake`).
+    checked. ``origin`` asks each target for permission first (:mod:`bindings.http.client`).
 
     Raises:
         OSError, ssl.SSLError: a certificate file that cannot be read.
@@ -93,7 +139,7 @@ class HttpPoster:
         self._permissions = Permissions(self._client, origin) if origin else None
         self._unanswered = Unanswered(self._client)
 
-    def send(self, messages: Sequence[OutRequest]) -> list[Refusal | None]:
+    def send(self, messages: Sequence[OutRequest]) -> list[MessageRefusal | None]:
         """Send messages and wait for all answers; the results are in their order.
 
         A request is sent up to three times, with growing pauses, so a target may get it more than once.
@@ -139,7 +185,7 @@ class HttpPoster:
         if run.trouble or not self._unanswered.may_be_at_fault(message, others=others):
             run.failed(trouble)
             return
-        answers: list[Refusal | None] = []
+        answers: list[MessageRefusal | None] = []
 
         def attempt() -> bool:
             try:
@@ -158,13 +204,13 @@ class HttpPoster:
             return
         reason = f"{_target(message.url)} ends the connection at this message without an answer, and answers others"
         self._unanswered.settled(message)
-        run.done(places[0], Refusal(reason) if given_up else answers[0])
+        run.done(places[0], MessageRefusal(reason) if given_up else answers[0])
         self._lane(run, places[1:])
 
-    def _settle(self, run: _Run, message: OutRequest) -> Refusal | None:
+    def _settle(self, run: _Run, message: OutRequest) -> MessageRefusal | None:
         fault = fault_of(message)
         if fault:
-            return Refusal(fault)
+            return MessageRefusal(fault)
         ended = True
         for attempt in range(TRIES):
             self._pauses.check(_target(message.url))
@@ -177,14 +223,14 @@ class HttpPoster:
                 late = isinstance(error, httpx.TimeoutException)  # it used up its time, and other messages wait
                 ended = ended and isinstance(error, ENDED)
             except httpx.InvalidURL as error:
-                return Refusal(f"cannot be sent: {error}")
+                return MessageRefusal(f"cannot be sent: {error}")
             except NotPermitted as error:
                 raise Unsettled(str(error)) from error
             else:
                 if 200 <= status < 300:
                     return None
                 if 400 <= status < 500 and status not in TRY_AGAIN:
-                    return Refusal(f"{_target(message.url)} answers {status}{detail}")
+                    return MessageRefusal(f"{_target(message.url)} answers {status}{detail}")
                 trouble, late, ended = f"{_target(message.url)} answers {status}{detail}", False, False
                 if status in (401, 407) or status < 400:
                     raise Unsettled(f"{trouble}; correct its address or our credentials")
@@ -221,14 +267,14 @@ class _Run:
     """
 
     messages: Sequence[OutRequest]
-    settled: dict[int, Refusal | None] = field(default_factory=dict)
+    settled: dict[int, MessageRefusal | None] = field(default_factory=dict)
     trouble: str = ""
     answering: set[str] = field(default_factory=set)
     unanswered: list[tuple[list[int], str]] = field(default_factory=list)
     in_a_row: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def done(self, place: int, settled: Refusal | None) -> None:
+    def done(self, place: int, settled: MessageRefusal | None) -> None:
         with self._lock:
             self.settled[place] = settled
             self.answering.add(_origin(self.messages[place].url))

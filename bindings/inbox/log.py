@@ -1,9 +1,4 @@
-"""One partition log: the only place that writes rows, and the promise that goes with each.
-
-Group commit: one thread takes everything that waits, writes it as one frame, makes it durable with one fdatasync,
-publishes the new end and only then resolves the futures. A frame is never started before the one before is durable,
-so a crash can tear the last frame only, and a bad frame before an intact one is damage and not a torn tail.
-"""
+"""The durable inbox: partition logs, what happens when they are opened, and compaction of closed segments."""
 
 from __future__ import annotations
 
@@ -12,22 +7,188 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from bindings.background import count_fault
-from bindings.inbox.ends import End, EndFile
-from bindings.inbox.errors import InboxClosed, InboxError, InboxFull, InboxRowError
-from bindings.inbox.frames import batch_of, encode, seed_of
-from bindings.inbox.recovery import recover
-from bindings.inbox.segments import segment_path
-from bindings.inbox.space import InboxLimits, Space
+from bindings.background import Background, count_fault
+from bindings.inbox.format import (
+    DurableEnd,
+    EndFile,
+    batch_of,
+    damaged,
+    encode,
+    frames,
+    is_intact,
+    map_segment,
+    open_layout,
+    partition_directory,
+    published_end,
+    read_rows,
+    rows_in,
+    search_intact,
+    seed_of,
+    segment_path,
+    segments_in,
+)
+from bindings.inbox.space import InboxClosed, InboxDamaged, InboxError, InboxFull, InboxLimits, InboxRowError, Space
 from bindings.parts import InboxRow
-from bindings.private import FILE_MODE, sync_path
+from bindings.private import FILE_MODE, private_folder, replaced, sync_path
+
+# Compaction: the many small frames of a closed segment become few large ones.
+#
+# Group commits of one row read at a tenth of the speed of large batches. The rewritten segment holds the same rows
+# under the same numbers in the same format; it replaces the old file by one atomic rename after it is durable, so a
+# crash at any point leaves one or the other, and a reader that has the old file mapped goes on with it.
+
+FRAME_ROWS: Final = 10_000
+FRAME_BYTES: Final = 8 * 2**20
+"""A joined frame ends at whichever comes first."""
+
+_logger = logging.getLogger(__name__)
+
+
+def compact(directory: Path, inbox: str, partition: int, segment: int) -> bool:
+    """Join the frames of a sealed segment; False when there is nothing to gain or it is gone.
+
+    Raises:
+        InboxDamaged: the segment has a broken frame; it stays as it is.
+        OSError: the new file could not be written; the segment stays as it is.
+    """
+    path = segment_path(directory, segment)
+    seed = seed_of(inbox, partition, segment)
+    try:
+        data = map_segment(path)
+        rows = rows_in(path)
+    except FileNotFoundError:
+        return False
+    count = sum(1 for _ in frames(data, 0, data.size))
+    if count < 2 * (1 + rows // FRAME_ROWS + data.size // FRAME_BYTES):
+        return False
+    batches = joined(read_rows(path, 0, rows, seed))
+    first = 0
+    try:
+        with replaced(path, path.with_suffix(".tmp"), anew=False) as file:
+            for batch in batches:
+                file.write(encode(batch, first, seed))
+                first += batch.num_rows
+    except FileNotFoundError:  # trimmed meanwhile
+        return False
+    return True
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join consecutive record batches into ones of about FRAME_ROWS rows or FRAME_BYTES bytes."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.get_total_buffer_size()
+        if rows >= FRAME_ROWS or size >= FRAME_BYTES:
+            yield _join(held)
+            held, rows, size = [], 0, 0
+    if held:
+        yield _join(held)
+
+
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+class Compactor:
+    """One background thread that compacts the segments it is given, so that appending never waits for it."""
+
+    def __init__(self, inbox: str) -> None:
+        self._inbox = inbox
+        self._due: queue.SimpleQueue[tuple[Path, int] | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._thread = Background("inbox-compactor", self._run)
+        self._thread.start()
+
+    def add(self, directory: Path, segment: int) -> None:
+        """Compact that sealed segment when its turn comes."""
+        self._due.put((directory, segment))
+
+    def close(self) -> None:
+        """Finish the segment in hand and stop; what is left is taken up at the next start."""
+        self._stopping.set()
+        self._thread.ask_to_end()
+        self._due.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (task := self._due.get()) is not None and not self._stopping.is_set():
+            directory, segment = task
+            try:
+                compact(directory, self._inbox, int(directory.name), segment)
+            except (OSError, InboxDamaged) as error:
+                # Compaction only saves time. The segment is still there, and a damaged one is reported by its reader.
+                _logger.warning("%s: segment %s stays as it is: %s", directory, segment, error)
+
+
+# One partition log: the only place that writes rows, and the promise that goes with each.
+#
+# Group commit: one thread takes everything that waits, writes it as one frame, makes it durable with one fdatasync,
+# publishes the new end and only then resolves the futures. A frame is never started before the one before is durable,
+# so a crash can tear the last frame only, and a bad frame before an intact one is damage and not a torn tail.
+
+
+def recover(directory: Path, inbox: str, partition: int) -> int:
+    """Make the last segments whole and durable, and return the number of the segment to write next.
+
+    A segment with rows is never appended to again: should the disk have lied about what it keeps, the numbers of
+    rows that were read already are still not given to others.
+
+    Raises:
+        InboxDamaged: acknowledged rows are missing: the published end is ahead of the file, or an intact frame
+            lies behind a broken one. Nothing is changed then.
+        OSError: the files cannot be read or written.
+    """
+    private_folder(directory)
+    for leftover in directory.glob("*.tmp"):
+        leftover.unlink()
+    segments = segments_in(directory)
+    published = published_end(directory)
+    last = segments[-1] if segments else -1
+    if published is not None and published.segment > last and published.rows > 0:
+        raise damaged(segment_path(directory, published.segment), 0)
+    floor = published.segment if published is not None else last - 1
+    rows = 0
+    for segment in (number for number in segments if number >= floor):
+        durable = published.rows if published is not None and published.segment == segment else 0
+        rows = _cut_tail(segment_path(directory, segment), seed_of(inbox, partition, segment), durable)
+    sync_path(directory)
+    # An empty last segment is taken again, unless a higher number has been shown to readers.
+    return max(last + 1 if rows else last, floor, 0)
+
+
+def _cut_tail(path: Path, seed: int, durable: int) -> int:
+    """Cut what follows the last intact frame, make the rest durable, and return its number of rows."""
+    data = map_segment(path)
+    end = rows = 0
+    for frame in frames(data, 0, data.size):
+        if frame.first != rows or not is_intact(data, frame, seed):
+            break
+        end, rows = frame.end, frame.last
+    if rows < durable or search_intact(data, end, data.size, seed) is not None:
+        raise damaged(path, rows)
+    if end < data.size:
+        _logger.warning("%s: cut %s bytes of an unfinished write behind row %s", path, data.size - end, rows)
+    del data
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.ftruncate(descriptor, end)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return rows
+
 
 GROUP_ROWS: Final = 10_000
 GROUP_BYTES: Final = 16 * 2**20
@@ -35,7 +196,6 @@ GROUP_BYTES: Final = 16 * 2**20
 _PUBLISH_RETRY_SECONDS: Final = 1.0
 
 _sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
-_logger = logging.getLogger(__name__)
 
 
 class _Entry(NamedTuple):
@@ -77,7 +237,7 @@ class PartitionLog:
         self._unpublished = False
         self._end_file = EndFile(directory)
         self._descriptor = -1
-        self._end = End(-1, 0, 0)
+        self._end = DurableEnd(-1, 0, 0)
         self._open_segment(recover(directory, inbox, partition))
         self._thread = threading.Thread(target=self._run, name=f"inbox-{partition}", daemon=True)
         self._thread.start()
@@ -188,7 +348,7 @@ class PartitionLog:
         _write(self._descriptor, frame, self._end.size)
         _sync(self._descriptor)
         self._torn = False
-        self._end = End(self._end.segment, self._end.rows + batch.num_rows, self._end.size + len(frame))
+        self._end = DurableEnd(self._end.segment, self._end.rows + batch.num_rows, self._end.size + len(frame))
         self._publish()
 
     def _cut(self) -> None:
@@ -218,7 +378,7 @@ class PartitionLog:
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = descriptor
-        self._end = End(segment, 0, 0)
+        self._end = DurableEnd(segment, 0, 0)
         self._publish()
 
     def _publish(self) -> None:
@@ -243,3 +403,116 @@ def _write(descriptor: int, data: bytes, offset: int) -> None:
         written = os.pwrite(descriptor, view, offset)
         view = view[written:]
         offset += written
+
+
+# The durable inbox: what gateways have acknowledged lies here until the router's batch is committed.
+
+DEFAULT_PARTITIONS: Final = 2
+ORDER_KEYS: Final = frozenset(("path", "topic_name", "topic", "subject", "properties.subject"))
+"""The properties that, with the endpoint, decide a row's partition: the first of them that a row has."""
+
+
+class Inbox:
+    """The writing side of an inbox.
+
+    Only one process may hold an inbox open; the caller guards that with the lock of the state directory. Rows of
+    one endpoint and topic (subject, path) keep the order in which they were appended. All methods may be called
+    from any thread.
+
+    Raises:
+        InboxFormatError: the inbox is of another version or has another number of partitions.
+        InboxDamaged: acknowledged rows are missing or broken.
+        OSError: the directory cannot be made, read or written.
+    """
+
+    def __init__(self, path: Path, *, partitions: int = DEFAULT_PARTITIONS, limits: InboxLimits | None = None) -> None:
+        limits = limits or InboxLimits()
+        self.layout = open_layout(path, partitions)
+        self.path = path
+        batch_of(())  # the first batch of a process takes most of a second; no sender waits for that
+        self._space = Space(path, limits)
+        self._compactor = Compactor(self.layout.inbox)
+        self._logs = [self._open(partition, limits) for partition in range(partitions)]
+
+    def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
+        """Store rows; the future resolves once all are durable, and fails when any is not.
+
+        :meth:`PartitionLog.append` says how it fails and what a crash leaves. It is no transaction: when it fails, rows
+        of other partitions than the failing one may have been stored.
+        """
+        shares: dict[int, list[InboxRow]] = defaultdict(list)
+        for row in rows:
+            shares[self.partition_of(row)].append(row)
+        return _all_of([self._logs[partition].append(share) for partition, share in shares.items()])
+
+    def partition_of(self, row: InboxRow) -> int:
+        """Return the partition of a row: a hash of its endpoint and its topic, subject or path."""
+        place = b""
+        for key, value, _ in row.properties:
+            if key in ORDER_KEYS:
+                place = value or b""
+                break
+        return zlib.crc32(row.endpoint.encode("utf-8", "surrogatepass") + b"\0" + place) % len(self._logs)
+
+    def size(self) -> int:
+        """Return the bytes that all segments take on disk now."""
+        return self._space.measure()
+
+    def limit(self) -> int:
+        """Return the bytes at which it accepts nothing more, by its limits and by what the disk has left."""
+        return self._space.limit()
+
+    def trouble(self) -> str:
+        """Return why it accepts nothing now, and what helps; '' while it does."""
+        return self._space.trouble()
+
+    def close(self) -> None:
+        """Store what was appended before and release everything; later appends fail with InboxClosed."""
+        for log in self._logs:
+            log.close()
+        self._compactor.close()
+
+    def _open(self, partition: int, limits: InboxLimits) -> PartitionLog:
+        directory = partition_directory(self.path, partition)
+        log = PartitionLog(
+            directory,
+            inbox=self.layout.inbox,
+            partition=partition,
+            limits=limits,
+            space=self._space,
+            sealed=self._compactor.add,
+        )
+        for segment in segments_in(directory)[:-1]:
+            self._compactor.add(directory, segment)
+        return log
+
+
+def _all_of(futures: Sequence[Future[None]]) -> Future[None]:
+    """Return a future of all: it resolves with the last, or fails with the first failure once all have ended."""
+    if len(futures) == 1:
+        return futures[0]
+    total: Future[None] = Future()
+    total.set_running_or_notify_cancel()
+    lock = threading.Lock()
+    failures: list[BaseException] = []
+    left = len(futures)
+
+    def ended(future: Future[None]) -> None:
+        nonlocal left
+        error = future.exception()
+        with lock:
+            left -= 1
+            if error is not None:
+                failures.append(error)
+            if left:
+                return
+        if failures:
+            total.set_exception(failures[0])
+        else:
+            total.set_result(None)
+
+    if not futures:
+        total.set_result(None)
+    for future in futures:
+        future.add_done_callback(ended)
+    return total

@@ -17,11 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.codings import NAME
-from bindings.columns.bodies import MENTIONS, may_be_events
-from bindings.columns.texts import base64_of, forbidden, printable, texts_of, valid
-from bindings.entries import Bool, Entries, any_of, distinct
+from bindings.columns.json_events import MENTIONS, may_be_events
+from bindings.columns.texts import Bool, Entries, any_of, base64_of, distinct, forbidden, printable, texts_of, valid
 from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
+from bindings.parts import NAME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bindings.kafka.client import KafkaClient
 from bindings.parts import Part
-from bindings.sending import Outbound, Refusal, Unsettled, headers_of
+from bindings.sending import MessageRefusal, Outbound, Unsettled, headers_of
 
 _NEVER: Final = frozenset(
     {
@@ -40,13 +40,13 @@ class KafkaPublisher:
         }
         self._producer: Producer | None = None
 
-    def send(self, messages: Sequence[Outbound]) -> list[Refusal | None]:
+    def send(self, messages: Sequence[Outbound]) -> list[MessageRefusal | None]:
         """Send messages and wait until each is confirmed.
 
         Raises:
             Unsettled: some are not, in time.
         """
-        settled: dict[int, Refusal | None] = {}
+        settled: dict[int, MessageRefusal | None] = {}
         troubles: list[str] = []
         producer = self._producer = self._producer or Producer(self._config)
         for place, message in enumerate(messages):
@@ -65,11 +65,16 @@ class KafkaPublisher:
         self._producer = None
 
     def _produce(
-        self, producer: Producer, place: int, message: Outbound, settled: dict[int, Refusal | None], troubles: list[str]
+        self,
+        producer: Producer,
+        place: int,
+        message: Outbound,
+        settled: dict[int, MessageRefusal | None],
+        troubles: list[str],
     ) -> None:
         def delivered(error: KafkaError | None, _: object) -> None:
             if error is None or error.code() in _NEVER:
-                settled[place] = None if error is None else Refusal(error.str())
+                settled[place] = None if error is None else MessageRefusal(error.str())
             else:
                 troubles.append(error.str())
 

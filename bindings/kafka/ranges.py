@@ -8,14 +8,25 @@ hands timestamps over as the milliseconds they are.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from bindings.kafka.client import ISOLATION, KafkaClient
+from bindings.kafka.ends import KafkaEnds
 from bindings.kafka.facts import SOURCE_SCHEMA
 
 if TYPE_CHECKING:
@@ -162,3 +173,204 @@ def row_of(message: Message) -> dict[str, Any]:
 def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     """Return rows as an Arrow batch."""
     return pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
+
+
+# The first records at or behind some offsets, as their topics have them: whether any waits, and since when.
+
+SECONDS: Final = 3.0
+"""The most time that one question takes."""
+PLACES: Final = 256
+"""With more partitions than this nobody asks: the answers would take too long."""
+_HEAD_POLL_SECONDS: Final = 0.2
+_FETCH_BYTES: Final = 2**16
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRecord:
+    """The first record at or behind a position: its ``offset`` and when it arrived, in milliseconds since 1970.
+
+    Where there is no record, ``offset`` is the end of the partition. ``arrived`` is None then, and for records without
+    a time.
+    """
+
+    offset: int
+    arrived: int | None = None
+
+
+class KafkaHeads:
+    """Asks a cluster repeatedly for first records, over one connection. Not for concurrent use."""
+
+    def __init__(self, client: KafkaClient) -> None:
+        self._client = client
+        self._consumer: Consumer | None = None
+        self._known: dict[Place, tuple[int, FirstRecord]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def of(self, places: Mapping[Place, tuple[int, int]]) -> dict[Place, FirstRecord]:
+        """Return the first record of each place between a position and the end, which is behind it.
+
+        It leaves out what the brokers do not return within :data:`SECONDS`. A position of the previous question costs
+        nothing, but where there was no record and the end has moved.
+        """
+        self._known = {
+            place: (start, head)
+            for place, (start, head) in self._known.items()
+            if place in places
+            and places[place][0] == start
+            and (head.arrived is not None or head.offset >= places[place][1])
+        }
+        wanted = {place: start for place, (start, _) in places.items() if place not in self._known}
+        if wanted:
+            try:
+                self._ask(wanted)
+            except KafkaException:
+                self._close()
+        return {place: head for place, (_, head) in self._known.items()}
+
+    def _ask(self, wanted: dict[Place, int]) -> None:
+        consumer = self._consumer = self._consumer or Consumer(self._config())
+        places = [TopicPartition(*place, offset) for place, offset in wanted.items()]
+        consumer.assign(places)
+        # A partition that was paused stays so when it is assigned anew.
+        consumer.resume(places)
+        try:
+            deadline = time.monotonic() + SECONDS
+            while wanted and time.monotonic() < deadline:
+                message = consumer.poll(_HEAD_POLL_SECONDS)
+                if message is None:
+                    continue
+                error, topic, partition, offset = message.error(), *_place(message)
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    continue
+                start = wanted.pop((topic, partition), None)
+                if start is None:
+                    continue
+                consumer.pause([TopicPartition(topic, partition)])
+                kind, at = message.timestamp() if error is None else (TIMESTAMP_NOT_AVAILABLE, 0)
+                head = FirstRecord(offset, None if kind == TIMESTAMP_NOT_AVAILABLE else at)
+                self._known[topic, partition] = (start, head)
+        finally:
+            consumer.unassign()
+
+    def _config(self) -> dict[str, object]:
+        return {
+            **reading(self._client),
+            "group.id": "xrouter-heads",
+            "enable.partition.eof": True,
+            "fetch.message.max.bytes": _FETCH_BYTES,
+            "queued.max.messages.kbytes": 1024,
+        }
+
+    def _close(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+
+def _place(message: Message) -> tuple[str, int, int]:
+    """Return topic, partition and offset of a message, or of the end that one tells of."""
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None and partition is not None and offset is not None
+    return topic, partition, offset
+
+
+# The last records of a topic.
+
+
+class KafkaTail:
+    """The last *most* records of a topic as it is now, about as many of each partition.
+
+    Transactions and compaction leave offsets without a record, so that it reads further back until it has as many.
+    ``whole`` says of what was read whether there is nothing before it.
+    """
+
+    def __init__(
+        self, client: KafkaClient, topic: str, firsts: Mapping[int, int], ends: Mapping[int, int], most: int
+    ) -> None:
+        self.records = 0
+        self.whole = True
+        self._config = reading(client)
+        self._topic = topic
+        self._firsts = firsts
+        self._ends = ends
+        self._most = most
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the records, those of each partition from its end backwards, some in their order at a time.
+
+        Raises:
+            RangeUnreadable: brokers do not answer, or hand over nothing more.
+        """
+        lengths = {number: max(0, end - self._firsts[number]) for number, end in self._ends.items()}
+        for number, share in shared(lengths, self._most).items():
+            yield from self._partition(number, share)
+
+    def _partition(self, number: int, missing: int) -> Iterator[pa.RecordBatch]:
+        first, end, step = self._firsts[number], self._ends[number], missing
+        while missing and end > first:
+            start = max(first, end - step)
+            for batch in self._last(KafkaRange(self._topic, number, start, end), missing):
+                missing -= batch.num_rows
+                self.records += batch.num_rows
+                yield batch
+            end, step = start, 2 * step
+        self.whole &= end <= first
+
+    def _last(self, wanted: KafkaRange, most: int) -> Iterator[pa.RecordBatch]:
+        """Yield the last *most* records of a range; no more than these are in memory."""
+        batches = records_of(self._config, wanted)
+        if wanted.start is not None and wanted.end - wanted.start <= most:
+            yield from batches
+            return
+        kept = deque[pa.RecordBatch]()
+        rows = 0
+        for batch in batches:
+            kept.append(batch)
+            rows += batch.num_rows
+            while rows - kept[0].num_rows >= most:
+                rows -= kept.popleft().num_rows
+        if kept and rows > most:
+            kept[0] = kept[0].slice(rows - most)
+            self.whole = False
+        yield from kept
+
+
+def tail_of(client: KafkaClient, topic: str, most: int, since: int | None = None) -> KafkaTail | None:
+    """Return the last *most* records of a topic; None if there is no such topic.
+
+    With *since*, in milliseconds, only records of that time or later count.
+
+    Raises:
+        KafkaUnreachable: the brokers refused us, or none answered within ten seconds.
+    """
+    asked = KafkaEnds(client)
+    ends = asked.ends([topic]).get(topic)
+    if ends is None:
+        return None
+    places = {topic: sorted(ends)}
+    firsts = asked.firsts(places)[topic]
+    if since is not None:
+        later = asked.since(places, since)[topic]
+        firsts = {
+            number: max(first, later[number]) if later[number] >= 0 else ends[number]
+            for number, first in firsts.items()
+        }
+    return KafkaTail(client, topic, firsts, ends, most)
+
+
+def shared(lengths: Mapping[int, int], most: int) -> dict[int, int]:
+    """Return how many of *most* each partition gives: as many as the others, or all that it has."""
+    shares: dict[int, int] = {}
+    left = most
+    for at, (number, length) in enumerate(sorted(lengths.items(), key=lambda each: each[1])):
+        shares[number] = min(length, left // (len(lengths) - at))
+        left -= shares[number]
+    return dict(sorted(shares.items()))

@@ -11,22 +11,42 @@ import contextlib
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from bindings.background import Background
-from bindings.inbox.errors import InboxClosed, InboxError, InboxFull, InboxRowError
-from bindings.inbox.inbox import ORDER_KEYS
+from bindings.inbox.log import ORDER_KEYS
+from bindings.inbox.source import READ_SCHEMA
+from bindings.inbox.space import InboxClosed, InboxError, InboxFull, InboxRowError
 from bindings.kafka.client import KafkaClient
-from bindings.kafka.columns import first_text
 from bindings.parts import InboxRow
-from catalog.values import YEAR_10000
+from catalog.values import YEAR_10000, whole_number
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+# Headers of Kafka rows as columns of Spark.
+
+
+def first_bytes(entries: str, name: str) -> Column:
+    """Return the value of the first entry of that name; null when there is none, or it has no value."""
+    from pyspark.sql import functions as F
+
+    position = F.array_position(F.col(f"{entries}.key"), name).cast("int")
+    return F.get(F.col(f"{entries}.value"), position - 1)
+
+
+def first_text(entries: str, name: str) -> Column:
+    """Return the same as text; null for what is no UTF-8."""
+    from pyspark.sql import functions as F
+
+    return F.try_validate_utf8(first_bytes(entries, name).cast("string"))
+
 
 ENDPOINT: Final = "xrouter-in-endpoint"
 PROTOCOL: Final = "xrouter-in-protocol"
@@ -208,3 +228,43 @@ def _failure(error: Any) -> InboxError:
     if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG):
         return InboxRowError(f"the inbox topic never takes this row: {error.str()}")
     return InboxFull(f"the inbox topic does not take rows now: {error.str()}; see its brokers")
+
+
+# Messages of an inbox topic as rows of the inbox, where no Spark reads them; the twin of ``store.inbox_columns``.
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_STEPS: Final = 2
+
+
+def inbox_rows_of(messages: pa.RecordBatch) -> pa.RecordBatch:
+    """Return messages, as rows of Kafka's source, as rows of the inbox with their positions.
+
+    A message that no gateway wrote becomes a row with less in it, never an error.
+    """
+    return pa.RecordBatch.from_pylist([_row(each) for each in messages.to_pylist()], READ_SCHEMA)
+
+
+def _row(message: Mapping[str, Any]) -> dict[str, Any]:
+    headers: Sequence[Mapping[str, Any]] = message["headers"] or ()
+    received = whole_number(_text(headers, RECEIVED) or "")
+    is_time = received is not None and received < YEAR_10000 * 1000
+    steps = [(each["key"].split(":", _STEPS), each["value"]) for each in headers if each["key"].startswith(PART)]
+    return {
+        "endpoint": _text(headers, ENDPOINT),
+        "protocol": _text(headers, PROTOCOL) or "",
+        "received": _EPOCH + timedelta(microseconds=received) if is_time and received is not None else None,
+        "properties": [
+            {"key": key[_STEPS], "value": value, "type": key[1] or None} for key, value in steps if len(key) > _STEPS
+        ],
+        "body": message["value"],
+        "position": f"{message['topic']}-{message['partition']}-{message['offset']}",
+    }
+
+
+def _text(headers: Sequence[Mapping[str, Any]], name: str) -> str | None:
+    """Return the first header of that name as text; None for what is no UTF-8."""
+    value = next((each["value"] for each in headers if each["key"] == name), None)
+    try:
+        return None if value is None else value.decode("utf-8")
+    except UnicodeDecodeError:
+        return None

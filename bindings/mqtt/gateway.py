@@ -12,19 +12,207 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from bindings.backoff import Backoff
-from bindings.gateways import GatewayCounters, Subscription, Terms
+from bindings.background import Backoff
+from bindings.gateways import EndpointSubscription as Subscription
+from bindings.gateways import GatewayConfig as Terms
+from bindings.gateways import GatewayCounters
 from bindings.handover import Handover
-from bindings.mqtt.connecting import Connector, LinkError, connector_of
-from bindings.mqtt.link import Link
-from bindings.mqtt.messages import Delivery, Version, row_of
-from bindings.mqtt.subscribing import Copies, Subscriber, Table, Tables
-from bindings.mqtt.wakeup import Wakeup
+from bindings.mqtt.client import Connector, LinkError, Wakeup, connector_of
+from bindings.mqtt.client import MqttLink as Link
+from bindings.mqtt.messages import MqttDelivery as Delivery
+from bindings.mqtt.messages import SubscribeRequest, Version, matches, requests_of, row_of, uncovered
 from bindings.parts import InboxRow
+
+# What is subscribed to, which endpoint a message is for, and how the broker's subscriptions are brought in line.
+
+_CACHED_TOPICS: Final = 10_000
+_KEPT_TABLES: Final = 16
+_OPEN_COPIES: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """What is taken of one topic: for which endpoint, and by which of the broker's subscriptions."""
+
+    endpoint: str
+    filters: tuple[str, ...]
+
+
+class SubscriptionTable:
+    """The subscriptions of one moment, in the order of settings.
+
+    Endpoints whose filters take the same topic share a channel: its messages are the first one's. ``filters`` is what
+    the broker is asked for: a filter that another one covers is left out, so that a message comes once. ``requests``
+    are the same with their options.
+
+    Raises:
+        GatewayError: as :func:`bindings.mqtt.messages.requests_of`.
+    """
+
+    def __init__(self, subscriptions: Sequence[Subscription]) -> None:
+        requests = requests_of(subscriptions)
+        self._pairs = [(request.filter, each.endpoint) for request, each in zip(requests, subscriptions, strict=True)]
+        self.filters = tuple(uncovered(request.filter for request in requests))
+        by_filter = {request.filter: request for request in requests}
+        self.requests = tuple(by_filter[filter_] for filter_ in self.filters)
+        self._cache: OrderedDict[str, Taking | None] = OrderedDict()
+
+    def find(self, topic: str) -> Taking | None:
+        """Return what is taken of a topic; None when nothing is."""
+        if topic in self._cache:
+            return self._cache[topic]
+        endpoint = next((endpoint for filter_, endpoint in self._pairs if matches(filter_, topic)), None)
+        filters = tuple(filter_ for filter_ in self.filters if matches(filter_, topic))
+        taking = None if endpoint is None else Taking(endpoint, filters)
+        if len(self._cache) >= _CACHED_TOPICS:
+            self._cache.popitem(last=False)
+        self._cache[topic] = taking
+        return taking
+
+
+class Tables:
+    """The table in force, and those before it: a broker may still deliver what it queued under them."""
+
+    def __init__(self, table: SubscriptionTable) -> None:
+        self._tables = [table]
+
+    @property
+    def current(self) -> SubscriptionTable:
+        """The table in force."""
+        return self._tables[0]
+
+    def replace(self, table: SubscriptionTable) -> None:
+        """Put another table in force."""
+        self._tables = [table, *self._tables[: _KEPT_TABLES - 1]]
+
+    def find(self, topic: str) -> Taking | None:
+        """Return what is taken of a topic by the newest table that takes it."""
+        for table in self._tables:
+            taking = table.find(topic)
+            if taking is not None:
+                return taking
+        return None
+
+
+class Copies:
+    """Tells the copies of one message apart from messages that look alike.
+
+    Overlapping subscriptions bring a message once for each, or once for all; every delivery names its subscriptions
+    (MQTT 5 section 3.3.4). Among deliveries that look alike, there are as many messages as the most that one
+    subscription brought. Where the broker names none (3.1.1) each delivery counts as a message, which may come twice
+    but is never lost.
+    """
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[tuple[object, ...], dict[int, int]] = OrderedDict()
+
+    def clear(self) -> None:
+        """Forget everything: the connection or the subscriptions changed, so copies may come again, or no more."""
+        self._open.clear()
+
+    def is_repeat(self, delivery: Delivery, overlapping: int) -> bool:
+        """Tell whether this delivery is of a message that another one brought already."""
+        if overlapping < 2 or not delivery.subscriptions:
+            return False
+        # What is left of the expiry differs between copies that a broker sent at different times.
+        lasting = tuple(part for part in delivery.properties if part.key != "message_expiry_interval")
+        key = (delivery.topic, delivery.payload, delivery.retain, lasting)
+        brought = self._open.setdefault(key, {})
+        stored = max(brought.values(), default=0)
+        for number in delivery.subscriptions:
+            brought[number] = brought.get(number, 0) + 1
+        repeat = max(brought.values()) == stored
+        if len(brought) >= overlapping and len(set(brought.values())) == 1:
+            del self._open[key]  # every subscription brought its share
+        elif len(self._open) > _OPEN_COPIES:
+            self._open.popitem(last=False)
+        return repeat
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A SUBSCRIBE without its answer, or with ``adds`` False an UNSUBSCRIBE."""
+
+    request: SubscribeRequest
+    adds: bool
+
+
+@dataclass(slots=True)
+class TopicSubscriber:
+    """Brings the broker's subscriptions of our session in line with the wanted ones, one link after the other.
+
+    A subscription that the broker refuses is asked for again, at growing intervals; the others work meanwhile.
+    ``trouble`` names one that is refused, and why.
+    """
+
+    wanted: tuple[SubscribeRequest, ...] = ()
+    trouble: str = ""
+    _granted: dict[str, SubscribeRequest] = field(default_factory=dict)
+    _refused: dict[str, str] = field(default_factory=dict)
+    _pending: dict[int, _Pending] = field(default_factory=dict)
+    _numbers: dict[str, int] = field(default_factory=dict)
+    _backoff: Backoff = field(default_factory=lambda: Backoff(1.0, 60.0))
+    _again: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether the broker granted all that is wanted, and nothing else is under way."""
+        return not self._pending and all(self._granted.get(each.filter) == each for each in self.wanted)
+
+    def begin(self, session_present: bool) -> None:
+        """Start on a new link; without its old session the broker knows no subscription of ours."""
+        self._pending.clear()
+        self._refused.clear()
+        self._again = 0.0
+        if not session_present:
+            self._granted.clear()
+
+    def advance(self, link: Link) -> None:
+        """Send what brings the broker nearer to what is wanted."""
+        busy = {pending.request.filter for pending in self._pending.values()}
+        if self._refused and time.monotonic() >= self._again:
+            self._refused.clear()
+        for each in self.wanted:
+            # Another SUBSCRIBE for a filter replaces the subscription, with its options.
+            if self._granted.get(each.filter) != each and each.filter not in (*busy, *self._refused):
+                number = self._numbers.setdefault(each.filter, len(self._numbers) + 1)
+                self._sent(link.subscribe(each, number), _Pending(each, adds=True))
+        for filter_ in set(self._granted).difference((each.filter for each in self.wanted), busy):
+            self._sent(link.unsubscribe(filter_), _Pending(self._granted[filter_], adds=False))
+        # Other threads read it, so it is made here, on the one that changes what it is made of.
+        refused = next((each.filter for each in self.wanted if each.filter in self._refused), None)
+        fault = self._refused.get(refused, "") if refused is not None else ""
+        self.trouble = f"the broker refuses the subscription to {refused}: {fault}" if fault else ""
+
+    def subscribed(self, mid: int, fault: str) -> None:
+        """Take the answer to a SUBSCRIBE."""
+        pending = self._pending.pop(mid, None)
+        if pending is None:
+            return
+        if fault:
+            if not self._refused:
+                self._again = time.monotonic() + self._backoff.pause()
+            self._refused[pending.request.filter] = fault
+        else:
+            self._granted[pending.request.filter] = pending.request
+            if self.complete:
+                self._backoff.reset()
+
+    def unsubscribed(self, mid: int) -> None:
+        """Take the answer to an UNSUBSCRIBE."""
+        pending = self._pending.pop(mid, None)
+        if pending is not None:
+            self._granted.pop(pending.request.filter, None)
+
+    def _sent(self, mid: int | None, pending: _Pending) -> None:
+        if mid is not None:
+            self._pending[mid] = pending
+
 
 _ROUND_SECONDS: Final = 1.0
 """Longest wait of the thread: it looks this often after what does not wake it, such as pings."""
@@ -37,7 +225,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class UnstoredMessage:
     """One message that is not stored yet. ``mid`` is 0 when it wants no acknowledgement."""
 
     row: InboxRow
@@ -46,20 +234,20 @@ class Held:
 
 
 class Acknowledging:
-    """Acknowledges messages of any link to their brokers; see :class:`bindings.handover.Owner`."""
+    """Acknowledges messages of any link to their brokers; see :class:`bindings.handover.AckHandler`."""
 
     def __init__(self, counters: GatewayCounters) -> None:
         self._counters = counters
 
-    def stored(self, messages: Sequence[Held]) -> None:
+    def stored(self, messages: Sequence[UnstoredMessage]) -> None:
         for held in messages:
             if held.mid == 0 or held.link.acknowledge(held.mid):
                 self._counters.acknowledged(held.row.endpoint)
 
-    def refused(self, message: Held) -> None:
+    def refused(self, message: UnstoredMessage) -> None:
         """Leave it with the broker: MQTT has no refusal that would stop it from coming again."""
 
-    def held_back(self, messages: Sequence[Held]) -> Sequence[Held]:
+    def held_back(self, messages: Sequence[UnstoredMessage]) -> Sequence[UnstoredMessage]:
         return [held for held in messages if not _comes_again(held)]
 
 
@@ -76,12 +264,12 @@ class MqttGateway:
     def __init__(self, terms: Terms, version: Version) -> None:
         self._terms = terms
         self._version = version
-        self._tables = Tables(Table(terms.subscriptions))
-        self._replacement: Table | None = None
+        self._tables = Tables(SubscriptionTable(terms.subscriptions))
+        self._replacement: SubscriptionTable | None = None
         self._lock = threading.Lock()
         self._wakeup = Wakeup()
         self._handover = Handover(terms.store, Acknowledging(terms.counters), self._wakeup.wake, Backoff(0.1, 10.0))
-        self._subscriber = Subscriber(self._tables.current.requests)
+        self._subscriber = TopicSubscriber(self._tables.current.requests)
         self._copies = Copies()
         self._backoff = Backoff()
         self._strays: set[str] = set()
@@ -121,7 +309,7 @@ class MqttGateway:
         Raises:
             GatewayError: a subscription is no topic filter; the old ones stay.
         """
-        table = Table(subscriptions)
+        table = SubscriptionTable(subscriptions)
         with self._lock:
             self._replacement = table
         self._wakeup.wake()
@@ -141,7 +329,7 @@ class MqttGateway:
             self._wakeup.close()
 
     def delivered(self, link: Link, delivery: Delivery) -> None:
-        """Take a message off the link; see :class:`bindings.mqtt.link.LinkOwner`."""
+        """Take a message off the link; see :class:`bindings.mqtt.client.LinkOwner`."""
         if self._stop_at is not None:
             return  # not acknowledged, so it comes again after the next start
         taking = self._tables.find(delivery.topic)
@@ -153,7 +341,7 @@ class MqttGateway:
             self._terms.counters.received(taking.endpoint)
             received = time.time_ns() // 1000
             row = row_of(delivery, taking.endpoint, self._version, received, self._terms.limits.max_body_bytes)
-            self._handover.add(Held(row, link, delivery.mid))
+            self._handover.add(UnstoredMessage(row, link, delivery.mid))
 
     def subscribed(self, _link: Link, mid: int, fault: str) -> None:
         """Take the answer to a SUBSCRIBE."""
@@ -280,7 +468,7 @@ class MqttGateway:
         self._fault = fault
 
 
-def _comes_again(held: Held) -> bool:
+def _comes_again(held: UnstoredMessage) -> bool:
     """Tell whether a message's link has ended, so that the broker delivers it again."""
     return held.mid != 0 and not held.link.alive
 

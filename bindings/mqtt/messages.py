@@ -1,16 +1,23 @@
-"""PUBLISH packets as they arrive, and the native record of each. Pure: bytes in, values out.
-
-paho has a reader of its own, which this one stands in for (see :mod:`bindings.mqtt.link`): paho's refuses U+FEFF in
-texts, though MQTT 5.0 section 1.5.4 allows it. One such message would end every connection that it is delivered on,
-for ever. Here values stay the bytes that they are.
-"""
+"""MQTT messages as native records, and the topic filters that choose them."""
 
 from __future__ import annotations
 
 import struct
-from typing import Final, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
 
+from bindings.gateways import EndpointSubscription as Subscription
+from bindings.gateways import GatewayError
 from bindings.parts import BINARY_KIND, JSON_KIND, InboxRow, Part
+from catalog.protocols.addresses import PLACEHOLDER, SHARE, filter_fault, mqtt_text_fault, unshared
+from catalog.protocols.properties import squashed
+
+# PUBLISH packets as they arrive, and the native record of each. Pure: bytes in, values out.
+#
+# paho has a reader of its own, which this one stands in for (see :mod:`bindings.mqtt.client`): paho's refuses U+FEFF in
+# texts, though MQTT 5.0 section 1.5.4 allows it. One such message would end every connection that it is delivered on,
+# for ever. Here values stay the bytes that they are.
 
 Version = Literal["MQTT/5.0", "MQTT/3.1.1"]
 
@@ -32,7 +39,7 @@ class MalformedPublish(ValueError):
     """A packet that no reader of MQTT can make sense of."""
 
 
-class Delivery(NamedTuple):
+class MqttDelivery(NamedTuple):
     """One message as it was delivered.
 
     ``mid`` is the packet identifier, 0 with QoS 0; it means nothing on another connection. ``properties`` are the parts
@@ -49,7 +56,7 @@ class Delivery(NamedTuple):
     subscriptions: tuple[int, ...] = ()
 
 
-def read_publish(header: int, packet: bytes | bytearray, version: Version) -> Delivery:
+def read_publish(header: int, packet: bytes | bytearray, version: Version) -> MqttDelivery:
     """Read a PUBLISH packet: the first byte of its fixed header, and what follows the remaining length.
 
     Raises:
@@ -70,12 +77,14 @@ def read_publish(header: int, packet: bytes | bytearray, version: Version) -> De
                 raise MalformedPublish("properties reach past the packet")
             properties, subscriptions = _properties(view[: at + size], at)
             at += size
-        return Delivery(topic.decode("utf-8"), bytes(view[at:]), qos, bool(header & 1), mid, properties, subscriptions)
+        return MqttDelivery(
+            topic.decode("utf-8"), bytes(view[at:]), qos, bool(header & 1), mid, properties, subscriptions
+        )
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise MalformedPublish(f"no PUBLISH packet: {error}") from error
 
 
-def row_of(delivery: Delivery, endpoint: str, version: Version, received: int, max_body_bytes: int) -> InboxRow:
+def row_of(delivery: MqttDelivery, endpoint: str, version: Version, received: int, max_body_bytes: int) -> InboxRow:
     """Return what is stored of a message: its native record, marked when its body is too large.
 
     ``received`` is in microseconds since 1970 UTC. An empty payload is an empty body, not the lack of one.
@@ -150,3 +159,210 @@ def _variable(view: memoryview, at: int) -> tuple[int, int]:
         if not digit & 128:
             return value, at
     raise MalformedPublish("a number of more than four bytes")
+
+
+# Topic filters: made from templates, checked, and held against topics (MQTT 5.0 section 4.7 and 4.8.2).
+#
+# :func:`requests_of` makes what a broker is asked for of the subscriptions of endpoints.
+#
+# A filter may be shared, ``$share/<group>/<filter>``: what it takes is then dealt out among the group's members.
+
+SHARE_OPTIONS: Final = ("sharedsubscriptiongroup", "sharename", "sharedgroup", "consumergroup", "group")
+"""Names, squashed, of the endpoint option that asks for a shared subscription; its value is the group."""
+_TOPIC_OPTIONS: Final = ("topicfilter", "topic", "topicname")
+
+
+class TopicFilterError(ValueError):
+    """A text that is no topic filter; the message names it and says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeRequest:
+    """What a broker is asked for: a filter, and the options of MQTT 5 that decide which of its messages come.
+
+    ``no_local``: not those that this client published. ``retain_handling``: retained ones with each SUBSCRIBE (0), with
+    one that is new to the session (1), or never (2).
+    """
+
+    filter: str
+    no_local: bool = False
+    retain_handling: int = 1
+
+
+def requests_of(subscriptions: Sequence[Subscription]) -> tuple[SubscribeRequest, ...]:
+    """Return what to ask a broker for, in the order of *subscriptions*, also where another one covers it.
+
+    Raises:
+        GatewayError: a subscription is no topic filter, has an option that MQTT does not allow there, or two that
+            overlap have different options, which one connection cannot keep apart.
+    """
+    requests: list[SubscribeRequest] = []
+    for each in subscriptions:
+        try:
+            request = _request(each)
+        except TopicFilterError as error:
+            raise GatewayError(f"{each.endpoint}: {error}") from error
+        for other, known in zip(subscriptions, requests, strict=False):
+            if known != request and _same_messages(known.filter, request.filter):
+                if (known.no_local, known.retain_handling) != (request.no_local, request.retain_handling):
+                    raise GatewayError(
+                        f"{other.endpoint} and {each.endpoint} subscribe to {known.filter} and {request.filter}, which "
+                        f"overlap, with different nolocal or retainhandling; a message comes by both, so write the "
+                        f"same, or give one of the sources a client_id of its own"
+                    )
+        requests.append(request)
+    return tuple(requests)
+
+
+def _request(subscription: Subscription) -> SubscribeRequest:
+    known = squashed(subscription.options)
+    no_local, handling = known.get("nolocal"), known.get("retainhandling")
+    filter_ = shared(subscription.address, subscription.options)
+    if not isinstance(no_local, bool | None):
+        raise TopicFilterError(f"option nolocal is true or false, not {no_local!r:.40}")
+    if handling is not None and (isinstance(handling, bool) or handling not in (0, 1, 2)):
+        raise TopicFilterError(f"option retainhandling is 0, 1 or 2, not {handling!r:.40}")
+    if no_local and filter_.startswith(SHARE):
+        raise TopicFilterError(f"{filter_} is shared, and MQTT allows no nolocal there; remove one of the two options")
+    return SubscribeRequest(filter_, bool(no_local), 1 if handling is None else int(handling))
+
+
+def _same_messages(one: str, other: str) -> bool:
+    """Whether a broker that has both filters of one client holds their options against each other."""
+    if one.startswith(SHARE) or other.startswith(SHARE):
+        return one == other
+    return overlap(one, other)
+
+
+def filter_of_template(template: str) -> str:
+    """Return the narrowest filter that takes every topic which fits a template (JUDGING.md#templates).
+
+    A level with a placeholder becomes ``+``, since a placeholder never takes a ``/``; a template that is one
+    placeholder takes anything and becomes ``#``. Wildcards that stand in the template already are kept.
+
+    Raises:
+        FilterError: the outcome is no topic filter.
+    """
+    if PLACEHOLDER.fullmatch(template):
+        return "#"
+    levels = ("+" if PLACEHOLDER.search(level) else level for level in template.split("/"))
+    return checked("/".join(levels))
+
+
+def filters_of_templates(templates: Iterable[str]) -> list[str]:
+    """Return the filters of several definitions' topics, each once, without those that another one covers.
+
+    Raises:
+        FilterError: a template gives no topic filter.
+    """
+    return uncovered(filter_of_template(template) for template in templates)
+
+
+def filter_of_options(options: Mapping[str, Any]) -> str | None:
+    """Return the filter that an endpoint's options name (``topicfilter``, else ``topic``); :func:`shared` shares it.
+
+    None when they name none; then the endpoint's address or its definitions say what to subscribe to.
+
+    Raises:
+        FilterError: the option is no text, or no topic filter.
+    """
+    known = squashed(options)
+    for name in _TOPIC_OPTIONS:
+        value = known.get(name)
+        if value is None or value == "":
+            continue
+        if not isinstance(value, str):
+            raise TopicFilterError(f"option {name} must be a topic filter as text, not {value!r:.80}")
+        return filter_of_template(value)
+    return None
+
+
+def shared(address: str, options: Mapping[str, Any]) -> str:
+    """Return the filter *address*, shared when the options name a group and it is not shared already.
+
+    Raises:
+        FilterError: the address is no topic filter, or the group is no name for one.
+    """
+    known = squashed(options)
+    group = next((known[name] for name in SHARE_OPTIONS if known.get(name)), None)
+    if group is None or address.startswith(SHARE):
+        return checked(address)
+    if not isinstance(group, str) or any(sign in group for sign in "/+#"):
+        raise TopicFilterError(f"{group!r:.80} is no group for a shared subscription; it is a text without / + and #")
+    return checked(f"{SHARE}{group}/{address}")
+
+
+def checked(text: str) -> str:
+    """Return *text* when it is a topic filter.
+
+    Raises:
+        FilterError: it is empty, too long, holds U+0000 or half a surrogate pair, or has a wildcard out of place.
+    """
+    fault = filter_fault(text)
+    if fault:
+        raise TopicFilterError(f"{text!r:.80} is no topic filter: {fault}")
+    return text
+
+
+def topic_fault(topic: str) -> str:
+    """Return what makes *topic* no name that a message can be published to; empty when nothing does."""
+    if "+" in topic or "#" in topic:
+        return "a topic has no wildcards (+ or #)"
+    return mqtt_text_fault(topic)
+
+
+def matches(text: str, topic: str) -> bool:
+    """Tell whether a filter, shared or not, takes a topic.
+
+    A wildcard in the first level takes no topic that begins with ``$``.
+    """
+    wanted = unshared(text).split("/")
+    levels = topic.split("/")
+    if topic.startswith("$") and wanted[0] in ("+", "#"):
+        return False
+    for place, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if place >= len(levels) or (level not in ("+", levels[place])):
+            return False
+    return len(wanted) == len(levels)
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Tell whether whatever *narrow* takes, *wide* takes as well. A shared filter covers itself only."""
+    if wide == narrow:
+        return True
+    if wide.startswith(SHARE) or narrow.startswith(SHARE):
+        return False
+    outer, inner = wide.split("/"), narrow.split("/")
+    if inner[0].startswith("$") and outer[0] in ("+", "#"):
+        return False
+    for place, level in enumerate(outer):
+        if level == "#":
+            return True
+        if place >= len(inner) or inner[place] == "#" or (level != "+" and level != inner[place]):
+            return False
+    return len(outer) == len(inner)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Tell whether some topic fits both filters, shared or not."""
+    left, right = unshared(one).split("/"), unshared(other).split("/")
+    for wild, plain in ((left[0], right[0]), (right[0], left[0])):
+        if wild in ("+", "#") and plain.startswith("$"):
+            return False
+    for place in range(max(len(left), len(right)) + 1):
+        here, there = left[place : place + 1], right[place : place + 1]
+        if "#" in (*here, *there):
+            return True  # it takes the level above it as well, so the other one may have ended there
+        if not here or not there:
+            return here == there
+        if here != there and "+" not in (*here, *there):
+            return False
+    return True
+
+
+def uncovered(filters: Iterable[str]) -> list[str]:
+    """Return the filters that no other one covers, each once, in order."""
+    distinct = list(dict.fromkeys(filters))
+    return [each for each in distinct if not any(other != each and covers(other, each) for other in distinct)]

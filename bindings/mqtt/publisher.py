@@ -1,7 +1,7 @@
 """Sending to an MQTT broker: once :meth:`MqttPublisher.send` returns, the broker has the messages.
 
 A broker may end the connection at a message that it does not like, in MQTT 3.1.1 without another way to say so (MQTT 5
-section 4.13). Such a message is found and given up (:mod:`bindings.suspects`); the others pass.
+section 4.13). Such a message is found and given up (:mod:`bindings.sending`); the others pass.
 """
 
 from __future__ import annotations
@@ -9,17 +9,125 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
-from bindings.backoff import Backoff
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from bindings.background import Backoff
 from bindings.gateways import Connection
-from bindings.mqtt.connecting import LinkError, connector_of
-from bindings.mqtt.link import Link
-from bindings.mqtt.messages import Delivery, Version
-from bindings.mqtt.outgoing import MqttMessage, fault_of, properties_of
-from bindings.sending import Refusal, Unsettled
-from bindings.suspects import Ended, Item, Suspects
+from bindings.mqtt.client import BrokerLimits, LinkError, MqttLink, connector_of, packed_size, properties_for
+from bindings.mqtt.messages import MqttDelivery, Version, topic_fault
+from bindings.parts import Part
+from bindings.sending import Ended, MessageRefusal, Outbound, OutgoingMessage, Suspects, Unsettled, headers_of
+
+# What is sent: one message, its MQTT 5 properties, and what would keep a broker from ever taking it.
+
+MAX_TEXT: Final = 65_535
+MAX_PACKET: Final = 2**28 - 1
+_USER: Final = "user_properties."
+_MOST_QOS: Final = 1
+_HEADER_BYTES: Final = 9  # type and length, length of the topic, packet identifier
+
+
+@dataclass(frozen=True, slots=True)
+class MqttMessage:
+    """One message to send.
+
+    ``qos`` 0 counts as confirmed once it is handed to the operating system; 1 and 2 are both sent with QoS 1. From
+    ``content_type`` to ``payload_format``, MQTT 5 alone carries it; 3.1.1 leaves it out. ``message_expiry_interval`` is
+    in seconds. Messages of one ``lane`` keep their order when the broker ends the connection at another message.
+    """
+
+    topic: str
+    payload: bytes
+    qos: int = 1
+    retain: bool = False
+    content_type: str | None = None
+    user_properties: tuple[tuple[str, str], ...] = ()
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    message_expiry_interval: int | None = None
+    payload_format: int | None = None
+    lane: str = ""
+
+
+def message_of(message: Outbound) -> MqttMessage:
+    """Return the client's message. QoS 2 becomes 1: the promise is at least once, and 2 would add none to it."""
+    scalars: dict[str, Part] = {}
+    for part in message.parts:
+        scalars.setdefault(part.key, part)
+    qos = _number(scalars.get("qos"))
+    return MqttMessage(
+        message.address,
+        message.body or b"",
+        qos=_MOST_QOS if qos is None else min(qos, _MOST_QOS),
+        retain=_text(scalars.get("retain")) == "true",
+        content_type=_text(scalars.get("content_type")),
+        user_properties=tuple((name, part.text or "") for name, part in headers_of(message.parts, _USER)),
+        response_topic=_text(scalars.get("response_topic")),
+        correlation_data=scalars["correlation_data"].value if "correlation_data" in scalars else None,
+        message_expiry_interval=_number(scalars.get("message_expiry_interval")),
+        payload_format=_number(scalars.get("payload_format")),
+        lane=message.lane,
+    )
+
+
+def properties_of(message: MqttMessage) -> Properties | None:
+    """Return the MQTT 5 properties of a message, user properties in order and with their repeats; None without any.
+
+    Raises:
+        ValueError: a text or a number that no property can hold.
+    """
+    values: dict[str, Any] = {
+        "PayloadFormatIndicator": message.payload_format,
+        "MessageExpiryInterval": message.message_expiry_interval,
+        "ContentType": message.content_type,
+        "ResponseTopic": message.response_topic,
+        "CorrelationData": message.correlation_data,
+        "UserProperty": list(message.user_properties) or None,
+    }
+    for text in (
+        message.content_type,
+        message.response_topic,
+        *(each for pair in message.user_properties for each in pair),
+    ):
+        if text is not None and ("\0" in text or len(text.encode("utf-8")) > MAX_TEXT):
+            raise ValueError(f"{text[:40]!r} has U+0000 or more than {MAX_TEXT} bytes")
+    if message.correlation_data is not None and len(message.correlation_data) > MAX_TEXT:
+        raise ValueError(f"correlation data have more than {MAX_TEXT} bytes")
+    expiry = message.message_expiry_interval
+    if expiry is not None and not 0 <= expiry < 2**32:
+        raise ValueError(f"{expiry} is no message expiry interval; it has 32 bits")
+    given = {name: value for name, value in values.items() if value is not None}
+    return properties_for(PacketTypes.PUBLISH, **given) if given else None
+
+
+def fault_of(message: MqttMessage, properties: Properties | None, limits: BrokerLimits) -> str:
+    """Return why this broker can never take a message; empty when nothing is known against it."""
+    fault = topic_fault(message.topic)
+    if fault:
+        return f"topic {message.topic[:80]!r} cannot be published to: {fault}"
+    if message.retain and not limits.retain:
+        return "the broker keeps no retained messages"
+    if limits.packet is None and len(message.payload) < MAX_PACKET // 2:
+        return ""  # packing takes long, and paho packs once more
+    packed = packed_size(properties) if properties is not None else 0
+    size = _HEADER_BYTES + len(message.topic.encode("utf-8")) + packed + len(message.payload)
+    most = limits.packet or MAX_PACKET
+    return f"its packet of {size} bytes is more than the broker takes ({most})" if size > most else ""
+
+
+def _text(part: Part | None) -> str | None:
+    return None if part is None else part.text
+
+
+def _number(part: Part | None) -> int | None:
+    text = _text(part)
+    return int(text) if text is not None and text.isdecimal() else None
+
 
 MAX_IN_FLIGHT: Final = 256
 """Most messages that are unconfirmed at once; fewer when the broker says so."""
@@ -53,9 +161,9 @@ class MqttPublisher:
         self._connector = connector_of(connection, protocol, client_id, clean=True)
         self._version = protocol
         self._timeout = timeout
-        self._link: Link | None = None
+        self._link: MqttLink | None = None
         self._turn = 0
-        self._suspects = Suspects(Refusal)
+        self._suspects = Suspects(MessageRefusal)
         self._sending = _Sending((), (), {})
 
     def __enter__(self) -> MqttPublisher:
@@ -66,16 +174,16 @@ class MqttPublisher:
     ) -> None:
         self.close()
 
-    def send(self, messages: Sequence[MqttMessage]) -> list[Refusal | None]:
+    def send(self, messages: Sequence[MqttMessage]) -> list[MessageRefusal | None]:
         """Send messages and return once each is confirmed (None) or refused for good, in their order.
 
         Raises:
             Unsettled: nothing was confirmed for ``timeout`` seconds. Some of the messages may have been sent.
         """
-        settled: dict[int, Refusal | None] = {}
+        settled: dict[int, MessageRefusal | None] = {}
         try:
             self._suspects.send(
-                [Item(message.lane, hash(message)) for message in messages],
+                [OutgoingMessage(message.lane, hash(message)) for message in messages],
                 lambda places: self._send(_Sending(messages, places, settled)),
                 settled,
             )
@@ -123,17 +231,17 @@ class MqttPublisher:
         if link is not None and link.alive:
             link.finish()
 
-    def delivered(self, _link: Link, _delivery: Delivery) -> None:
+    def delivered(self, _link: MqttLink, _delivery: MqttDelivery) -> None:
         """Nothing is subscribed to here."""
 
-    def subscribed(self, _link: Link, _mid: int, _fault: str) -> None:
+    def subscribed(self, _link: MqttLink, _mid: int, _fault: str) -> None:
         """Nothing is subscribed to here."""
 
-    def unsubscribed(self, _link: Link, _mid: int) -> None:
+    def unsubscribed(self, _link: MqttLink, _mid: int) -> None:
         """Nothing is subscribed to here."""
 
-    def published(self, link: Link, mid: int, code: int, fault: str) -> None:
-        """Take the outcome of a message; see :class:`bindings.mqtt.link.LinkOwner`."""
+    def published(self, link: MqttLink, mid: int, code: int, fault: str) -> None:
+        """Take the outcome of a message; see :class:`bindings.mqtt.client.LinkOwner`."""
         if link is not self._link:
             return
         if not fault:
@@ -145,7 +253,7 @@ class MqttPublisher:
             self._sending.held_up = code == QUOTA
             link.close(f"the broker does not take a message: {fault}")
 
-    def _ready(self) -> Link:
+    def _ready(self) -> MqttLink:
         if self._link is None or not self._link.alive:
             self._link = self._connector.open(self._turn, self)
             self._turn += 1
@@ -156,7 +264,7 @@ class MqttPublisher:
             self._link.close("given up")
             self._link = None
 
-    def _exchange(self, link: Link, patience: float) -> None:
+    def _exchange(self, link: MqttLink, patience: float) -> None:
         sending = self._sending
         if link.accepted:
             window = min(MAX_IN_FLIGHT, link.limits.receive)
@@ -168,18 +276,18 @@ class MqttPublisher:
         if link.alive and link.drained():
             sending.handed_over()
 
-    def _publish(self, link: Link, index: int) -> None:
+    def _publish(self, link: MqttLink, index: int) -> None:
         sending, message = self._sending, self._sending.messages[index]
         try:
             properties = properties_of(message) if self._version == "MQTT/5.0" else None
             fault = fault_of(message, properties, link.limits)
             if fault:
-                sending.settle(index, Refusal(fault))
+                sending.settle(index, MessageRefusal(fault))
                 return
             qos = min(message.qos, 1)
             mid = link.publish(message.topic, message.payload, qos, message.retain, properties)
         except ValueError as error:
-            sending.settle(index, Refusal(f"it is no MQTT message: {error}"))
+            sending.settle(index, MessageRefusal(f"it is no MQTT message: {error}"))
             return
         if mid is None:
             sending.waiting.appendleft(index)
@@ -193,7 +301,7 @@ class _Sending:
     """Where the messages of some places are; ``held_up`` when the broker takes none for now."""
 
     def __init__(
-        self, messages: Sequence[MqttMessage], places: Sequence[int], settled: dict[int, Refusal | None]
+        self, messages: Sequence[MqttMessage], places: Sequence[int], settled: dict[int, MessageRefusal | None]
     ) -> None:
         self.messages = messages
         self.settled = settled
@@ -211,7 +319,7 @@ class _Sending:
     def under_way(self) -> bool:
         return bool(self.unconfirmed or self.written)
 
-    def settle(self, index: int, result: Refusal | None) -> None:
+    def settle(self, index: int, result: MessageRefusal | None) -> None:
         self.settled[index] = result
         self.progress = time.monotonic()
 
@@ -223,7 +331,7 @@ class _Sending:
     def refused(self, mid: int, reason: str) -> None:
         index = self.unconfirmed.pop(mid, None)
         if index is not None:
-            self.settle(index, Refusal(reason))
+            self.settle(index, MessageRefusal(reason))
 
     def handed_over(self) -> None:
         for index in self.written:

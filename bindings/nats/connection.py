@@ -21,9 +21,8 @@ from nats.aio.client import Client, RawCredentials
 from nats.aio.subscription import Subscription as ClientSubscription
 
 from bindings.addresses import Address, addresses_of, tls_context
-from bindings.gateways import Connection, GatewayError, Login, Tls
-from bindings.nats.records import Arrival
-from bindings.nats.sending import NatsSending
+from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
+from bindings.nats.binding import NatsDelivery, NatsSending
 from catalog.parsing.regular import read_regular
 
 CONNECT_SECONDS: Final = 5
@@ -32,7 +31,7 @@ _GIVE_UP_SECONDS: Final = 0.5
 _PING_SECONDS: Final = 10
 _CREDENTIALS_MARKS: Final = ("BEGIN NATS USER JWT", "BEGIN USER NKEY SEED")
 
-Sink = Callable[[Arrival], None]
+Sink = Callable[[NatsDelivery], None]
 _logger = logging.getLogger(__name__)
 
 
@@ -41,7 +40,7 @@ class Dialling:
     """How to connect to any of a connection's servers; made and checked once, by :func:`dialling_of`."""
 
     addresses: tuple[Address, ...]
-    login: Login
+    login: BrokerLogin
     context: ssl.SSLContext
     name: str
 
@@ -144,7 +143,7 @@ class RawClient(Client):
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
         sink = self._sinks.get(sid)
         if sink is not None:
-            sink(Arrival(subject, reply, data, headers or b""))
+            sink(NatsDelivery(subject, reply, data, headers or b""))
             return
         try:
             await super()._process_msg(sid, subject, reply, data, headers)  # type: ignore[arg-type]
@@ -226,7 +225,7 @@ def _reason(error: BaseException) -> str:
     return " ".join(text.removeprefix("nats: ").split())[:300]
 
 
-def _credentials(login: Login, address: Address | None = None) -> dict[str, Any]:
+def _credentials(login: BrokerLogin, address: Address | None = None) -> dict[str, Any]:
     """Return the client's arguments for logging in; files are read anew, so that a renewed one counts.
 
     Raises:
@@ -263,3 +262,16 @@ def _read(path: Path, what: str) -> str:
         raise GatewayError(
             f"the {what} file {path} cannot be read: {reason}; give one that this user may read"
         ) from None
+
+
+# Waiting with a limit.
+
+
+async def within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, but no longer than *seconds*; tell whether it is set."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -1,7 +1,7 @@
 """Sending to NATS for sinks: every message is confirmed, refused for good, or to be tried again.
 
 A server ends the connection at what it takes for a violation of its protocol. A message that causes this is found and
-given up (:mod:`bindings.suspects`); the others pass.
+given up (:mod:`bindings.sending`); the others pass.
 """
 
 from __future__ import annotations
@@ -18,12 +18,9 @@ from typing import Any, Final, TypeVar
 from nats import errors
 
 from bindings.gateways import Connection
+from bindings.nats.binding import NatsDelivery, block_of, is_subject, status_of
 from bindings.nats.connection import CONNECT_SECONDS, ConnectFault, Dialling, RawClient, connect, dialling_of
-from bindings.nats.headers import block_of, status_of
-from bindings.nats.options import is_subject
-from bindings.nats.records import Arrival
-from bindings.sending import Outbound, Refusal, Unsettled, headers_of
-from bindings.suspects import Ended, Item, Suspects
+from bindings.sending import Ended, MessageRefusal, Outbound, OutgoingMessage, Suspects, Unsettled, headers_of
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 """The header by which JetStream recognises a repeat, within the duplicate window of the stream."""
@@ -82,10 +79,10 @@ class NatsPublisher:
         self._client: RawClient | None = None
         self._inbox = ""
         self._numbers = itertools.count()
-        self._waiting: dict[bytes, asyncio.Future[Refusal | None]] = {}
-        self._suspects = Suspects(Refusal)
+        self._waiting: dict[bytes, asyncio.Future[MessageRefusal | None]] = {}
+        self._suspects = Suspects(MessageRefusal)
 
-    def send(self, messages: Sequence[NatsMessage]) -> list[Refusal | None]:
+    def send(self, messages: Sequence[NatsMessage]) -> list[MessageRefusal | None]:
         """Send messages in order and wait until each is confirmed; return a refusal, or None, for each.
 
         Messages of other lanes may overtake one at which the server ends the connection.
@@ -95,8 +92,10 @@ class NatsPublisher:
                 the messages may have been taken; sent again with the same ids, JetStream drops the repeats.
             GatewayError: an address, certificate or credentials file that waiting does not repair.
         """
-        settled: dict[int, Refusal | None] = {}
-        items = [Item(message.lane, hash((message.subject, message.data, message.id))) for message in messages]
+        settled: dict[int, MessageRefusal | None] = {}
+        items = [
+            OutgoingMessage(message.lane, hash((message.subject, message.data, message.id))) for message in messages
+        ]
         try:
             self._suspects.send(items, lambda places: self._run(self._send(messages, places, settled)), settled)
         except (Ended, Unsettled) as error:
@@ -124,7 +123,7 @@ class NatsPublisher:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _send(
-        self, messages: Sequence[NatsMessage], places: Sequence[int], settled: dict[int, Refusal | None]
+        self, messages: Sequence[NatsMessage], places: Sequence[int], settled: dict[int, MessageRefusal | None]
     ) -> None:
         try:
             client = await self._connected()
@@ -141,16 +140,16 @@ class NatsPublisher:
             raise (Ended(text) if ended else Unsettled(text)) from error
 
     async def _chunk(
-        self, client: RawClient, chunk: Mapping[int, NatsMessage], settled: dict[int, Refusal | None]
+        self, client: RawClient, chunk: Mapping[int, NatsMessage], settled: dict[int, MessageRefusal | None]
     ) -> None:
         commands: list[bytes] = []
-        answers: dict[int, asyncio.Future[Refusal | None] | None] = {}
+        answers: dict[int, asyncio.Future[MessageRefusal | None] | None] = {}
         for place, message in chunk.items():
             reply = f"{self._inbox}.{next(self._numbers)}" if self._stream else message.reply
             try:
                 commands.append(_publish(message, reply, client.max_payload, with_id=self._stream))
             except ValueError as error:
-                settled[place] = Refusal(f"{message.subject[:200]}: {error}")
+                settled[place] = MessageRefusal(f"{message.subject[:200]}: {error}")
             else:
                 answers[place] = self._expect(reply) if self._stream else None
         client.denied = ""
@@ -164,7 +163,7 @@ class NatsPublisher:
         finally:
             self._forget()
 
-    def _expect(self, reply: str) -> asyncio.Future[Refusal | None]:
+    def _expect(self, reply: str) -> asyncio.Future[MessageRefusal | None]:
         future = asyncio.get_running_loop().create_future()
         self._waiting[reply.encode()] = future
         return future
@@ -176,7 +175,7 @@ class NatsPublisher:
             future.cancel()
         self._waiting.clear()
 
-    def _answered(self, arrival: Arrival) -> None:
+    def _answered(self, arrival: NatsDelivery) -> None:
         future = self._waiting.get(arrival.subject)
         if future is None or future.done():
             return
@@ -265,7 +264,7 @@ def _publish(message: NatsMessage, reply: str, max_payload: int, *, with_id: boo
     return b"".join((encoded, b"\r\n", block, message.data, b"\r\n"))
 
 
-def _verdict(arrival: Arrival) -> Refusal | None:
+def _verdict(arrival: NatsDelivery) -> MessageRefusal | None:
     """Return what JetStream says about a message.
 
     Raises:
@@ -285,5 +284,5 @@ def _verdict(arrival: Arrival) -> Refusal | None:
     except (ValueError, AttributeError) as fault:
         raise Unsettled("something that is no stream answered on the subject; give it a stream") from fault
     if code in _NEVER:
-        return Refusal(f"JetStream refuses it: {description}")
+        return MessageRefusal(f"JetStream refuses it: {description}")
     raise Unsettled(f"JetStream did not store a message: {description}")

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from catalog.comparing.catalogs import compare
-from catalog.comparing.changes import Change, Difference
+from catalog.comparing.coverage import CatalogChange, CatalogDiff
 
-__all__ = ["Change", "Difference", "compare"]
+__all__ = ["CatalogChange", "CatalogDiff", "compare"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from catalog.convert.document import Converted, convert
-from catalog.convert.texts import json_text, yaml_text
+from catalog.convert.document import Converted, convert, json_text, yaml_text
 
 __all__ = ["Converted", "convert", "json_text", "yaml_text"]

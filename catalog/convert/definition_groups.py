@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from catalog.declared import DeclaredEndpoint, DeclaredGroup, DeclaredMessage
-from catalog.definitions.options import short_entry
-from catalog.dialects.metadata import flat_attributes
+from catalog.definitions.inheritance import short_entry
+from catalog.dialects.messages import flat_attributes
+from catalog.findings import DeclaredEndpoint, DeclaredGroup, DeclaredMessage
 from catalog.model import PROTOCOLS
 from catalog.protocols.properties import VOCABULARIES, canonical_option, canonical_protocol, vocabulary_of
 

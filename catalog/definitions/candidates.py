@@ -8,14 +8,275 @@ demands in one bucket are compared with each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
-from typing import Final
+from typing import Any, Final, Literal
 
-from catalog.definitions.demands import Candidate, Demands, candidate_of
-from catalog.definitions.subject import Subject
-from catalog.model import Definition, Endpoint, Severity
+from catalog.definitions.constraints import TYPED_LITERALS, is_now, scope_of
+from catalog.definitions.inheritance import attribute_place, option_place
+from catalog.dialects import Dialect, detect
+from catalog.dialects.reading import spellings
+from catalog.documents.documents import Document
+from catalog.findings import Declarations, DeclaredMessage, Findings
+from catalog.findings import SourceLocation as Place
+from catalog.model import Catalog, Definition, Endpoint, Property, Severity
+from catalog.protocols.properties import changes_by_hop
+from catalog.templates import TEMPLATE_TYPES, tokens_of
+from catalog.values import canonical, text_of
+
+# What a definition asks of one kind of record, in a form in which equal demands are equal (JUDGING.md#constraints).
+#
+# Two parts. *Strong* demands are what specificity counts: literals, and templates with their literal characters, with
+# placeholders reduced to gaps. *Weak* ones only exclude records: presence, valid types, gaps that must hold the same.
+# Definitions of equal strong demands are equally specific on every record that both match, which is why lint buckets by
+# them. All of it errs on the side of different: what is called equal here is equal to the matcher.
+
+_NEVER_EMPTY: Final = frozenset({"e.id", "e.source", "e.type"})
+"""An event without one of these, or with it empty, is no valid event and reaches no definition."""
+
+Weakness = Literal["optional", "present", "gap"]
+Gap = tuple[str, int]
+"""A placeholder's place: the key of its property and its number therein."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weak:
+    """A demand that specificity does not count; a ``gap`` is a template that is one placeholder and nothing else."""
+
+    kind: Weakness
+    type: str
+
+    def implied_by(self, other: Weak | None) -> bool:
+        """Tell whether every value that satisfies *other* (None: no demand) satisfies this."""
+        if self == other:
+            return True
+        if other is None or self.kind == "gap":
+            return False
+        if self.kind == "optional":
+            return other.type == self.type and (other.kind == "present" or self.type == "timestamp")
+        if other.kind == "optional":
+            return False
+        if other.kind == "gap":  # takes any text but none, and a timestamp only when it is one
+            return self.type in ("any", "string") or self.type == other.type == "timestamp"
+        return self.type == "any" or (self.type == "string" and other.type not in ("any", "binary"))
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What one definition asks of events, or of native records.
+
+    ``strong`` is hashable and sorted; ``free`` counts literals that every event has (specversion). ``same`` are groups
+    of gaps that must hold the same value. ``content`` is that of JUDGING.md#content-type.
+    """
+
+    strong: Hashable
+    weak: tuple[tuple[str, Weak], ...]
+    same: frozenset[frozenset[Gap]]
+    content: str | None
+    free: int = 0
+
+    def implied_by(self, other: Demands) -> bool:
+        """Tell whether every record that satisfies *other* satisfies this, given that the strong demands are equal."""
+        given = dict(other.weak)
+        return (
+            (self.content is None or self.content == other.content)
+            and all(weak.implied_by(given.get(key)) for key, weak in self.weak)
+            and all(any(group <= wider for wider in other.same) for group in self.same)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A definition as one endpoint sees it: with its defaults, which apply there only.
+
+    ``protocol`` restricts it (None: any). ``envelope`` tells that it declares the attributes of events, ``native`` that
+    records which are no events can match it: a default protocol alone describes none.
+    """
+
+    definition: Definition
+    protocol: str | None
+    envelope: bool
+    native: bool
+
+    @property
+    def meant_for_events(self) -> bool:
+        """Whether the definition describes CloudEvents; else it is for records of both kinds."""
+        return self.envelope or not self.native
+
+    def demands(self, *, events: bool) -> Demands:
+        """Return what it asks of events, or of records that are none."""
+        written = self.definition.datacontenttype
+        content = written.strip().lower() if written else None
+        return _demands(list(self.properties(events=events)), content)
+
+    def properties(self, *, events: bool) -> Iterator[tuple[str, Property]]:
+        """Give what filters such records here: attributes under ``e.NAME``, protocol options under ``p.PATH``."""
+        if events and self.envelope:
+            yield from ((f"e.{prop.name}", prop) for prop in self.definition.envelopemetadata)
+        if self.protocol:
+            options = self.definition.protocoloptions
+            yield from ((f"p.{prop.name}", prop) for prop in options if not changes_by_hop(prop.name))
+
+
+def candidate_of(definition: Definition, endpoint: Endpoint | None) -> Candidate | None:
+    """Return the definition as a candidate of the endpoint; None when it can never match there."""
+    scope = scope_of(definition, endpoint)
+    default = endpoint.protocol if endpoint else None
+    if scope is None or (default and definition.protocol not in (None, default)):
+        return None
+    return Candidate(definition, *scope)
+
+
+def _demands(properties: list[tuple[str, Property]], content: str | None) -> Demands:
+    strong: list[tuple[str, str, str, str]] = []
+    weak: list[tuple[str, Weak]] = []
+    gaps: dict[str, list[Gap]] = {}
+    seen: dict[str, int] = {}
+    free = 0
+    for key, prop in properties:
+        times = seen[key] = seen.get(key, 0) + 1
+        place = key if times == 1 else f"{key}#{times}"
+        tokens = _tokens(prop)
+        for gap, name in enumerate(tokens[1::2]):
+            gaps.setdefault(name, []).append((place, gap))
+        if any(tokens[::2]) or len(tokens) > 3:
+            strong.append((place, "template", "timestamp" if prop.type == "timestamp" else "", repr(tokens[::2])))
+        elif prop.value is not None and not tokens and not is_now(prop):
+            if key == "e.specversion" and prop.value in ("1.0", 1.0):
+                free = 1
+            else:
+                strong.append((place, "literal", *_literal(prop)))
+        else:
+            demand = _weak(key, prop, gap=bool(tokens))
+            if demand is not None:
+                weak.append((place, demand))
+    same = frozenset(frozenset(places) for places in gaps.values() if len(places) > 1)
+    return Demands(tuple(sorted(strong)), tuple(sorted(weak, key=_place)), same, content, free)
+
+
+def _place(entry: tuple[str, Weak]) -> str:
+    return entry[0]
+
+
+def _tokens(prop: Property) -> list[str]:
+    """Return the tokens of a template; none for a value that is no template."""
+    if prop.value is None or prop.type not in TEMPLATE_TYPES or is_now(prop):
+        return []
+    text = text_of(prop.value)
+    tokens = tokens_of(text) if "{" in text else []
+    return tokens if len(tokens) > 1 else []
+
+
+def _literal(prop: Property) -> tuple[str, str]:
+    """Return kind and text of a literal: equal for values that the same texts equal."""
+    text = text_of(prop.value)
+    if prop.type in TYPED_LITERALS:
+        return prop.type, str(canonical(prop.type, text) or text)
+    return "", text
+
+
+def _weak(key: str, prop: Property, *, gap: bool) -> Weak | None:
+    """Return a weak demand; None for one that every record satisfies."""
+    takes_any = prop.type in ("any", "string") or (prop.type == "binary" and key.startswith("p."))
+    if gap:
+        kind: Weakness = "gap"
+        takes_any = prop.type != "timestamp"
+    else:
+        kind = "present" if prop.required or is_now(prop) else "optional"
+    if takes_any and (kind == "optional" or key in _NEVER_EMPTY):
+        return None
+    return Weak(kind, "timestamp" if gap and prop.type == "timestamp" else "string" if gap else prop.type)
+
+
+# What lint looks at: the catalog, what its documents declared, and the documents themselves.
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredProperty:
+    """One property of a definition that it does not simply inherit; its place is only looked up when it is reported."""
+
+    definition: Definition
+    message: DeclaredMessage
+    prop: Property
+    in_envelope: bool
+
+    @property
+    def place(self) -> Place:
+        """Where the property is written; the message's own place when that is nowhere in it."""
+        if self.in_envelope:
+            place = attribute_place(self.message, self.prop.name)
+        else:
+            place = option_place(self.message, self.prop.name, self.definition.protocol)
+        return place or self.message.place
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One load. ``findings`` is where rules report; the rest is only read."""
+
+    catalog: Catalog
+    declarations: Declarations
+    documents: Sequence[Document]
+    findings: Findings
+
+    def definitions(self) -> Iterator[tuple[Definition, DeclaredMessage, Definition | None]]:
+        """Give every definition with its declaration and, when it is a definition too, its nearest base."""
+        for definition in self.catalog.definitions.values():
+            base = self.catalog.definitions.get(definition.base[0]) if definition.base else None
+            yield definition, self.declarations.messages[definition.xid], base
+
+    def attributes(self) -> Iterator[DeclaredProperty]:
+        """Give the envelope attributes that definitions do not simply inherit."""
+        for definition, message, base in self.definitions():
+            for prop in _new(definition.envelopemetadata, base.envelopemetadata if base else ()):
+                yield DeclaredProperty(definition, message, prop, True)
+
+    def options(self) -> Iterator[DeclaredProperty]:
+        """Give the protocol options that definitions do not simply inherit."""
+        for definition, message, base in self.definitions():
+            for prop in _new(definition.protocoloptions, base.protocoloptions if base else ()):
+                yield DeclaredProperty(definition, message, prop, False)
+
+    @cached_property
+    def endpoint_bodies(self) -> Mapping[str, Mapping[str, Any]]:
+        """The endpoints as written, by xid; of one that is written twice the first, which is the one that counts."""
+        bodies: dict[str, Mapping[str, Any]] = {}
+        for tree in self._trees:
+            for key, body in _members(tree, "endpoints").items():
+                if isinstance(body, dict):
+                    bodies.setdefault(f"/endpoints/{key}", body)
+        return bodies
+
+    @cached_property
+    def groups_beside_endpoints(self) -> frozenset[str]:
+        """Groups of documents that have endpoints too; those of other documents are for others to list."""
+        with_endpoints = [tree for tree in self._trees if _members(tree, "endpoints")]
+        names = spellings("groups")
+        collections = (_members(tree, name) for tree in with_endpoints for name in tree if name.lower() in names)
+        return frozenset(f"/messagegroups/{key}" for members in collections for key in members)
+
+    @cached_property
+    def dialects(self) -> Mapping[str, Dialect]:
+        """The dialect of every document that is a catalog, by file."""
+        trees = {each.file: each.tree for each in self.documents if isinstance(each.tree, dict)}
+        return {file: dialect for file, tree in trees.items() if (dialect := detect(tree)) is not None}
+
+    @property
+    def _trees(self) -> list[dict[str, Any]]:
+        return [document.tree for document in self.documents if isinstance(document.tree, dict)]
+
+
+def _members(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    members = tree.get(name)
+    return members if isinstance(members, dict) else {}
+
+
+def _new(own: tuple[Property, ...], inherited: tuple[Property, ...]) -> Iterator[Property]:
+    known = set(inherited)
+    return (prop for prop in own if prop not in known)
+
 
 MAX_KINDS: Final = 64
 """Kinds of demands in one bucket that are compared with each other; of more, only equal ones are."""
@@ -26,7 +287,7 @@ _RANKS: Final[dict[Severity, int]] = {"error": 0, "warning": 1, "info": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CandidateFinding:
     """What is to be reported about one definition."""
 
     severity: Severity
@@ -56,7 +317,7 @@ class _Kind:
 
 def candidates(subject: Subject) -> None:
     """Report definitions that never win, each once, for the first endpoint or group where that is worst."""
-    worst: dict[str, tuple[Verdict, list[str]]] = {}
+    worst: dict[str, tuple[CandidateFinding, list[str]]] = {}
     for scope, competing in _scopes(subject):
         for xid, verdict in verdicts(competing):
             if verdict.rule == "never-reached" and scope in subject.catalog.groups:
@@ -92,7 +353,7 @@ def _candidates(subject: Subject, xids: Iterable[str], endpoint: Endpoint | None
     return [candidate for candidate in possible if candidate is not None]
 
 
-def verdicts(competing: Sequence[Candidate]) -> Iterator[tuple[str, Verdict]]:
+def verdicts(competing: Sequence[Candidate]) -> Iterator[tuple[str, CandidateFinding]]:
     """Give the definitions among competing ones that never win, each with its verdict.
 
     Judged are the records that a definition is meant for: events when it has an envelope, else records of both kinds.
@@ -110,7 +371,9 @@ def verdicts(competing: Sequence[Candidate]) -> Iterator[tuple[str, Verdict]]:
                 yield from _among(bucket, events=events)
 
 
-def _among(bucket: list[tuple[Candidate, tuple[Demands, ...]]], *, events: bool) -> Iterator[tuple[str, Verdict]]:
+def _among(
+    bucket: list[tuple[Candidate, tuple[Demands, ...]]], *, events: bool
+) -> Iterator[tuple[str, CandidateFinding]]:
     """Judge candidates of equal strong demands."""
     kinds: dict[object, _Kind] = {}
     for candidate, demands in bucket:
@@ -132,7 +395,7 @@ def _rivals(kind: _Kind, kinds: list[_Kind]) -> list[_Kind]:
     return sorted((other for other in compared if other.covers(kind)), key=lambda other: -other.free)
 
 
-def _verdict(definition: Definition, kind: _Kind, rivals: list[_Kind], what: str) -> Verdict | None:
+def _verdict(definition: Definition, kind: _Kind, rivals: list[_Kind], what: str) -> CandidateFinding | None:
     schema = schema_of(definition)
     tied: list[str] = []
     for other in rivals:
@@ -181,17 +444,17 @@ def _named(xids: list[str]) -> str:
     return ", ".join(listed[:NAMED]) + more
 
 
-def _indistinguishable(tied: list[str], what: str) -> Verdict:
+def _indistinguishable(tied: list[str], what: str) -> CandidateFinding:
     text = f"every {what} that matches this also matches {_named(tied)}, no less specific, and so is ambiguous"
     hint = "let an attribute, a protocol option or the data schema differ, derive one from the other, or remove one"
-    return Verdict("warning", "indistinguishable", text, hint)
+    return CandidateFinding("warning", "indistinguishable", text, hint)
 
 
-def _by_schema_only(others: list[str]) -> Verdict:
+def _by_schema_only(others: list[str]) -> CandidateFinding:
     text = f"only its data schema tells this from {_named(others)}; a body that fits both is ambiguous"
-    return Verdict("info", "indistinguishable", text, "let an attribute or a protocol option differ")
+    return CandidateFinding("info", "indistinguishable", text, "let an attribute or a protocol option differ")
 
 
-def _never_reached(rival: Definition, what: str) -> Verdict:
+def _never_reached(rival: Definition, what: str) -> CandidateFinding:
     text = f"{rival.xid} is preferred for every {what} that matches this"
-    return Verdict("info", "never-reached", text, "list only one of them, unless this is meant as a base")
+    return CandidateFinding("info", "never-reached", text, "list only one of them, unless this is meant as a base")

@@ -11,11 +11,229 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
-from catalog.declared import Declarations, DeclaredMessage
-from catalog.definitions.options import Named, normal_options
-from catalog.findings import Findings
+from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLocation
+from catalog.model import CLOUDEVENTS, Definition, PropertyType, Relation
 from catalog.parsing.nearest import Suggestions
-from catalog.references.resolving import Resolver
+from catalog.protocols.properties import (
+    ANY_VOCABULARY,
+    ATTRIBUTE_TYPES,
+    VOCABULARIES,
+    Vocabulary,
+    canonical_member,
+    canonical_option,
+    squash,
+)
+from catalog.references import ReferenceResolver
+from catalog.values import is_number, text_of
+
+# Protocol options as written, to the one shape in which they merge: canonical names, ordered lists of named values.
+#
+# Only the spelling is settled here; what is inside a property (``{type, value}`` or a bare scalar) stays as written
+# until it is merged, since a scalar replaces a whole inherited object and an object does not.
+
+CONTENT_TYPE: Final = "content-type"
+_MEMBERS: Final = frozenset({"name", "type", "value", "required", "description", "specurl"})
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A list of named values in order; a name may occur more than once and then all must hold."""
+
+    entries: tuple[tuple[str, Any], ...]
+
+    def merged(self, overlay: Named, lay: Callable[[list[Any], list[Any]], list[Any]]) -> Named:
+        """Lay *overlay* over this list; *lay* gives the bodies of a name from those below and above, if any."""
+        own: dict[str, list[Any]] = {}
+        for name, body in overlay.entries:
+            own.setdefault(name, []).append(body)
+        inherited: dict[str, list[Any]] = {}
+        for name, body in self.entries:
+            inherited.setdefault(name, []).append(body)
+        united: list[tuple[str, Any]] = []
+        for name in dict.fromkeys((*inherited, *own)):
+            united.extend((name, body) for body in lay(inherited.get(name, []), own.get(name, [])))
+        return Named(tuple(united))
+
+
+def short_entry(body: Any) -> tuple[str, Any] | None:
+    """Return name and body of an entry ``{NAME: {…}}`` in a list of named values; None when it is no such entry."""
+    if not isinstance(body, dict) or len(body) != 1:
+        return None
+    name, inner = next(iter(body.items()))
+    return None if name in _MEMBERS or isinstance(inner, list) else (name, inner)
+
+
+def normal_options(
+    options: Mapping[str, Any], protocol: str | None, place: SourceLocation, findings: Findings
+) -> dict[str, Any]:
+    """Return the options in canonical spelling; what the protocol does not know is reported and left out."""
+    vocabulary = VOCABULARIES.get(protocol or "", ANY_VOCABULARY)
+    normal: dict[str, Any] = {}
+    for name, value, at in _flat(options, protocol, place):
+        if value is None:
+            continue
+        canonical = canonical_option(protocol, name)
+        if canonical is None:
+            if protocol in VOCABULARIES:
+                hint = f"remove it, or correct the name; {protocol} has {', '.join(_names(vocabulary))}"
+                findings.warning(at, "unknown-option", f"{protocol} has no option {name}; it is ignored", hint)
+            continue
+        if canonical != name:
+            findings.respelled(at, name, canonical)
+        if canonical in normal and canonical != name:
+            continue
+        read = _option(vocabulary, canonical, value, at, findings)
+        if read is not None:
+            normal[canonical] = read
+    return normal
+
+
+def _option(vocabulary: Vocabulary, name: str, value: Any, at: SourceLocation, findings: Findings) -> Any:
+    if name in vocabulary.lists:
+        return Named(tuple(_named(value, at, findings, lower=name in vocabulary.lower)))
+    if name in vocabulary.sections:
+        return _section(value, vocabulary.sections[name], at, findings)
+    return value
+
+
+def _flat(
+    options: Mapping[str, Any], protocol: str | None, place: SourceLocation
+) -> Iterator[tuple[str, Any, SourceLocation]]:
+    """Give the options; those of MQTT may stand below ``properties``."""
+    for name, value in options.items():
+        if name == "properties" and isinstance(value, dict) and (protocol or "").startswith("MQTT/"):
+            for inner, member in value.items():
+                yield inner, member, place / name / inner
+        else:
+            yield name, value, place / name
+
+
+def _named(value: Any, at: SourceLocation, findings: Findings, *, lower: bool) -> Iterator[tuple[str, Any]]:
+    """Read named values from a list of ``{name, …}``, of ``{NAME: {…}}`` as 0.5 has it, or a map by name."""
+    for key, body, place in _entries(value, at, findings):
+        name: Any = key
+        short = short_entry(body) if key is None else None
+        if short is not None:
+            name, body = short
+        elif isinstance(body, dict):
+            name = body.get("name", key)
+            body = {member: content for member, content in body.items() if member != "name"}
+        if is_number(name):
+            name = text_of(name)
+        if not isinstance(name, str) or not name:
+            findings.error(place, "unnamed-property", "a property has no name, and is ignored", "give it a name")
+        elif body is not None:
+            yield name.lower() if lower or name.lower() == CONTENT_TYPE else name, body
+
+
+def _entries(value: Any, at: SourceLocation, findings: Findings) -> Iterator[tuple[str | None, Any, SourceLocation]]:
+    if isinstance(value, dict):
+        for key, body in value.items():
+            yield key, body, at / key
+    elif isinstance(value, list):
+        for index, body in enumerate(value):
+            yield None, body, at / index
+    else:
+        hint = "write a list of {name, type, value}"
+        findings.error(at, "wrong-shape", "neither a list nor a map of properties; it is ignored", hint)
+
+
+def _section(
+    value: Any, table: Mapping[str, PropertyType] | None, at: SourceLocation, findings: Findings
+) -> dict[str, Any] | None:
+    if not isinstance(value, (dict, list)):
+        findings.error(at, "wrong-shape", "an AMQP section is a map; it is ignored", "write a map by name")
+        return None
+    section: dict[str, Any] = {}
+    for name, body in _named(value, at, findings, lower=False):
+        canonical = name if table is None else canonical_member(table, name)
+        if canonical is None:
+            hint = "correct the name, or move it to application-properties"
+            findings.warning(at / name, "unknown-option", f"AMQP has no such property: {name}; it is ignored", hint)
+            continue
+        if canonical != name:
+            findings.respelled(at / name, name, canonical)
+        section[canonical] = body
+    return section
+
+
+def _names(vocabulary: Vocabulary) -> tuple[str, ...]:
+    return (*vocabulary.scalars, *vocabulary.lists, *vocabulary.sections)
+
+
+# Where a property is written: from its canonical name back to the spelling, and the pointer, of the document.
+
+
+def attribute_place(message: DeclaredMessage, name: str) -> SourceLocation | None:
+    """Return the place of an envelope attribute; None when the message inherits it."""
+    raw = message.attributes.get("envelopemetadata")
+    place = message.at("envelopemetadata")
+    if (elsewhere := message.written.get(f"envelopemetadata.{name}")) is not None:
+        return elsewhere
+    return place / name if isinstance(raw, dict) and name in raw else None
+
+
+def option_place(message: DeclaredMessage, name: str, protocol: str | None) -> SourceLocation | None:
+    """Return the place of a protocol option named as in the model; None when the message inherits it.
+
+    Who asks for many of one message asks :class:`OptionPlaces`.
+    """
+    return OptionPlaces(message, protocol).of(name)
+
+
+class OptionPlaces:
+    """The places of one message's protocol options, found in one pass over them however many are asked for."""
+
+    def __init__(self, message: DeclaredMessage, protocol: str | None) -> None:
+        self._message = message
+        self._protocol = protocol
+        self._options: dict[str, tuple[Any, SourceLocation]] | None = None
+        self._members: dict[str, dict[str, SourceLocation]] = {}
+
+    def of(self, name: str) -> SourceLocation | None:
+        """Return the place of an option named as in the model; None when the message inherits it."""
+        written = self._message.written.get(f"protocoloptions.{name}")
+        if written is not None:
+            return written
+        if self._options is None:
+            self._options = self._read_options()
+        first, _, rest = name.partition(".")
+        option = self._options.get(first)
+        if option is None or not rest:
+            return option[1] if option else None
+        if first not in self._members:
+            self._members[first] = _members(*option)
+        return self._members[first].get(squash(rest))
+
+    def _read_options(self) -> dict[str, tuple[Any, SourceLocation]]:
+        """Return value and place of every option by its names, canonical and written; of several the first."""
+        raw = self._message.attributes.get("protocoloptions")
+        if not isinstance(raw, dict):
+            return {}
+        place = self._message.at("protocoloptions")
+        holders = [(raw, place)]
+        if isinstance(raw.get("properties"), dict):
+            holders.append((raw["properties"], place / "properties"))
+        options: dict[str, tuple[Any, SourceLocation]] = {}
+        for holder, at in holders:
+            for key, value in holder.items():
+                for name in (key, canonical_option(self._protocol, key)):
+                    if name is not None and name not in options:
+                        options[name] = (value, at / key)
+        return options
+
+
+def _members(raw: Any, place: SourceLocation) -> dict[str, SourceLocation]:
+    """Return the places of named values, by what the spellings of a name share; of several the first."""
+    entries = raw.items() if isinstance(raw, dict) else enumerate(raw) if isinstance(raw, list) else ()
+    members: dict[str, SourceLocation] = {}
+    for key, body in entries:
+        short = short_entry(body) if isinstance(raw, list) else None
+        written = short[0] if short else body.get("name", key) if isinstance(body, dict) else key
+        if isinstance(written, str) and (shared := squash(written)) not in members:
+            members[shared] = place / key
+    return members
+
 
 MAX_LEVELS: Final = 64
 MAX_PROPERTIES: Final = 500_000
@@ -69,7 +287,7 @@ class Inheritance:
     """Resolves the messages of one load. What cannot be used is reported, and absent from :meth:`resolve`'s answer."""
 
     declarations: Declarations
-    resolver: Resolver
+    resolver: ReferenceResolver
     findings: Findings
     _done: dict[str, Effective | None] = field(default_factory=dict)
     _errors: set[str] = field(default_factory=set)
@@ -274,3 +492,84 @@ def _size(attributes: Mapping[str, Any]) -> int:
 
 def _is_collection(option: Any) -> bool:
     return isinstance(option, (Named, dict))
+
+
+# Relations of definitions: which other one a message answers, and by which property (CNCF Message Catalog 0.1).
+#
+# ``relatedto``, ``relatedvia`` and ``relation`` are read in documents of every dialect, since 1.0 has no names for them
+# and keeps them as extensions. Derived definitions have those of their bases.
+#
+# What ``relatedvia`` may name, and what that equals in the related message, section 3 says for each format: an
+# attribute of a CloudEvent equals the other's ``id``; of AMQP the correlation id or an application property equals the
+# other's message id, and the group id its group id; of MQTT 5 the correlation data or a user property equals the
+# other's correlation data. Other protocols have no such rule.
+
+TO: Final = "relatedto"
+VIA: Final = "relatedvia"
+KIND: Final = "relation"
+_NAMES: Final = (TO, VIA, KIND)
+_IDENTITIES: Final = {"correlation-id": "message-id", "group-id": "group-id"}
+"""Properties of AMQP by which messages are related, and what they equal in the related message."""
+_CORRELATION: Final = "correlation_data"
+
+
+def with_relations(definitions: Mapping[str, Definition], declarations: Declarations) -> dict[str, Definition]:
+    """Return the definitions with their relations; one to a definition that cannot be used is none."""
+    related = {xid: relation_of(each, definitions, declarations) for xid, each in definitions.items()}
+    return {
+        xid: each if (relation := related[xid]) is None else replace(each, relation=relation)
+        for xid, each in definitions.items()
+    }
+
+
+def relation_of(
+    definition: Definition, definitions: Mapping[str, Definition], declarations: Declarations
+) -> Relation | None:
+    """Return how a definition is related to another, by its own words and those of its bases."""
+    said: dict[str, str] = {}
+    target = ""
+    for xid in (definition.xid, *definition.base):
+        message = declarations.messages[xid]
+        for name, value in said_of(message).items():
+            if name == TO and TO not in said:
+                target = target_of(message, value)
+            said.setdefault(name, value)
+    if target not in definitions:
+        return None
+    via, of = keys_of(said.get(VIA, ""), definition)
+    return Relation(target, said.get(KIND, ""), via, of)
+
+
+def target_of(message: DeclaredMessage, related: str) -> str:
+    """Return the xid of what a message is related to: an id of its own group, or an xid."""
+    return related if related.startswith("/") else f"{message.group}/messages/{related}"
+
+
+def keys_of(via: str, definition: Definition) -> tuple[str, str]:
+    """Return the keys of the property that *via* names and of the one it equals; empty when it names none.
+
+    Keys are those of :mod:`catalog.definitions.constraints`.
+    """
+    name = via.removeprefix("attributes.")
+    attributes = {*ATTRIBUTE_TYPES, *(prop.name for prop in definition.envelopemetadata)}
+    if definition.envelope == CLOUDEVENTS and name in attributes:
+        return f"e.{name}", "e.id"
+    section, _, member = via.partition(".")
+    options = {prop.name for prop in definition.protocoloptions}
+    if definition.protocol == "AMQP/1.0":
+        identity = canonical_member(dict.fromkeys(_IDENTITIES, "string"), member)
+        if squash(section) == "properties" and identity is not None:
+            return f"p.properties.{identity}", f"p.properties.{_IDENTITIES[identity]}"
+        if squash(section) == "applicationproperties" and f"application-properties.{member}" in options:
+            return f"p.application-properties.{member}", "p.properties.message-id"
+    if definition.protocol == "MQTT/5.0":
+        if section in ("publish", via) and canonical_option("MQTT/5.0", member or section) == _CORRELATION:
+            return f"p.{_CORRELATION}", f"p.{_CORRELATION}"
+        if squash(section) in ("userproperty", "userproperties") and f"user_properties.{member}" in options:
+            return f"p.user_properties.{member}", f"p.{_CORRELATION}"
+    return "", ""
+
+
+def said_of(message: DeclaredMessage) -> dict[str, str]:
+    """Return what a message itself says of its relation, by name."""
+    return {name: text for name in _NAMES if isinstance(text := message.other.get(name), str) and text}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from catalog.dialects.detection import detect, suffixes
-from catalog.dialects.dialect import Dialect
+from catalog.dialects.detection import Dialect, detect, suffixes
 
 __all__ = ["Dialect", "detect", "suffixes"]

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from catalog.declared import Place
 from catalog.dialects import suffixes
-from catalog.documents import message_catalog_api, registry_api, splitfiles
-from catalog.documents.assembly import Assembly
-from catalog.documents.connecting import origin_of
+from catalog.documents import registry_api
+from catalog.documents import registry_api as splitfiles
+from catalog.documents import sending as message_catalog_api
+from catalog.documents.connecting import Trust, origin_of
 from catalog.documents.fetching import MAX_BYTES, Fetcher, is_url
-from catalog.documents.reach import Trust
+from catalog.documents.registry_api import Assembly
 from catalog.errors import DocumentError
-from catalog.findings import Findings
+from catalog.findings import Declarations, Findings, SourceLocation
+from catalog.model import Catalog
 from catalog.parsing.regular import open_input
 from catalog.parsing.texts import parse_catalog_text
 
@@ -33,13 +35,13 @@ class Document:
     file: str
     tree: Any
     named: bool = True
-    mounts: Mapping[tuple[str, str], Place] = field(default_factory=dict)
+    mounts: Mapping[tuple[str, str], SourceLocation] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
 
     @property
-    def root(self) -> Place:
+    def root(self) -> SourceLocation:
         """The place of the whole; the places of its members follow the mounts."""
-        return Place(self.file, "", self.mounts) if self.mounts else Place(self.file)
+        return SourceLocation(self.file, "", self.mounts) if self.mounts else SourceLocation(self.file)
 
 
 def read_documents(
@@ -135,7 +137,7 @@ def _read_folder(folder: Path, fetcher: Fetcher, findings: Findings) -> list[Doc
         hint = f"put a document into it that ends in one of {' '.join(suffixes())}"
         raise DocumentError(f"{folder} holds no document", file=str(folder), hint=hint)
     for each in errors:
-        findings.error(Place(each.file, each.pointer), "unreadable-document", str(each), each.hint)
+        findings.error(SourceLocation(each.file, each.pointer), "unreadable-document", str(each), each.hint)
     return documents
 
 
@@ -148,9 +150,9 @@ def _assembled(top: Path, parts: Sequence[Path], fetcher: Fetcher, findings: Fin
         try:
             part = _tree(str(path), fetcher.fetch(path), findings)
         except DocumentError as error:
-            findings.error(Place(error.file, error.pointer), "unreadable-document", str(error), error.hint)
+            findings.error(SourceLocation(error.file, error.pointer), "unreadable-document", str(error), error.hint)
             continue
-        splitfiles.lay(assembly, path.relative_to(top).parent.parts, part, Place(str(path)))
+        splitfiles.lay(assembly, path.relative_to(top).parent.parts, part, SourceLocation(str(path)))
     return Document(str(root), assembly.tree, named, assembly.mounts, (str(top),))
 
 
@@ -162,3 +164,76 @@ def _tree(file: str, data: bytes, findings: Findings) -> dict[str, Any]:
         hint = "an xRegistry document is an object with messagegroups, endpoints or schemagroups"
         raise DocumentError(f"{file} holds no JSON or YAML object", file=file, hint=hint)
     return parsed.tree
+
+
+# Changes that look like half of a write: a catalog that lost most of its definitions, a file that ends in mid-line.
+#
+# A document cut off at the end of a line is often still good YAML. A doubted change is taken when a second look finds
+# the same: an intended one takes one look longer, and a half-written one is not taken.
+
+MAX_SHRINK: Final = 0.5
+"""Share of its definitions that a document, or an endpoint, may lose before a second look."""
+SHOWN: Final = 20
+"""Reasons that are reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubtful:
+    """A changed catalog that is taken if the next look finds the same; the last good one goes on until then."""
+
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many usable definitions there are, in all, by document, and as candidates by endpoint."""
+
+    total: int = 0
+    documents: Mapping[str, int] = field(default_factory=dict)
+    endpoints: Mapping[str, int] = field(default_factory=dict)
+
+    def shrunk(self, before: Sizes, most: float) -> Iterator[str]:
+        """Yield which lost more than *most* of what they had *before*, 0 to 1."""
+        if before.total - self.total > most * before.total:
+            yield f"the catalog has {self.total} definitions and had {before.total}"
+        for document, had in before.documents.items():
+            has = self.documents.get(document, 0)
+            if had - has > most * had:
+                yield f"{document} has {has} definitions and had {had}"
+
+    def emptied(self, before: Sizes, most: float) -> Iterator[str]:
+        """Yield which endpoints lost more than *most* of the candidates they had *before*, 0 to 1."""
+        for endpoint, had in before.endpoints.items():
+            has = self.endpoints.get(endpoint, 0)
+            if had - has > most * had:
+                yield f"{endpoint} has {has} candidates and had {had}"
+
+
+def sizes_of(catalog: Catalog, declarations: Declarations) -> Sizes:
+    """Count the definitions of a catalog by the documents that declare them."""
+    messages = declarations.messages
+    counts = Counter(messages[xid].place.file for xid in catalog.definitions if xid in messages)
+    return Sizes(len(catalog.definitions), dict(counts), candidates_of(catalog))
+
+
+def candidates_of(catalog: Catalog) -> dict[str, int]:
+    """Count the candidates of each endpoint that has some."""
+    return {xid: len(endpoint.candidates) for xid, endpoint in catalog.endpoints.items() if endpoint.candidates}
+
+
+def unfinished(fetcher: Fetcher, seen: Mapping[str, str]) -> Iterator[str]:
+    """Yield which files that are not as they were *seen* end in mid-line; JSON tells by itself where it ends."""
+    for address, mark in tuple(fetcher.seen.items()):
+        if is_url(address) or address.endswith(os.sep) or seen.get(address) == mark:
+            continue
+        try:
+            data = fetcher.fetch(address)
+        except DocumentError:
+            continue
+        if data.strip() and not data.endswith(b"\n") and data.lstrip()[:1] not in (b"{", b"["):
+            yield f"{address} does not end with a whole line"
+
+
+def first_of(reasons: Iterable[str]) -> tuple[str, ...]:
+    """Return the first reasons, as many as are reported."""
+    return tuple(dict.fromkeys(reasons))[:SHOWN]

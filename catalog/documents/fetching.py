@@ -1,11 +1,12 @@
 """Fetching what documents consist of and refer to: files and URLs, each once per load, within limits.
 
 User and password of a URL are taken off where it comes in (``https://***@host/...`` stands for it in every address,
-message and finding) and sent to that very origin only, as logins are (:mod:`catalog.documents.logins`).
+message and finding) and sent to that very origin only, as logins are (:mod:`catalog.documents.connecting`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import hashlib
 import os
@@ -15,17 +16,180 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
-from urllib.parse import urljoin, urlsplit, urlunsplit
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from catalog.dialects import suffixes
-from catalog.documents.connecting import origin_of
-from catalog.documents.logins import Credentials, Logins
-from catalog.documents.paths import beside, path_of
-from catalog.documents.reach import EVERYWHERE, Reach, Trust
-from catalog.documents.transfer import Answer, Limits, get
+from catalog.documents.connecting import EVERYWHERE, Asking, Credentials, Logins, Reach, Trust, asked, origin_of
 from catalog.errors import DocumentError
 from catalog.parsing.regular import open_regular
+
+if TYPE_CHECKING:
+    import httpx
+
+# One GET over HTTP(S) with hard limits: the clock, the size and the redirects of a stranger's server are bounded.
+#
+# The clock holds for the whole exchange, headers and redirects included, so that a server which sends a byte now and
+# then keeps nobody. That needs a loop of its own: :func:`get` must not be called where an event loop is running.
+
+MAX_REDIRECTS: Final = 5
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_NOT_NOW: Final = frozenset({408, 425, 429})
+_NOT_MODIFIED: Final = 304
+_UNAUTHORIZED: Final = 401
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """What a server gave. ``url`` is where it was found, redirects followed; ``fresh`` is False for a 304 without data.
+
+    ``link`` is the Link header, ``etag`` and ``modified`` what a later request may ask with.
+    """
+
+    url: str
+    data: bytes = b""
+    fresh: bool = True
+    link: str = ""
+    etag: str = ""
+    modified: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """Bytes that one document may have, and seconds that it may take."""
+
+    document_bytes: int
+    seconds: float
+
+
+def get(
+    url: str, credentials: Credentials, limits: FetchLimits, reach: Reach, known: HttpResponse | None = None
+) -> HttpResponse:
+    """Fetch *url*; when *known* is what it gave before, only if it changed since.
+
+    Each origin on the way is shown its own *credentials* and no others; a token that it refuses is replaced once.
+    *reach* judges the addresses of each host on the way, and only those that it was shown are connected to.
+
+    Raises:
+        DocumentError: beyond *reach*; or transient when the server cannot be reached, is too slow or answers 408, 425,
+            429 or 5xx.
+    """
+    import httpx  # only who reads from the network pays for it
+
+    try:
+        return asyncio.run(_within(url, credentials, limits, reach, known))
+    except TimeoutError as error:
+        message = f"{url} took longer than {limits.seconds:g} s"
+        raise DocumentError(message, file=url, hint="try again", transient=True) from error
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError) as error:
+        lasting = not isinstance(error, httpx.TransportError) or isinstance(error, httpx.UnsupportedProtocol)
+        message = f"{url} cannot be fetched: {_reason(error)}"
+        hint = "check the address" if lasting else "check the address and the network, and try again"
+        raise DocumentError(message, file=url, hint=hint, transient=not lasting) from error
+
+
+def redirected(url: str, current: str, target: str) -> str:
+    """Return where the server at *current* sends who asked for *url*.
+
+    Raises:
+        DocumentError: it leads from https to http, or elsewhere than to HTTP(S).
+    """
+    following = urljoin(current, target)
+    parts = urlsplit(following)
+    if parts.scheme not in ("http", "https") or (parts.scheme == "http" and urlsplit(current).scheme == "https"):
+        hint = "give the address of the document itself"
+        shown = f"{parts.scheme}://{parts.hostname}"
+        raise DocumentError(f"{url} is redirected to {shown}, which is not followed", file=url, hint=hint)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+async def _within(
+    url: str, credentials: Credentials, limits: FetchLimits, reach: Reach, known: HttpResponse | None
+) -> HttpResponse:
+    async with asyncio.timeout(limits.seconds):
+        return await _followed(url, credentials, limits, reach, known)
+
+
+async def _followed(
+    url: str, credentials: Credentials, limits: FetchLimits, reach: Reach, known: HttpResponse | None
+) -> HttpResponse:
+    """Follow redirects, each to HTTP(S) and never from https to http."""
+    headers = {"Accept": "application/json, application/yaml, */*;q=0.5", "Accept-Encoding": "gzip"}
+    if known is not None and known.etag:
+        headers["If-None-Match"] = known.etag
+    if known is not None and known.modified:
+        headers["If-Modified-Since"] = known.modified
+    current, refused, redirects = url, "", 0
+    while redirects <= MAX_REDIRECTS:
+        origin = origin_of(current)
+        shown = await credentials.authorization(origin, limits.seconds, refused)
+        sent = {**headers, "Authorization": shown} if shown else headers
+        context = credentials.logins.context(origin)
+        async with asked(Asking(current, sent, context, limits.seconds), reach) as response:
+            target = response.headers.get("location")
+            if response.status_code in _REDIRECTS and target:
+                current, redirects = redirected(url, current, target), redirects + 1
+                continue
+            if response.status_code == _UNAUTHORIZED and shown and not refused:
+                refused = shown
+                if await credentials.authorization(origin, limits.seconds, refused) != refused:
+                    continue
+            return await _answer(response, url, current, limits, known)
+    hint = "give the address that it leads to"
+    raise DocumentError(f"{url} is redirected more than {MAX_REDIRECTS} times", file=url, hint=hint)
+
+
+async def _answer(
+    response: httpx.Response, url: str, current: str, limits: FetchLimits, known: HttpResponse | None
+) -> HttpResponse:
+    if response.status_code == _NOT_MODIFIED and known is not None:
+        return HttpResponse(known.url, known.data, False, known.link, known.etag, known.modified)
+    if not response.is_success:
+        status = response.status_code
+        transient = status in _NOT_NOW or response.is_server_error
+        hint = "try again later" if transient else "check the address, and whether it needs a login (catalog.logins)"
+        message = f"{url} cannot be fetched: the server answers {status} {response.reason_phrase}".rstrip()
+        raise DocumentError(message, file=url, hint=hint, transient=transient)
+    data = bytearray()
+    async for chunk in response.aiter_bytes():
+        data += chunk
+        if len(data) > limits.document_bytes:
+            message = f"{url} is larger than {limits.document_bytes} bytes"
+            raise DocumentError(message, file=url, hint="split the document")
+    link, etag, modified = (response.headers.get(name, "") for name in ("link", "etag", "last-modified"))
+    sendable = etag.isascii() and modified.isascii()
+    return HttpResponse(current, bytes(data), True, link, etag if sendable else "", modified if sendable else "")
+
+
+# References to files, as documents write them: relative to the file that they stand in, or as ``file:`` URIs.
+
+
+def path_of(uri: str) -> str:
+    """Return the path of a file: URI.
+
+    Raises:
+        DocumentError: it names another host.
+    """
+    rest = uri.partition(":")[2].partition("#")[0].partition("?")[0]
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        if host.lower() not in ("", "localhost"):
+            raise DocumentError(f"{uri} is a file of another host", file=uri, hint="use an http(s) address")
+        rest = slash + path
+    return os.path.normpath(unquote(rest))
+
+
+def beside(reference: str, base: str) -> str:
+    """Resolve a relative reference against a file; it is a URI reference, so it may be percent-encoded."""
+    if reference.lower().startswith("file:") or reference.startswith("//"):
+        return path_of(reference if not reference.startswith("//") else f"file:{reference}")
+    path = unquote(reference.partition("?")[0])
+    return os.path.normpath(os.path.join(os.path.dirname(base), path)) if path else base
+
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Bytes of one document."""
@@ -56,13 +220,13 @@ class Cache:
 
     max_bytes: int = MAX_LOAD_BYTES
     clock: Callable[[], float] = time.monotonic
-    _answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
+    _answers: OrderedDict[str, HttpResponse] = field(default_factory=OrderedDict)
     _bytes: int = 0
     _held: dict[str, tuple[float, DocumentError]] = field(default_factory=dict)
     _whole: dict[str, float] = field(default_factory=dict)
     _distrusted: set[str] = field(default_factory=set)
 
-    def known(self, uri: str) -> Answer | None:
+    def known(self, uri: str) -> HttpResponse | None:
         """Return the last answer of *uri*, when it can be asked whether it changed."""
         answer = self._answers.get(uri)
         if answer is None or self.clock() >= self._whole[uri] + FULL_SECONDS:
@@ -75,7 +239,7 @@ class Cache:
         until, error = self._held.get(uri, (0.0, None))
         return error if error is not None and self.clock() < until else None
 
-    def keep(self, uri: str, answer: Answer) -> None:
+    def keep(self, uri: str, answer: HttpResponse) -> None:
         """Remember an answer that has something to ask with."""
         self._held.pop(uri, None)
         since = self._whole.get(uri, 0.0)
@@ -134,7 +298,7 @@ class Fetcher:
         self._fetches_left = max_fetches
         self._bytes_left = load_bytes
         self._seconds_left = load_seconds
-        self._memory: dict[str, Answer | DocumentError] = {}
+        self._memory: dict[str, HttpResponse | DocumentError] = {}
         self.credentials = Credentials(logins if logins is not None else Logins())
         self._down: dict[str, DocumentError] = {}
 
@@ -147,7 +311,7 @@ class Fetcher:
         """
         return self.answer(uri).data
 
-    def answer(self, uri: str | Path) -> Answer:
+    def answer(self, uri: str | Path) -> HttpResponse:
         """Return what :meth:`fetch` does, with the Link header and the address that redirects led to."""
         address = self.address(uri)
         if address not in self._memory:
@@ -234,7 +398,7 @@ class Fetcher:
             hint = "documents from the network refer to the network only"
             raise DocumentError(f"{reference} is a local file, which {start} may not name", file=start, hint=hint)
         known = self._memory.get(start)
-        landed = known.url if isinstance(known, Answer) else start
+        landed = known.url if isinstance(known, HttpResponse) else start
         try:
             return self._masked(urljoin(landed, text)) if text else start
         except ValueError as error:
@@ -255,9 +419,9 @@ class Fetcher:
         netloc = f"{_MASK}@{host.lower()}" if origin in self.credentials.userinfo else host.lower()
         return urlunsplit((parts.scheme.lower(), netloc, parts.path, parts.query, ""))
 
-    def _fetched(self, address: str) -> Answer:
+    def _fetched(self, address: str) -> HttpResponse:
         if not is_url(address):
-            return Answer(address, _file_bytes(Path(address), self._document_bytes))
+            return HttpResponse(address, _file_bytes(Path(address), self._document_bytes))
         if not self.network:
             hint = "allow network access, or fetch the document and give its path"
             message = f"{address} would need the network, which is off"
@@ -271,7 +435,7 @@ class Fetcher:
             raise DocumentError(message, file=address, hint=down.hint, transient=True)
         seconds = self._admit(address)
         started = time.monotonic()
-        limits = Limits(min(self._document_bytes, self._bytes_left), seconds)
+        limits = FetchLimits(min(self._document_bytes, self._bytes_left), seconds)
         try:
             answer = get(address, self.credentials, limits, self.reach, self._cache.known(address))
         except DocumentError as error:
@@ -336,7 +500,7 @@ def _file_bytes(path: Path, limit: int) -> bytes:
     return data
 
 
-def _mark(outcome: Answer | DocumentError) -> str:
+def _mark(outcome: HttpResponse | DocumentError) -> str:
     if isinstance(outcome, DocumentError):
         return f"failed: {outcome}"
     return hashlib.sha256(outcome.data + b"\0" + outcome.link.encode()).hexdigest()

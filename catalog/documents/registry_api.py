@@ -7,23 +7,188 @@ not.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from catalog.declared import Place
-from catalog.documents.assembly import COLLECTIONS, Assembly
 from catalog.documents.connecting import origin_of
-from catalog.documents.fetching import Fetcher, is_url
-from catalog.documents.paging import following, own
-from catalog.documents.splitfiles import RESOURCES
-from catalog.documents.transfer import Answer
+from catalog.documents.fetching import Fetcher, HttpResponse, is_url
+from catalog.documents.sending import following, own
 from catalog.errors import DocumentError
-from catalog.findings import Findings
+from catalog.findings import Findings, SourceLocation
 from catalog.parsing.texts import parse_catalog_text
+
+# Putting one registry together from several documents, while every member keeps the place where it is written.
+
+COLLECTIONS: Final = frozenset({"messagegroups", "endpoints", "schemagroups", "definitiongroups"})
+"""The collections of a registry, in lower case."""
+NESTED: Final = COLLECTIONS | {"messages", "schemas", "definitions", "versions"}
+"""All collections, in lower case."""
+
+
+class Assembly:
+    """A registry that grows by parts laid over it.
+
+    Collections unite and their entities are laid one over the other; any other attribute is replaced by what comes
+    later. ``mounts`` are as :attr:`catalog.findings.SourceLocation.mounts` has them.
+    """
+
+    def __init__(self, file: str, tree: dict[str, Any]) -> None:
+        self.tree: dict[str, Any] = dict(tree)
+        self.mounts: dict[tuple[str, str], SourceLocation] = {}
+        self._root = SourceLocation(file, "", self.mounts)
+
+    def at(self, path: Sequence[str]) -> Any:
+        """Return what is in the registry at *path*; None when there is nothing."""
+        node: Any = self.tree
+        for step in path:
+            node = node.get(step) if isinstance(node, dict) else None
+        return node
+
+    def lay(self, path: Sequence[str], part: Any, place: SourceLocation) -> None:
+        """Lay *part*, which is written at *place*, over what is at *path*; nothing of *part* is changed.
+
+        Collections have paths of odd length, entities of even length: collection, id, collection, id and so on.
+        """
+        if not path:
+            self._entity(self.tree, part, self._root, place)
+            return
+        node, at = self.tree, self._root
+        for step in path[:-1]:
+            node = _entered(node, step)
+            at = at / step
+        collection = path[-1].lower() in NESTED if len(path) % 2 else None
+        self._put(node, path[-1], part, at, place, collection)
+
+    def _entity(self, node: dict[str, Any], part: dict[str, Any], at: SourceLocation, place: SourceLocation) -> None:
+        for key, value in part.items():
+            self._put(node, key, value, at, place / key, key.lower() in NESTED)
+
+    def _put(
+        self,
+        node: dict[str, Any],
+        key: str,
+        value: Any,
+        at: SourceLocation,
+        place: SourceLocation,
+        collection: bool | None,
+    ) -> None:
+        """Put an attribute, a collection (*collection* True) or an entity (None) into *node*."""
+        if collection is not False and isinstance(value, dict) and isinstance(node.get(key), dict):
+            held, below = _entered(node, key), at / key
+            if collection is None:
+                self._entity(held, value, below, place)
+                return
+            for name, entity in value.items():
+                self._put(held, name, entity, below, place / name, None)
+            return
+        node[key] = value
+        self.mounts[at.file, (SourceLocation(at.file, at.pointer) / key).pointer] = SourceLocation(
+            place.file, place.pointer
+        )
+
+
+def _entered(node: dict[str, Any], step: str) -> dict[str, Any]:
+    """Return a copy of the object at *step*, put in its place, so that no part is changed."""
+    existing = node.get(step)
+    entered: dict[str, Any] = dict(existing) if isinstance(existing, dict) else {}
+    node[step] = entered
+    return entered
+
+
+# Folders that hold one registry as many files: the tree of ``index.json`` that a static file server would serve.
+#
+# ``messagegroups/G/messages/M/index.json`` is the entity of that path, a collection's ``index.json`` a map of entities.
+# A resource's ``index.json`` is its document when its metadata stands beside it, in a folder that ends in ``$details``
+# (``$meta`` in older registries); else it is metadata too.
+
+INDEX: Final = "index.json"
+RESOURCES: Final[Mapping[str, str]] = {"messagegroups": "messages", "endpoints": "messages", "schemagroups": "schemas"}
+"""The collections of a registry, and what each of their members holds."""
+_DETAILS: Final = ("$details", "$meta")
+_METADATA: Final = frozenset(
+    {"versions", "versionsurl", "schemaid", "xid", "schema", "schemabase64", "schemaurl", "schemauri", "metaurl"}
+)
+_DEEPEST: Final = 6
+
+
+def is_root(path: Path, fetcher: Fetcher) -> bool:
+    """Tell the ``index.json`` of a whole tree from any other file of that name."""
+    return any(os.path.isdir(path.parent / name) for name in RESOURCES) and bool(parts_of(path.parent, fetcher))
+
+
+def parts_of(top: Path, fetcher: Fetcher) -> list[Path]:
+    """Return the files that are parts of the registry in the folder *top*, in the order in which they are laid."""
+    files = [path for name in RESOURCES if os.path.isdir(top / name) for path in fetcher.files(top / name)]
+    return _ordered(top, (path for path in files if _is_part(path.relative_to(top).parts)))
+
+
+def trees_in(folder: Path, files: Sequence[Path]) -> dict[Path, list[Path]]:
+    """Return the trees among the *files* of a folder: their top folders, each with its parts.
+
+    A top has an ``index.json`` or is *folder* itself; what is a part of one tree is no top of another.
+    """
+    known = set(files)
+    trees: dict[Path, list[Path]] = {}
+    for path in files:
+        steps = path.relative_to(folder).parts
+        for depth, step in enumerate(steps):
+            top = folder.joinpath(*steps[:depth])
+            if step in RESOURCES and _is_part(steps[depth:]) and (depth == 0 or top / INDEX in known):
+                trees.setdefault(top, []).append(path)
+                break
+    return {top: _ordered(top, parts) for top, parts in trees.items()}
+
+
+def lay(assembly: Assembly, steps: Sequence[str], part: dict[str, Any], place: SourceLocation) -> None:
+    """Lay the file of the folder *steps* (below the top) where it belongs; one that is a whole catalog, at the top."""
+    path, details = _plain(steps)
+    if any(isinstance(part.get(name), dict) for name in RESOURCES):
+        assembly.lay([], part, place)
+        return
+    document = not details and path[0] == "schemagroups" and len(path) in (4, 6) and not (_METADATA & part.keys())
+    if document and isinstance(assembly.at(path), dict):
+        assembly.lay([*path, "schema"], part, place)
+        return
+    nested = part.get("versions")
+    own = nested.get(path[-1]) if len(path) == _DEEPEST and isinstance(nested, dict) else None
+    if isinstance(own, dict):  # some generators repeat the whole resource at each version
+        part, place = own, place / "versions" / path[-1]
+    assembly.lay(path, part, place)
+
+
+def _is_part(steps: Sequence[str]) -> bool:
+    """Tell the path of a part, relative to its top: collection, group, resources, resource, versions, version."""
+    names, _ = _plain(steps[:-1])
+    if steps[-1] != INDEX or not 1 <= len(names) <= _DEEPEST or names[0] not in RESOURCES:
+        return False
+    if len(names) > 2 and names[2] != RESOURCES[names[0]]:
+        return False
+    return len(names) < 5 or names[4] == "versions" or (names[4] == "meta" and len(names) == 5)
+
+
+def _plain(steps: Sequence[str]) -> tuple[list[str], bool]:
+    """Return a path without the suffix of metadata, and whether it had one."""
+    if not steps:
+        return [], False
+    suffix = next((each for each in _DETAILS if steps[-1].endswith(each) and steps[-1] != each), "")
+    return [*steps[:-1], steps[-1].removesuffix(suffix)], bool(suffix)
+
+
+def _ordered(top: Path, parts: Iterable[Path]) -> list[Path]:
+    """Put containers before what they contain, and metadata before documents."""
+
+    def rank(path: Path) -> tuple[int, tuple[str, ...], bool]:
+        names, details = _plain(path.relative_to(top).parent.parts)
+        return len(names), tuple(names), not details
+
+    return sorted(parts, key=rank)
+
 
 _NAMES: Final[Mapping[int, frozenset[str]]] = {
     0: COLLECTIONS,
@@ -40,11 +205,11 @@ class Served:
     """What was put together; ``mounts`` and ``aliases`` are those of :class:`catalog.documents.documents.Document`."""
 
     tree: dict[str, Any]
-    mounts: Mapping[tuple[str, str], Place] = field(default_factory=dict)
+    mounts: Mapping[tuple[str, str], SourceLocation] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
 
 
-def read(url: str, tree: dict[str, Any], answer: Answer, fetcher: Fetcher, findings: Findings) -> Served:
+def read(url: str, tree: dict[str, Any], answer: HttpResponse, fetcher: Fetcher, findings: Findings) -> Served:
     """Return the document at *url* with all that it only names, if a registry served it; any other as it is.
 
     The root of a registry, a single entity and a collection are known by what they say of themselves; the last two are
@@ -61,7 +226,7 @@ def read(url: str, tree: dict[str, Any], answer: Answer, fetcher: Fetcher, findi
         tree, answer = reader.inlined(tree, answer, len(path))
     assembly = Assembly(url, tree if not path else {})
     if path:
-        assembly.lay(path, tree, Place(url))
+        assembly.lay(path, tree, SourceLocation(url))
     reader.pages(assembly, path, answer, url)
     reader.complete(assembly, path)
     return Served(assembly.tree, assembly.mounts, (*own_address(tree), *_prefix(url, path)))
@@ -148,7 +313,7 @@ class _Reader:
         self._findings = findings
         self._inline = True
 
-    def inlined(self, tree: dict[str, Any], answer: Answer, depth: int) -> tuple[dict[str, Any], Answer]:
+    def inlined(self, tree: dict[str, Any], answer: HttpResponse, depth: int) -> tuple[dict[str, Any], HttpResponse]:
         """Return what the server gives when it is asked for everything; *tree* when it knows no better."""
         if "inline=" in urlsplit(self._url).query:
             self._inline = False
@@ -188,13 +353,13 @@ class _Reader:
             else:
                 waiting.extend((*current, key) for key in reversed(node))
 
-    def pages(self, assembly: Assembly, path: tuple[str, ...], answer: Answer, url: str) -> None:
+    def pages(self, assembly: Assembly, path: tuple[str, ...], answer: HttpResponse, url: str) -> None:
         """Lay the pages that follow the first of a collection; one that can never be read ends them with a finding."""
         if len(path) % 2 == 0:
             return
         try:
             for page, more in following(url, answer, self._fetcher, self._origins):
-                assembly.lay(path, _object(page, more.data), Place(page))
+                assembly.lay(path, _object(page, more.data), SourceLocation(page))
         except DocumentError as error:
             self._report(error, url, path)
 
@@ -203,9 +368,9 @@ class _Reader:
         try:
             url = self._address(written, path)
             answer = self._asked(url)
-            assembly.lay(path, _object(url, answer.data), Place(url))
+            assembly.lay(path, _object(url, answer.data), SourceLocation(url))
         except DocumentError as error:
-            assembly.lay(path, {}, Place(url))  # so that it is not asked for again
+            assembly.lay(path, {}, SourceLocation(url))  # so that it is not asked for again
             self._report(error, url, path)
             return
         self.pages(assembly, path, answer, url)
@@ -218,13 +383,13 @@ class _Reader:
         """
         if error.transient:
             raise error
-        place = Place(error.file or url)
+        place = SourceLocation(error.file or url)
         if path[-1] == "versions":  # what a resource shows of itself is its default version
             self._findings.warning(place, "unreadable-document", str(error), error.hint)
         else:
             self._findings.error(place, "unreadable-document", str(error), error.hint)
 
-    def _asked(self, url: str) -> Answer:
+    def _asked(self, url: str) -> HttpResponse:
         """Fetch a collection, with everything below it as long as the server knows ``inline``."""
         if self._inline and "inline=" not in urlsplit(url).query:
             whole = _asking(url, "*")
@@ -274,7 +439,7 @@ class _Reader:
             with suppress(DocumentError):  # an entity whose address is none has no document that could be had
                 plain = urlsplit(self._address(written, path))
                 where = plain._replace(path=plain.path.removesuffix("$details").removesuffix("$meta")).geturl()
-                assembly.lay([*path, "schemaurl"], where, Place(self._url))
+                assembly.lay([*path, "schemaurl"], where, SourceLocation(self._url))
 
 
 def _asking(url: str, inline: str) -> str:

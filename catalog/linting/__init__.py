@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from catalog.definitions.subject import Subject
+from catalog.definitions.candidates import Subject
 from catalog.linting.events import MAPPING_RULES, mapping
 from catalog.linting.families import lint
 

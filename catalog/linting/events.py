@@ -3,18 +3,163 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from catalog.definitions.pointing import attribute_place
-from catalog.definitions.subject import Declared, Subject
-from catalog.linting.placeholders import is_literal, names_in, names_of
-from catalog.linting.values import SHOWN
+from catalog.definitions.candidates import DeclaredProperty, Subject
+from catalog.definitions.inheritance import attribute_place
+from catalog.findings import DeclaredMessage, SourceLocation
 from catalog.model import CLOUDEVENTS, Definition, Property
 from catalog.parsing.nearest import nearest
-from catalog.protocols.properties import ALWAYS_REQUIRED
-from catalog.templates import TEMPLATE_TYPES
-from catalog.values import is_any_timestamp, is_valid, text_of
+from catalog.protocols.properties import ALWAYS_REQUIRED, CONTENT_TYPES
+from catalog.schemas.library import format_of
+from catalog.templates import TEMPLATE_TYPES, tokens_of
+from catalog.values import is_any_timestamp, is_valid, media_type_matches, text_of
+
+# Which types take placeholders, and what stands in braces without being one (JUDGING.md#templates).
+
+_BRACES: Final = re.compile(r"\{([^{}]*)\}")
+_MEANT: Final = re.compile(r"\s*[+#./;?&|!@=,$]?[\w ,.:*%\-]*")
+"""What was probably meant as a placeholder: an operator or modifier of RFC 6570, a name with spaces, nothing."""
+
+
+def is_literal(prop: Property) -> bool:
+    """Tell whether a property has a value without placeholders, that is not "now" either."""
+    if prop.value is None or is_any_timestamp(prop.value):
+        return False
+    return prop.type not in TEMPLATE_TYPES or not names_of(text_of(prop.value))
+
+
+def names_of(text: str) -> list[str]:
+    """Return the names of the placeholders of a template, as often as they occur."""
+    return tokens_of(text)[1::2] if "{" in text else []
+
+
+def names_in(properties: Iterable[Property]) -> Iterator[str]:
+    """Give the names of all placeholders in several values."""
+    for prop in properties:
+        if isinstance(prop.value, str) and prop.type in TEMPLATE_TYPES:
+            yield from names_of(prop.value)
+
+
+def adjacent(tokens: Sequence[str]) -> tuple[str, str] | None:
+    """Return the first two placeholders with nothing between them."""
+    for place in range(2, len(tokens) - 1, 2):
+        if not tokens[place]:
+            return tokens[place - 1], tokens[place + 1]
+    return None
+
+
+def misread(tokens: Sequence[str]) -> str | None:
+    """Return the literal text in braces that was probably meant as a placeholder; a JSON text is not."""
+    for text in tokens[::2]:
+        if '"' in text or ("{" not in text and "}" not in text):
+            continue
+        for braces in _BRACES.finditer(text):
+            if _MEANT.fullmatch(braces.group(1)):
+                return braces.group()
+        rest = _BRACES.sub("", text)
+        unpaired = next((character for character in rest if character in "{}"), None)
+        if unpaired is not None:
+            return unpaired
+    return None
+
+
+# Values that no record can have: of a wrong type or range, no media type, or with braces that are no placeholder.
+
+SHOWN: Final = 80
+"""Characters of a value that a message shows."""
+_TOKEN: Final = r"[A-Za-z0-9!#$&^_.+*'`|~%\-]+"
+_MEDIA_TYPE: Final = re.compile(rf"\s*{_TOKEN}/{_TOKEN}\s*(?:;.*)?", re.DOTALL)
+_RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    "qos": (0, 2),
+    "payload_format": (0, 1),
+    "message_expiry_interval": (0, 2**32 - 1),
+    "partition": (0, 2**31 - 1),
+    "header.priority": (0, 255),
+    "header.ttl": (0, 2**32 - 1),
+    "status": (100, 599),
+}
+_METHOD: Final = re.compile(_TOKEN)
+
+
+def values(subject: Subject) -> None:
+    """Look at the value of every property that a definition does not simply inherit."""
+    for declared in subject.attributes():
+        _value(subject, declared)
+        if declared.prop.name == "datacontenttype":
+            _media_type(subject, declared.prop, declared.place)
+    for declared in subject.options():
+        if _value(subject, declared):
+            _range(subject, declared)
+        if declared.prop.name in CONTENT_TYPES:
+            _media_type(subject, declared.prop, declared.place)
+    for _, message, _ in subject.definitions():
+        content = message.attributes.get("datacontenttype")
+        if isinstance(content, str):
+            _media_type(subject, Property("datacontenttype", "string", content), message.at("datacontenttype"))
+
+
+def is_media_type(text: str) -> bool:
+    """Tell whether a text is a media type, with or without parameters."""
+    return _MEDIA_TYPE.fullmatch(text) is not None
+
+
+def _value(subject: Subject, declared: DeclaredProperty) -> bool:
+    """Report a literal that no value of its type can equal, and odd placeholders; tell whether all is well."""
+    prop = declared.prop
+    if prop.value is None or is_any_timestamp(prop.value):
+        return True
+    text = text_of(prop.value)
+    if prop.type in TEMPLATE_TYPES and ("{" in text or "}" in text):
+        tokens = tokens_of(text)
+        _placeholders(subject, declared, tokens)
+        if len(tokens) > 1:
+            return True
+    if is_valid(prop.type, text, bits32=declared.in_envelope):
+        return True
+    message = f"the value {text[:SHOWN]!r} of {prop.name} is no {prop.type}"
+    subject.findings.warning(declared.place, "value-type", message, "correct value or type")
+    return False
+
+
+def _placeholders(subject: Subject, declared: DeclaredProperty, tokens: Sequence[str]) -> None:
+    name = declared.prop.name
+    literal = misread(tokens)
+    if literal is not None:
+        message = f"{literal[:SHOWN]!r} in {name} is no placeholder, and is read as literal text"
+        hint = "write {name}, of letters, digits, _, - and . only"
+        subject.findings.warning(declared.place, "not-a-placeholder", message, hint)
+    pair = adjacent(tokens)
+    if pair is not None:
+        message = (
+            f"{{{pair[0]}}} takes one character of {name}, and {{{pair[1]}}} the rest: nothing stands between them"
+        )
+        hint = "put a separator between them, or make one of the two"
+        subject.findings.warning(declared.place, "adjacent-placeholders", message, hint)
+
+
+def _range(subject: Subject, declared: DeclaredProperty) -> None:
+    prop = declared.prop
+    bounds = _RANGES.get(prop.name)
+    if (bounds is None and prop.name != "method") or not is_literal(prop):
+        return
+    text = text_of(prop.value)
+    if bounds is not None and not (
+        is_valid("integer", text) and len(text) < 20 and bounds[0] <= int(text) <= bounds[1]
+    ):
+        message = f"{prop.name} is {text[:SHOWN]!r}, and can only be {bounds[0]} to {bounds[1]}"
+        subject.findings.warning(declared.place, "value-range", message, "correct the value, or remove it")
+    if prop.name == "method" and not _METHOD.fullmatch(text):
+        message = f"{text[:SHOWN]!r} is no HTTP method"
+        subject.findings.warning(declared.place, "value-range", message, "write GET, POST, PUT or another method")
+
+
+def _media_type(subject: Subject, prop: Property, place: SourceLocation) -> None:
+    if is_literal(prop) and not is_media_type(text_of(prop.value)):
+        message = f"the value {text_of(prop.value)[:SHOWN]!r} of {prop.name} is no media type"
+        subject.findings.warning(place, "media-type", message, "write type/subtype, such as application/json")
+
 
 _NAME: Final = re.compile(r"(?!data\Z)[a-z0-9]+", re.ASCII)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
@@ -49,7 +194,7 @@ def events(subject: Subject) -> None:
     mapping(subject, {})
 
 
-def _declared(subject: Subject, declared: Declared) -> None:
+def _declared(subject: Subject, declared: DeclaredProperty) -> None:
     prop = declared.prop
     if not _NAME.fullmatch(prop.name):
         text = f"{prop.name[:SHOWN]!r} is no CloudEvents attribute name; no event has it"
@@ -71,7 +216,7 @@ def _declared(subject: Subject, declared: Declared) -> None:
             subject.findings.warning(declared.place, "always-required", text, "remove required")
 
 
-def _literal(subject: Subject, declared: Declared) -> None:
+def _literal(subject: Subject, declared: DeclaredProperty) -> None:
     prop = declared.prop
     if prop.name not in _WITH_RULES or not is_literal(prop):
         return
@@ -127,3 +272,57 @@ def _lacking(prop: Property, supplied: set[str]) -> Sequence[str]:
     if prop.type not in TEMPLATE_TYPES or is_any_timestamp(prop.value):
         return ()
     return tuple(dict.fromkeys(name for name in names_of(text_of(prop.value)) if name not in supplied))
+
+
+# Payload declarations that contradict themselves; whether schemas are any good is found when they are linked.
+
+_SCHEMAS: Final = ("dataschema", "dataschemauri")
+
+
+def payloads(subject: Subject) -> None:
+    """Look at schema and content type of every definition that declares any."""
+    for definition, message, base in subject.definitions():
+        _format(subject, definition, message)
+        if all(message.attributes.get(name) is not None for name in _SCHEMAS):
+            text = "dataschema and dataschemauri exclude each other"
+            subject.findings.warning(message.at("dataschemauri"), "mutually-exclusive", text, "keep one of them")
+        _content_type(subject, definition, message, base)
+
+
+def _format(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:
+    """A schema without a format: an info when its own is known; when none can be, linking has reported it."""
+    given = next((name for name in _SCHEMAS if message.attributes.get(name) is not None), None)
+    if given is None or definition.dataschemaformat is not None:
+        return
+    linked = subject.catalog.schemas.get(definition.schemakey or "")
+    known = format_of(None, linked) if linked is not None else None
+    if linked is not None and known is None:
+        return
+    text = f"{given} is given, and dataschemaformat is not" + (f"; {known.family} is taken" if known else "")
+    hint = "add dataschemaformat, such as JsonSchema/draft-07 or Avro/1.11"
+    subject.findings.add(message.at(given), "info" if known else "warning", "missing-required", text, hint)
+
+
+def _content_type(subject: Subject, definition: Definition, message: DeclaredMessage, base: Definition | None) -> None:
+    """Both the attribute of the message and that of its envelope are compared with the content type of the data."""
+    if definition.envelope != CLOUDEVENTS or not definition.datacontenttype:
+        return
+    own, attribute = definition.datacontenttype, _declared_in_envelope(definition)
+    if base is not None and (own, attribute) == (base.datacontenttype, _declared_in_envelope(base)):
+        return
+    place = message.at("datacontenttype")
+    if "datacontenttype" not in message.attributes:
+        place = attribute_place(message, "datacontenttype") or message.place
+    if own.strip().lower().startswith("application/cloudevents"):
+        text = f"datacontenttype is that of the data here, and no event carries {own}"
+        subject.findings.warning(place, "content-type-conflict", text, "write the content type of the data, or none")
+    elif attribute and not (media_type_matches(own, attribute) or media_type_matches(attribute, own)):
+        text = f"datacontenttype is {own} for the message and {attribute} in its envelope"
+        subject.findings.warning(place, "content-type-conflict", text, "make them equal, or keep one of them")
+
+
+def _declared_in_envelope(definition: Definition) -> str | None:
+    for prop in definition.envelopemetadata:
+        if prop.name == "datacontenttype" and is_literal(prop):
+            return text_of(prop.value)
+    return None

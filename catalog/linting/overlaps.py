@@ -7,17 +7,266 @@ other rules report. What this gives is likely; the caller asks the matcher befor
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from catalog.comparing.coverage import Asked, asked_of, covers_asked
-from catalog.definitions.demands import Candidate, candidate_of
-from catalog.linting.pairing import literal_marks, marks_of, pairs
-from catalog.linting.witness import Asks, with_content, witness
-from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
+from catalog.comparing.coverage import RequiredValue, asked_of, covers_asked
+from catalog.definitions.candidates import Candidate, candidate_of
+from catalog.definitions.constraints import MEDIA_PROPERTIES
+from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
+from catalog.templates import parse, tokens_of
+from catalog.values import canonical, is_timestamp, is_valid, media_type_matches, media_type_of
+
+# Which definitions of many may match one record? Pairs that nothing written excludes, found without comparing all.
+#
+# What a definition says literally (a type, a segment of a topic) excludes all that say otherwise there. So definitions
+# are parted by one such *mark* after another, and only those that are left together, or have no such mark, are paired.
+
+Marks = Mapping[Hashable, str]
+"""What a record has that a definition matches, by place; another value at one place excludes it."""
+_SEPARATORS: Final = {False: re.compile("/"), True: re.compile("[/.]")}
+_GAP: Final = "\0"
+_TEXTS: Final = frozenset({"string", "symbol", "uri", "urireference", "uritemplate", "any"})
+
+
+def marks_of(asks: Mapping[str, Sequence[RequiredValue]], content: str | None = None) -> Marks:
+    """Return the marks of a definition for data of the type *content*; what is written in several ways gives none."""
+    marks: dict[Hashable, str] = {"content": media_type_of(content)} if content else {}
+    for key, of_key in asks.items():
+        for ask in of_key:
+            if ask.form == "media":
+                marks[key, "media"] = media_type_of(ask.text)
+            elif ask.form == "literal" and ask.type in _TEXTS:
+                marks[key, "text"] = ask.text
+                for dots in (False, True):
+                    _add_segments(marks, key, ask.text, dots)
+            elif ask.form == "template" and not ask.template.is_bare:
+                tokens = tokens_of(ask.text)
+                text = "".join(_GAP if place % 2 else token for place, token in enumerate(tokens))
+                _add_segments(marks, key, text, ask.dots)
+    return marks
+
+
+def _add_segments(marks: dict[Hashable, str], key: str, text: str, dots: bool) -> None:
+    segments = _SEPARATORS[dots].split(text)
+    marks[key, dots, "segments"] = str(len(segments))
+    for number, segment in enumerate(segments):
+        if _GAP not in segment:
+            marks[key, dots, number] = segment
+
+
+def literal_marks(properties: Iterable[tuple[str, Property]]) -> Marks:
+    """Return the marks that literals of texts give, by key; few of all, and made at little cost."""
+    return {
+        (key, "text"): prop.value
+        for key, prop in properties
+        if isinstance(prop.value, str) and prop.type in _TEXTS and "{" not in prop.value and key not in MEDIA_PROPERTIES
+    }
+
+
+def pairs(few: Sequence[Marks], every: Callable[[int], Marks], looked: list[int]) -> Iterator[tuple[int, int]]:
+    """Give the pairs, by number, whose marks exclude each other nowhere, until ``looked[0]`` looks are used up.
+
+    *few* are the marks that all are parted by first; what is left together is parted by *every* mark of its own.
+    """
+    waiting: list[tuple[list[int], frozenset[Hashable], bool]] = [(list(range(len(few))), frozenset(), False)]
+    while waiting:
+        members, used, whole = waiting.pop()
+        marks = {member: every(member) if whole else few[member] for member in members}
+        place = _parting(marks, used)
+        if place is None and not whole:
+            waiting.append((members, used, True))
+            continue
+        if place is None:
+            crossed = ((one, other) for at, one in enumerate(members) for other in members[at + 1 :])
+        else:
+            parts: dict[str, list[int]] = {}
+            for member in members:
+                if place in marks[member]:
+                    parts.setdefault(marks[member][place], []).append(member)
+            without = [member for member in members if place not in marks[member]]
+            left = (part for part in (*parts.values(), without) if len(part) > 1)
+            waiting.extend((part, used | {place}, whole) for part in left)
+            crossed = ((one, other) for part in parts.values() for one in part for other in without)
+        for one, other in crossed:
+            looked[0] -= 1
+            if looked[0] < 0:
+                return
+            if _agree(marks[one], marks[other]) and (whole or _agree(every(one), every(other))):
+                yield (one, other) if one < other else (other, one)
+
+
+def _parting(marks: Mapping[int, Marks], used: frozenset[Hashable]) -> Hashable | None:
+    """Return the place at which most have a mark, and not all the same; None when there is none."""
+    counts: dict[Hashable, int] = {}
+    values: dict[Hashable, str] = {}
+    several: set[Hashable] = set()
+    for each in marks.values():
+        for place, value in each.items():
+            counts[place] = counts.get(place, 0) + 1
+            if values.setdefault(place, value) != value:
+                several.add(place)
+    parting = [place for place in counts if place in several and place not in used]
+    return max(parting, key=lambda place: counts[place], default=None)
+
+
+def _agree(one: Marks, other: Marks) -> bool:
+    small, large = (one, other) if len(one) < len(other) else (other, one)
+    return all(large.get(place, value) == value for place, value in small.items())
+
+
+# A record that two definitions match, as the values of its properties: made of their literals and templates.
+#
+# What is found is a witness, and whoever shows it lets the matcher judge it first. None is no proof that there is none:
+# of two templates only the shortest joint values are tried.
+
+FILL: Final = "x"
+_SAMPLES: Final = (FILL, "1", "true", "2026-01-02T03:04:05Z", "P1D", "AAAA")
+"""One text of every type."""
+_ALWAYS: Final = frozenset({"e.id", "e.source", "e.type"})
+"""What every event has, and so must be valid wherever it is constrained."""
+_TYPED: Final = frozenset({"number", "integer", "boolean", "timestamp", "binary"})
+Asks = Mapping[str, Sequence[RequiredValue]]
+_Pieces = tuple[list[str], list[str]]
+"""The segments of a template, and what separates them."""
+
+
+def witness(one: Asks, other: Asks) -> dict[str, str] | None:
+    """Return values, by key, with which a record satisfies both; None when none is found.
+
+    The second round knows what placeholders have taken in the first, so that those that occur again can be the same.
+    """
+    contexts: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    for _ in range(2):
+        values: dict[str, str] = {}
+        for key in dict.fromkeys((*one, *other)):
+            asks = [(each, contexts[side]) for side, asked in enumerate((one, other)) for each in asked.get(key, ())]
+            if not any(ask.needed or ask.form != "any" or key in _ALWAYS for ask, _ in asks):
+                continue
+            text = next((text for text in _tried(asks) if all(_takes(ask, text) for ask, _ in asks)), None)
+            if text is None:
+                return None
+            values[key] = text
+        filled = tuple(_context(side, values) for side in (one, other))
+        if all(context is not None for context in filled):
+            return values
+        contexts = (_first(one, values), _first(other, values))
+    return None
+
+
+def with_content(asks: Asks, other: Asks, content: str | None) -> Asks:
+    """Add that data is of the type *content* to what is asked of each content type that either side names."""
+    if not content:
+        return asks
+    keys = [key for key in dict.fromkeys((*asks, *other)) if key in MEDIA_PROPERTIES]
+    return {**asks, **{key: [*asks.get(key, ()), RequiredValue(key, "media", "string", content)] for key in keys}}
+
+
+def _tried(asks: Sequence[tuple[RequiredValue, Mapping[str, str]]]) -> Iterator[str]:
+    """Give texts that may satisfy all of *asks*, best first."""
+    literals = [ask.text for ask, _ in asks if ask.form in ("literal", "media")]
+    if literals:
+        yield literals[0]
+        return
+    templates = [(ask, context) for ask, context in asks if ask.form == "template"]
+    for ask, context in sorted(templates, key=lambda each: each[0].template.is_bare):
+        yield _expanded(ask.text, context)
+    whole = [ask for ask, _ in templates if not ask.template.is_bare]
+    for ask in whole[1:]:
+        joined = _joined(whole[0], ask)
+        if joined is not None:
+            yield joined
+    yield from _SAMPLES
+
+
+def _expanded(text: str, context: Mapping[str, str]) -> str:
+    tokens = tokens_of(text)
+    return "".join(context.get(token, FILL) if place % 2 else token for place, token in enumerate(tokens))
+
+
+def _joined(one: RequiredValue, other: RequiredValue) -> str | None:
+    """Return a text that fits two templates, segment by segment; None when none is found."""
+    (mine, between), (its, besides) = _pieces(one), _pieces(other)
+    if between != besides:
+        return None
+    segments: list[str] = []
+    for first, second in zip(mine, its, strict=True):
+        patterns = parse(first), parse(second)
+        tried = _segment(tokens_of(first), tokens_of(second))
+        fit = next((text for text in tried if all(pattern.match(text) is not None for pattern in patterns)), None)
+        if fit is None:
+            return None
+        segments.append(fit)
+    return "".join(part for pair in zip(segments, [*between, ""], strict=True) for part in pair)
+
+
+def _pieces(ask: RequiredValue) -> _Pieces:
+    segments, between = [""], []
+    for place, token in enumerate(tokens_of(ask.text)):
+        if place % 2:
+            segments[-1] += f"{{g{place}}}"  # names of their own: what repeats is seen when both are judged
+            continue
+        for character in token:
+            if character == "/" or (ask.dots and character == "."):
+                between.append(character)
+                segments.append("")
+            else:
+                segments[-1] += character
+    return segments, between
+
+
+def _segment(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
+    """Give texts that may fit two segments: either's own literals, then the ends and the middles of both."""
+    for tokens in (one, other):
+        yield "".join(token if place % 2 == 0 else FILL for place, token in enumerate(tokens))
+    head = max(one[0], other[0], key=len)
+    tail = max(one[-1], other[-1], key=len)
+    middles = [token for tokens in (one, other) for token in tokens[2:-1:2]]
+    yield head + tail
+    for fill in ("", FILL):
+        yield head + FILL + fill.join(middles) + FILL + tail
+
+
+def _takes(ask: RequiredValue, text: str) -> bool:
+    """Tell whether a text satisfies one constraint."""
+    if ask.form == "any":
+        kind: str = ask.type
+        return is_valid(kind, text, bits32=ask.key.startswith("e."))
+    if ask.form == "media":
+        return media_type_matches(ask.text, text)
+    if ask.form == "template":
+        fits = ask.template.match(text, ask.decodes) is not None
+        return fits and (ask.type != "timestamp" or is_timestamp(text))
+    if ask.text == text:
+        return True
+    wanted = canonical(ask.type, ask.text) if ask.type in _TYPED else None
+    return wanted is not None and wanted == canonical(ask.type, text)
+
+
+def _first(asks: Asks, values: Mapping[str, str]) -> dict[str, str]:
+    """Return what each placeholder takes; a template that is nothing else comes last, since it takes anything."""
+    context: dict[str, str] = {}
+    templates = [ask for of_key in asks.values() for ask in of_key if ask.form == "template" and ask.key in values]
+    for ask in sorted(templates, key=lambda each: each.template.is_bare):
+        for name, text in (ask.template.match(values[ask.key], ask.decodes) or {}).items():
+            if text != FILL:
+                context.setdefault(name, text)
+    return context
+
+
+def _context(asks: Asks, values: Mapping[str, str]) -> dict[str, str] | None:
+    """Return what placeholders take; None when one takes two values."""
+    context: dict[str, str] = {}
+    for ask in (each for of_key in asks.values() for each in of_key if each.form == "template"):
+        for name, text in (ask.template.match(values.get(ask.key, ""), ask.decodes) or {}).items():
+            if context.setdefault(name, text) != text:
+                return None
+    return context
+
 
 MAX_LOOKS: Final = 200_000
 """Pairs of a whole catalog that are looked at, which takes a fraction of a second."""
@@ -115,7 +364,7 @@ def _apart(one: Candidate, other: Candidate) -> bool:
     return first.xid == second.xid or first.xid in second.base or second.xid in first.base
 
 
-def _asks(candidate: Candidate, *, event: bool) -> dict[str, list[Asked]]:
+def _asks(candidate: Candidate, *, event: bool) -> dict[str, list[RequiredValue]]:
     return asked_of(_seen(candidate, candidate.protocol, event=event))
 
 

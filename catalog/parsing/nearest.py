@@ -1,5 +1,7 @@
 """The known name that an unknown one is most likely a slip of."""
 
+# Small: every reader of names has it, and it needs nothing else.
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable

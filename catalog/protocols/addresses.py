@@ -3,6 +3,8 @@
 A text may be a template. Its placeholders stand for whatever a name may have at their place.
 """
 
+# Small: lint and the start of a router both ask it.
+
 from __future__ import annotations
 
 import re

@@ -1,15 +1,141 @@
-"""The schema families. One more is a folder beside those imported here, and its entry in ``FAMILIES``."""
+"""The schema families and their formats. One more is a folder beside this file, and an entry in ``FAMILIES``."""
 
 from __future__ import annotations
 
-from typing import Final
+import hashlib
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
 
-from catalog.schemas.avro.family import AVRO
-from catalog.schemas.family import SchemaFamily
-from catalog.schemas.jsonschema.family import JSON_SCHEMA
-from catalog.schemas.jsonstructure.family import JSON_STRUCTURE
-from catalog.schemas.protobuf.family import PROTOBUF
-from catalog.schemas.xsd.family import XSD
+from catalog.schemas.contract import Library, SchemaError, SchemaFamily, SchemaSource, Validator
+
+# Avro among the families.
+
+_MEMBERS: Final = {"record": "fields", "enum": "symbols", "fixed": "size"}
+
+
+def _is_avro(document: Any) -> bool:
+    """Tell a named type of Avro, or a union with one."""
+    branches = document if isinstance(document, list) else [document]
+    return any(isinstance(branch, dict) and _is_named_type(branch) for branch in branches)
+
+
+def _is_named_type(tree: dict[str, Any]) -> bool:
+    kind = tree.get("type")
+    member = _MEMBERS.get(kind) if isinstance(kind, str) else None
+    return member is not None and member in tree and "name" in tree
+
+
+AVRO: Final = SchemaFamily(
+    name="Avro",
+    room="catalog.schemas.avro",
+    spelling=re.compile(r"(?:apache[-_ ])?avro(?:[-_ ]?schema)?"),
+    media_types=frozenset(
+        {"application/avro", "application/vnd.apache.avro", "application/vnd.apache.avro+json", "avro/binary"}
+    ),
+    content_type="application/vnd.apache.avro",
+    evident=_is_avro,
+    compares=True,
+    ignores=True,
+    named=True,
+    refers_by_name=True,
+    resolves=True,
+)
+
+
+# JSON Schema among the families.
+
+JSON_SCHEMA: Final = SchemaFamily(
+    name="JsonSchema",
+    room="catalog.schemas.jsonschema",
+    spelling=re.compile(r"(?:https?://)?json[-_ ]?schema(?:\.org)?"),
+    media_types=frozenset({"application/json", "application/schema+json", "application/schema-instance+json"}),
+    content_type="application/json",
+    names_itself=True,
+    compares=True,
+    named=True,
+)
+
+
+# JSON Structure among the families.
+
+JSON_STRUCTURE: Final = SchemaFamily(
+    name="JsonStructure",
+    room="catalog.schemas.jsonstructure",
+    spelling=re.compile(r"(?:https?://)?json[-_ ]?structure(?:\.org)?"),
+    media_types=frozenset(),
+    content_type="application/json",
+    names_itself=True,
+)
+
+
+# Protobuf among the families.
+
+_TEXT: Final = re.compile(r"""^[ \t]*(?:syntax\s*=\s*["']proto|(?:message|enum)\s+\w+\s*\{)""", re.MULTILINE)
+
+
+def _is_protobuf(document: Any) -> bool:
+    return isinstance(document, str) and _TEXT.search(document) is not None
+
+
+PROTOBUF: Final = SchemaFamily(
+    name="Protobuf",
+    room="catalog.schemas.protobuf",
+    spelling=re.compile(r"(?:google[-_ ])?proto(?:col)?(?:[-_ ]?buf(?:fer)?s?)?"),
+    media_types=frozenset(
+        {
+            "application/protobuf",
+            "application/x-protobuf",
+            "application/vnd.google.protobuf",
+            "text/x-protobuf",
+        }
+    ),
+    content_type="application/protobuf",
+    evident=_is_protobuf,
+    is_tree=False,
+    named=True,
+    resolves=True,
+    frames="message",
+)
+
+
+# XML Schema among the families.
+
+_ELEMENT: Final = re.compile(
+    r"/(?:(?:[\w.-]+:)?schema/|\*/|/)?(?:[\w.-]+:)?element\[\s*@name\s*=\s*(?P<quote>['\"])(?P<name>[^'\"]+)(?P=quote)\s*\]"
+)
+"""The XPath expressions that lead to a global element; XPath could ask for anything else as well."""
+
+
+def _is_xsd(document: Any) -> bool:
+    return isinstance(document, str) and document.lstrip("\ufeff \t\r\n").startswith("<") and "XMLSchema" in document
+
+
+def _element(name: str, pointer: str) -> tuple[str, str]:
+    """Return the name of the global element that an XPath expression leads to."""
+    element = _ELEMENT.fullmatch(pointer)
+    return (name, pointer) if element is None else (element["name"], "")
+
+
+XSD: Final = SchemaFamily(
+    name="XSD",
+    room="catalog.schemas.xsd",
+    spelling=re.compile(r"xsd|xml[-_ ]?schema(?:[-_ ]definition)?|https?://www\.w3\.org/2001/xmlschema"),
+    media_types=frozenset({"application/xml", "application/xsd", "application/xsd+xml", "text/xml"}),
+    content_type="application/xml",
+    evident=_is_xsd,
+    is_tree=False,
+    frames="never",
+    deep_link=_element,
+)
+
+
+# The schema families. One more is a folder beside those imported here, and its entry in ``FAMILIES``.
 
 FAMILIES: Final[list[SchemaFamily]] = [JSON_SCHEMA, JSON_STRUCTURE, AVRO, PROTOBUF, XSD]
 
@@ -30,3 +156,133 @@ def family_names() -> str:
     """Return the names of all families for a hint: ``A, B or C``."""
     *first, last = (family.name for family in FAMILIES)
     return f"{', '.join(first)} or {last}"
+
+
+# Names of schema formats, in all the ways real catalogs spell them, and what a document says of itself.
+
+_REST: Final = re.compile(r"[/\-_:, .#]+|(?=v?\d)|$")
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFormat:
+    """A format that is known: its family, and what follows it in lower case (``draft-07``, ``1.11``), maybe nothing."""
+
+    family: str
+    version: str = ""
+
+
+@lru_cache(maxsize=1024)
+def parse_format(text: str | None) -> SchemaFormat | None:
+    """Read a format: ``JsonSchema/draft-07``, ``AVRO``, ``proto3``, ``XSD/1.0``, a media type or the URI of a dialect.
+
+    None when there is none, or it is unknown.
+    """
+    name = (text or "").partition(";")[0].strip().lower()
+    for family in FAMILIES:
+        if name in family.media_types:
+            return SchemaFormat(family.name)
+        spelled = family.spelling.match(name)
+        rest = _REST.match(name, spelled.end()) if spelled else None
+        if rest is not None:
+            return SchemaFormat(family.name, name[rest.end() :].removeprefix("v"))
+    return None
+
+
+def inferred_content_type(schema_format: str | None) -> str | None:
+    """Return the content type that a schema format implies; None when it implies none."""
+    known = parse_format(schema_format)
+    return family_of(known.family).content_type if known is not None else None
+
+
+def evident_family(document: Any) -> str | None:
+    """Tell what a schema is from itself, where there is no doubt: by ``$schema``, Avro's shapes, or its syntax."""
+    said = document.get("$schema") if isinstance(document, dict) else None
+    if isinstance(said, str):
+        named = parse_format(said.strip())
+        return named.family if named and family_of(named.family).names_itself else None
+    # The last counts: a comment in an XML Schema may look like Protobuf, not the other way round.
+    return next((family.name for family in reversed(FAMILIES) if family.evident(document)), None)
+
+
+# Compiles schemas of any family, each content once per thread.
+
+MAX_COMPILED: Final = 2048
+"""Compiled schemas that a thread remembers; past it, the one not used for longest is forgotten."""
+
+
+class _Memory(threading.local):
+    """Outcomes by fingerprint; of each thread its own, because validators are not shared between threads."""
+
+    def __init__(self) -> None:
+        self.outcomes: OrderedDict[bytes, Validator | SchemaError] = OrderedDict()
+
+
+_memory: Final = _Memory()
+
+
+def compile_schema(source: SchemaSource, library: Library) -> Validator:
+    """Compile a schema, or return what compiling the same content gave before; failures are remembered too.
+
+    Raises:
+        SchemaError: it can never be used.
+    """
+    outcomes = _memory.outcomes
+    key = fingerprint(source, library)
+    outcome = outcomes.get(key)
+    if outcome is None:
+        try:
+            outcome = family_of(source.family).compile_schema(source, library)
+        except SchemaError as error:
+            outcome = error
+        outcomes[key] = outcome
+        while len(outcomes) > MAX_COMPILED:
+            outcomes.popitem(last=False)
+    outcomes.move_to_end(key)
+    if isinstance(outcome, SchemaError):
+        raise outcome.with_traceback(None)
+    return outcome
+
+
+def references_of(source: SchemaSource) -> Iterable[str]:
+    """Give the references to other documents that compiling *source* needs, as written."""
+    return family_of(source.family).references_of(source)
+
+
+def fingerprint(source: SchemaSource, library: Library) -> bytes:
+    """Return a hash of all that compiling depends on: the schema, every document that it refers to, and what bodies
+    were written with.
+    """
+    digest = hashlib.sha256()
+    if source.written is not None:
+        schema, message = source.written.schema, source.written.message
+        known = [schema.id, schema.family, schema.document, dict(schema.references), schema.subjects, message]
+        digest.update(json.dumps(known, sort_keys=True).encode())
+    waiting, seen = [("", source)], {source.uri}
+    while waiting:
+        reference, current = waiting.pop()
+        parts = [reference, current.family, current.version, current.name, current.pointer, current.document]
+        digest.update(json.dumps(parts).encode())
+        for each in references_of(current):
+            entry = library.document(each, current.uri)
+            digest.update(json.dumps([each, entry[0] if entry else None]).encode())
+            if entry is not None and entry[0] not in seen:
+                seen.add(entry[0])
+                waiting.append((each, SchemaSource(current.family, current.version, entry[1], uri=entry[0])))
+    return digest.digest()
+
+
+def documents_of(source: SchemaSource, library: Library) -> dict[tuple[str, str], tuple[str, Any]]:
+    """Return what the library answers to every reference that compiling *source* asks for, by base and reference."""
+    documents: dict[tuple[str, str], tuple[str, Any]] = {}
+    waiting, seen = [source], {source.uri}
+    while waiting:
+        current = waiting.pop()
+        for each in references_of(current):
+            entry = library.document(each.strip(), current.uri) or library.document(each, current.uri)
+            if entry is None:
+                continue
+            documents[(current.uri, each)] = documents[(current.uri, each.strip())] = entry
+            if entry[0] not in seen:
+                seen.add(entry[0])
+                waiting.append(SchemaSource(current.family, current.version, entry[1], uri=entry[0]))
+    return documents

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import base64
+import binascii
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
+from catalog.definitions.inheritance import attribute_place
+from catalog.dialects import suffixes
+from catalog.dialects.reading import default_version
+from catalog.documents.fetching import is_url
 from catalog.errors import DocumentError
+from catalog.findings import Declarations, DeclaredMessage
+from catalog.findings import SourceLocation as Place
 from catalog.model import Definition
+from catalog.parsing.pointers import unescaped
 from catalog.parsing.texts import parse_text
-from catalog.schemas.contract import SchemaSource
-from catalog.schemas.families import family_of
-from catalog.schemas.family import SchemaFamily
-from catalog.schemas.formats import SchemaFormat, evident_family, parse_format
+from catalog.references import Abroad
+from catalog.schemas.contract import SchemaFamily, SchemaSource
+from catalog.schemas.families import SchemaFormat, evident_family, family_of, parse_format
+from catalog.values import is_valid, text_of
 
 
 class CatalogLibrary:
@@ -77,3 +91,351 @@ def as_tree(document: Any) -> Any:
         return parse_text("", document.encode("utf-8", "surrogatepass")).tree
     except DocumentError:
         return document  # whoever compiles it says what is wrong with it
+
+
+# The schema registry of one load: schema resources as written, and what references to them mean.
+#
+# A resource has versions, of which one is the default, or stands for itself. A version holds its document (``schema``,
+# ``schemaobject``, ``schemabase64``) or says where it is (``schemauri``, ``schemaurl``, ``uri``), under any letter
+# case.
+
+_DOCUMENTS: Final = ("schema", "schemaobject", "schemabase64")
+_ADDRESSES: Final = ("schemauri", "schemaurl", "uri", "url")
+_FORMATS: Final = ("format", "schemaformat")
+_REFERENCE: Final = re.compile(
+    r"(?:^|[/#])schemagroups/([^/?#]+)/schemas?/([^?#]+)(?:\?[^#]*)?(?:#(.*))?$", re.IGNORECASE
+)
+_MISSPELT: Final = re.compile(r"schemagroups(?![/?#]|$)", re.IGNORECASE)
+_MAX_BORROWS: Final = 16
+_MAX_COLONS: Final = 16
+_SUGGEST_AMONG: Final = 2_000
+_SUGGEST_FOR: Final = 500
+"""Characters of a reference for which a near one is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """One version of a schema, under the xid of that version: the document, or the address where it is.
+
+    ``place`` is where the document is written, or else the address; ``text`` tells a document that is one text there.
+    ``ids`` are those that schema registries know it by, as its label ``schemaid`` lists them.
+    """
+
+    key: str
+    place: Place
+    format: str | None = None
+    document: Any = None
+    address: str | None = None
+    text: bool = False
+    ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaReference:
+    """What a reference into the registry means: a version, and a type (``:Name``) or a pointer inside of it."""
+
+    entry: SchemaVersion
+    name: str = ""
+    pointer: str = ""
+
+
+@dataclass(slots=True)
+class SchemaRegistry:
+    """Finds schemas by xid; all documents of a load share one space of xids, and ids match in any letter case.
+
+    ``prefix`` stands before the keys of a registry that is not the catalog's own.
+    """
+
+    declarations: Declarations
+    prefix: str = ""
+    _folded: dict[str, str] | None = None
+    _ids: dict[str, SchemaVersion] | None = None
+    _links: dict[str, SchemaReference | None] = field(default_factory=dict)
+    _entries: dict[str, SchemaVersion | None] = field(default_factory=dict)
+
+    def is_reference(self, reference: str) -> bool:
+        """Tell whether *reference* is meant for a registry, this one or another."""
+        return _REFERENCE.search(reference) is not None or _MISSPELT.search(reference) is not None
+
+    def link(self, reference: str) -> SchemaReference | None:
+        """Return what an xid, JSON pointer or URI with an xid in it means; None when it is nothing that was read."""
+        if reference not in self._links:
+            self._links[reference] = self._link(reference)
+        return self._links[reference]
+
+    def address(self, reference: str) -> str | None:
+        """Return the URL that what a reference means gives itself (``self``), with the reference's deep link."""
+        match = _REFERENCE.search(reference)
+        if match is None:
+            return None
+        group, path, fragment = match.groups()
+        for schema, version, deep in _readings(path):
+            for names in ((group, schema), (_unescaped(group), _unescaped(schema))):
+                xid = self._known(f"/schemagroups/{names[0]}/schemas/{names[1]}")
+                body = self.declarations.schemas[xid] if xid is not None else {}
+                holder = body if version is None else _versions(body).get(version, {})
+                own = holder.get("self")
+                if isinstance(own, str) and is_url(own):
+                    within = (f":{deep}" if deep else "") + (f"#{fragment}" if fragment else "")
+                    return own.removesuffix("$details") + within
+        return None
+
+    def sibling(self, name: str, key: str) -> SchemaVersion | None:
+        """Return the schema called *name* in the group of the schema *key*, with or without a file's ending."""
+        match = _REFERENCE.search(key)
+        plain = name.rsplit("/", 1)[-1]
+        if match is None or not plain:
+            return None
+        stem = plain.rpartition(".")[0]
+        names = (plain, stem) if stem else (plain,)
+        return next((entry for each in names if (entry := self._entry(match.group(1), each, None))), None)
+
+    def by_id(self, identifier: str) -> SchemaVersion | None:
+        """Return the embedded schema that calls itself so by ``$id`` (or ``id``), without its fragment."""
+        if self._ids is None:
+            self._ids = {}
+            for entry in self.entries():
+                if isinstance(entry.document, dict):
+                    own = entry.document.get("$id", entry.document.get("id"))
+                    if isinstance(own, str):
+                        self._ids.setdefault(own.partition("#")[0], entry)
+        return self._ids.get(identifier.partition("#")[0])
+
+    def entries(self) -> Iterator[SchemaVersion]:
+        """Give every version of every schema."""
+        for xid, body in self.declarations.schemas.items():
+            versions = _versions(body)
+            for version in versions or (None,):
+                entry = self._version(xid, version)
+                if entry is not None:
+                    yield entry
+
+    def suggestion(self, reference: str) -> str:
+        """Return what a dangling reference may have meant, as a hint; empty when nothing is near."""
+        spelled = _MISSPELT.sub("schemagroups/", reference)
+        if spelled != reference and self.link(spelled) is not None:
+            return f"a slash is missing: write {spelled}"
+        if len(self.declarations.schemas) > _SUGGEST_AMONG or len(reference) > _SUGGEST_FOR:
+            return ""
+        wanted = "/" + spelled.lstrip("#/").partition("/versions/")[0]
+        near = difflib.get_close_matches(wanted, self.declarations.schemas, n=1, cutoff=0.8)
+        return f"did you mean {near[0]}?" if near else ""
+
+    def _link(self, reference: str) -> SchemaReference | None:
+        match = _REFERENCE.search(reference)
+        if match is None:
+            return None
+        group, path, fragment = match.groups()
+        fragment = unquote(fragment or "")
+        pointer, name = (fragment, "") if fragment.startswith("/") else ("", fragment)
+        for schema, version, deep in _readings(path):
+            entry = self._entry(group, schema, version)
+            if entry is not None:
+                return SchemaReference(entry, deep or name, pointer)
+        return None
+
+    def _entry(self, group: str, schema: str, version: str | None) -> SchemaVersion | None:
+        """Return a version, by default the default one, of a schema spelled as written or escaped."""
+        for names in ((group, schema), (_unescaped(group), _unescaped(schema))):
+            xid = self._known(f"/schemagroups/{names[0]}/schemas/{names[1]}")
+            if xid is not None:
+                return self._borrowed(xid, version)
+        return None
+
+    def _borrowed(self, xid: str, version: str | None) -> SchemaVersion | None:
+        """Follow ``xref`` to the resource that this one stands for."""
+        for _ in range(_MAX_BORROWS):
+            body = self.declarations.schemas[xid]
+            meta = body.get("meta")
+            target = body.get("xref") or (meta.get("xref") if isinstance(meta, dict) else None)
+            if not isinstance(target, str):
+                return self._of_version(xid, version)
+            known = self._known(target.strip().lstrip("#"))
+            if known is None:
+                return None
+            xid = known
+        return None  # a cycle
+
+    def _of_version(self, xid: str, version: str | None) -> SchemaVersion | None:
+        body = self.declarations.schemas[xid]
+        versions = _versions(body)
+        if version is None:
+            return self._version(xid, default_version(body, versions))
+        own = {str(body.get(name)).lower() for name in ("versionid", "defaultversionid", "version")}
+        if not versions:
+            return self._version(xid, None) if version.lower() in own else None
+        for key in versions:
+            if key.lower() in (version.lower(), unquote(version).lower()):
+                return self._version(xid, key)
+        return None
+
+    def _version(self, xid: str, version: str | None) -> SchemaVersion | None:
+        key = xid if version is None else f"{xid}/versions/{version}"
+        if key not in self._entries:
+            body, place = self.declarations.schemas[xid], self.declarations.schema_places[xid]
+            holders = [(body, place)]
+            if version is not None:
+                holders.insert(0, (_versions(body)[version], place / "versions" / version))
+            self._entries[key] = _read(self.prefix + key, holders)
+        return self._entries[key]
+
+    def _known(self, xid: str) -> str | None:
+        if xid in self.declarations.schemas:
+            return xid
+        if self._folded is None:
+            self._folded = {known.lower(): known for known in self.declarations.schemas}
+        return self._folded.get(xid.lower())
+
+
+def _readings(path: str) -> Iterator[tuple[str, str | None, str]]:
+    """Give schema, version and deep link that a path may mean; ids may have colons, so the longest id comes first."""
+    path = path.rstrip("/").removesuffix("$details").removesuffix("$meta")
+    schema, _, rest = path.partition("/")
+    if ":" not in path:
+        kind, _, version = rest.partition("/")
+        if not rest or kind.lower() == "versions":
+            yield schema, version.removesuffix("$details") or None, ""
+        return
+    cuts = [match.start() for match in islice(re.finditer(":", path), _MAX_COLONS)]
+    for cut in (len(path), *reversed(cuts)):
+        head, deep = path[:cut], path[cut + 1 :]
+        schema, _, rest = head.partition("/")
+        kind, _, version = rest.partition("/")
+        if (not rest or (kind.lower() == "versions" and "/" not in version)) and schema:
+            yield schema, version or None, deep
+
+
+def _versions(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    versions = body.get("versions")
+    if not isinstance(versions, dict):
+        return {}
+    return {str(key): version for key, version in versions.items() if isinstance(version, dict)}
+
+
+def _read(key: str, holders: list[tuple[Mapping[str, Any], Place]]) -> SchemaVersion | None:
+    """Read format and document, each from the first of *holders* that has it: the version, then the resource."""
+    form = next((value for holder, _ in holders for _, value in _given(holder, _FORMATS)), None)
+    ids = next((ids for holder, _ in holders if (ids := _ids(holder))), ())
+    for holder, place in holders:
+        for name, value in _given(holder, _DOCUMENTS):
+            document = _decoded(value) if name.lower() == "schemabase64" else value
+            if document is not None:
+                return SchemaVersion(
+                    key, place / name, _text(form), as_tree(document), None, isinstance(document, str), ids
+                )
+        for name, value in _given(holder, _ADDRESSES):
+            if isinstance(value, str) and value.strip():
+                return SchemaVersion(key, place / name, _text(form), address=value.strip(), ids=ids)
+    return None
+
+
+def _ids(holder: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the ids in the label ``schemaid``: one, or several with commas between them."""
+    labels = next((value for name, value in holder.items() if str(name).lower() == "labels"), None)
+    label = labels.get("schemaid") if isinstance(labels, dict) else None
+    texts = str(label).split(",") if isinstance(label, str | int) and not isinstance(label, bool) else ()
+    return tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
+
+
+def _given(holder: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Give what *holder* has under *names*, in their order, with the names as written."""
+    written = {str(name).lower(): name for name in holder}
+    for name in names:
+        if name in written and holder[written[name]] not in (None, ""):
+            yield written[name], holder[written[name]]
+
+
+def _decoded(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        return base64.b64decode(value).decode("utf-8-sig")
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _unescaped(name: str) -> str:
+    return unquote(unescaped(name))
+
+
+# Where data schemas are for those who are elsewhere: the absolute URI of each, which events carry as ``dataschema``.
+#
+# What a catalog writes is relative: to its registry (an xid, or the pointer that documents have for it), or to the
+# document it is written in. The address of the registry is what it calls itself (``self``), else what the settings say
+# (``catalog.base_uri``), else where its document was read. A local file is no address: nobody else could follow it
+# (JUDGING.md#mapping).
+
+_REGISTRY: Final = re.compile(r"#?(/schemagroups/\S+)", re.IGNORECASE)
+_ABSOLUTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+-]*:")
+"""A scheme; one with a dot is no scheme here but a file with a deep link, ``s.json:Name``."""
+_WRITTEN: Final = ("dataschemauri", "dataschemaxid")
+
+
+def is_absolute(uri: str) -> bool:
+    """Tell whether a URI reference has a scheme."""
+    return _ABSOLUTE.match(uri) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaAddresses:
+    """Tells the absolute URI of schemas; *base* is that of the registry as the settings have it, empty for none."""
+
+    declarations: Declarations
+    abroad: Abroad
+    base: str = ""
+
+    def of(self, definition: Definition, writer: DeclaredMessage | None, registry: SchemaRegistry) -> str | None:
+        """Return the URI, or the template of one, that mapped events of a definition have as ``dataschema``.
+
+        What the envelope declares counts, then what *writer*, the nearest that gives a schema, refers to by URI, then
+        by xid. None when nothing of it can be made absolute.
+        """
+        declared = next((prop for prop in definition.envelopemetadata if prop.name == "dataschema"), None)
+        if declared is not None and declared.value is not None:
+            message = self.declarations.messages[definition.xid]
+            place = attribute_place(message, "dataschema") or message.place
+            return self._absolute(text_of(declared.value), place, message.xid, registry)
+        given = writer.attributes if writer is not None else {}
+        inline = given.get("dataschema")
+        references = [(name, given.get(name)) for name in _WRITTEN]
+        if isinstance(inline, str) and (_REGISTRY.fullmatch(inline.strip()) or is_url(inline.strip())):
+            references.insert(0, ("dataschema", inline))
+        for name, reference in references:
+            if isinstance(reference, str) and reference and writer is not None:
+                uri = self._absolute(reference, writer.at(name), writer.xid, registry)
+                if uri is not None and is_valid("uri", uri):
+                    return uri
+        return None
+
+    def _absolute(self, written: str, place: Place, xid: str, registry: SchemaRegistry) -> str | None:
+        reference = written.strip()
+        if not reference or is_absolute(reference) or reference.startswith("{"):
+            return reference or None
+        within = _REGISTRY.fullmatch(reference)
+        if within is not None:
+            return registry.address(reference) or self._in_registry(within[1], place, xid)
+        document = place.file if is_url(place.file) else self._registry(place, xid)
+        if not document:
+            return None
+        joined = urljoin(document, reference if reference[0] in "/#?." else f"./{reference}")
+        return joined if is_absolute(joined) else None
+
+    def _in_registry(self, path: str, place: Place, xid: str) -> str | None:
+        root = self._registry(place, xid)
+        if root and not urlsplit(root).path.lower().endswith(suffixes()):
+            return root.rstrip("/") + path
+        document = root or (place.file if is_url(place.file) else "")
+        # A document is one text: what it holds is named after its address, and has no second fragment.
+        return f"{document}#{path.replace('#', '%23')}" if document else None
+
+    def _registry(self, place: Place, xid: str) -> str:
+        """Return the address of the registry that a message is of; that of a folder ends in a slash."""
+        land = self.abroad.land_of(xid)
+        declarations = self.declarations if land is None else land.declarations
+        address = declarations.addresses.get(place.file) or ("" if land is not None else self.base)
+        root = urldefrag(address)[0].partition("?")[0]
+        return root if not root or urlsplit(root).path.lower().endswith(suffixes()) else f"{root.rstrip('/')}/"

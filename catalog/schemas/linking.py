@@ -10,22 +10,298 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
-from catalog.declared import Declarations, DeclaredMessage, Place
-from catalog.documents.fetching import Fetcher
-from catalog.findings import Findings
+from catalog.documents.fetching import Fetcher, is_url
+from catalog.errors import DocumentError
+from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLocation
 from catalog.model import Definition, Severity
 from catalog.parsing.nearest import nearest
-from catalog.references.abroad import Abroad
-from catalog.schemas.addresses import SchemaAddresses
-from catalog.schemas.bodies import short
-from catalog.schemas.compiling import compile_schema, documents_of
-from catalog.schemas.contract import MissingTypeError, SchemaError, SchemaSource
-from catalog.schemas.families import FAMILIES, family_names, family_of
-from catalog.schemas.formats import parse_format
-from catalog.schemas.gathering import Gathering, Located
-from catalog.schemas.library import CatalogLibrary, format_of, schema_source
-from catalog.schemas.registry import Link, SchemaRegistry
+from catalog.parsing.texts import parse_text
+from catalog.references import Abroad, Land
+from catalog.schemas.contract import MissingTypeError, SchemaError, SchemaSource, short
+from catalog.schemas.families import (
+    FAMILIES,
+    compile_schema,
+    documents_of,
+    family_names,
+    family_of,
+    parse_format,
+    references_of,
+)
+from catalog.schemas.ids.client import FAMILY_OF_TYPE, registered
+from catalog.schemas.library import (
+    CatalogLibrary,
+    SchemaAddresses,
+    SchemaReference,
+    SchemaRegistry,
+    SchemaVersion,
+    as_document,
+    as_tree,
+    format_of,
+    schema_source,
+)
+
+# Collects the documents of a load's schemas: from the registry, from files and URLs, and what they refer to.
+#
+# Everything that validation may need is here when loading ends; nothing is fetched afterwards
+# (JUDGING.md#data-schemas).
+
+MAX_DOCUMENTS: Final = 500
+"""Documents outside of the catalog that one load takes in for its schemas."""
+_DEEP_LINK: Final = re.compile(
+    r"(?P<document>.*(?:[^#/:]\.[A-Za-z][A-Za-z0-9]*|/versions/(?:[0-9]+|latest)|/schemas/ids/[0-9]+))"
+    r":(?P<name>[A-Za-z_][\w./-]*)"
+)
+_WRAPPED: Final = re.compile(r"(?P<base>https?://.*)(?:/subjects/[^/]+/versions/(?:[0-9]+|latest)|/schemas/ids/[0-9]+)")
+"""Addresses in a schema registry of Confluent's API, whose answer has the schema as a text, with its references."""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A document that was taken in, and what the reference to it names inside."""
+
+    key: str
+    name: str = ""
+    pointer: str = ""
+
+
+@dataclass(slots=True)
+class Gathering:
+    """Documents by key, as :attr:`Catalog.schemas` has them. What cannot be had is reported where it is asked for.
+
+    ``places`` say where each document is written, ``inside`` which of them in the catalog itself, ``texts`` which of
+    those are one text there; ``pending`` are the addresses that are unreachable for now. ``unnamed`` are the schemas
+    that use names of types which nothing defines: compiling says which.
+    """
+
+    registry: SchemaRegistry
+    abroad: Abroad
+    fetcher: Fetcher
+    findings: Findings
+    schemas: dict[str, dict[str, Any]] = field(default_factory=dict)
+    places: dict[str, SourceLocation] = field(default_factory=dict)
+    inside: set[str] = field(default_factory=set)
+    texts: set[str] = field(default_factory=set)
+    pending: set[str] = field(default_factory=set)
+    unnamed: set[str] = field(default_factory=set)
+    _named: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Addresses of what schemas of a schema registry refer to, by the names that they use."""
+    _registries: dict[str, SchemaRegistry] = field(default_factory=dict)
+    _asked: set[str] = field(default_factory=set)
+    _whole: dict[tuple[str, str], bool] = field(default_factory=dict)
+
+    def everything_embedded(self) -> None:
+        """Take in all documents that the registry itself holds, referred to or not."""
+        for entry in self.registry.entries():
+            if entry.document is not None:
+                self._embedded(entry)
+
+    def registry_of(self, xid: str) -> SchemaRegistry:
+        """Return the registry that references in a message are into: the catalog's, or that of its own document."""
+        land = self.abroad.land_of(xid)
+        return self.registry if land is None else self._registry(land)
+
+    def inline(self, key: str, document: Any, place: SourceLocation) -> Located:
+        """Take in a document that is written into a definition."""
+        self._embedded(SchemaVersion(key, place, None, as_tree(document), text=isinstance(document, str)))
+        return Located(key)
+
+    def linked(self, link: SchemaReference, asked: SourceLocation) -> Located | None:
+        """Take in what a reference into the registry means; *asked* is where that reference stands."""
+        located = self._located(link, asked)
+        if located is not None and link.entry.ids:
+            self._know(located.key, link.entry.ids)
+        return located
+
+    def _know(self, key: str, ids: tuple[str, ...]) -> None:
+        """Note by which ids schema registries know a document."""
+        known = self.schemas[key].get("schemaids", [])
+        self.schemas[key]["schemaids"] = list(dict.fromkeys((*known, *ids)))
+
+    def _located(self, link: SchemaReference, asked: SourceLocation) -> Located | None:
+        entry, deep = link.entry, Located("", link.name, link.pointer)
+        for _ in range(MAX_DOCUMENTS):
+            if entry.document is not None:
+                self._embedded(entry)
+                return Located(entry.key, deep.name, deep.pointer)
+            further = self.registry.link(entry.address or "")
+            if further is None:
+                located = self.addressed(entry.address or "", entry.place, entry.format)
+                deeper = bool(deep.name or deep.pointer)
+                return Located(located.key, deep.name, deep.pointer) if located and deeper else located
+            if further.entry is entry:
+                if not is_url(entry.address or ""):
+                    break
+                return Located(entry.key, deep.name, deep.pointer) if self._served(entry) else None
+            entry = further.entry
+        hint = "give it a document, or the address of one"
+        self.findings.error(asked, "unresolvable-schema", f"{entry.key} has no document, it refers to itself", hint)
+        return None
+
+    def _served(self, entry: SchemaVersion) -> bool:
+        """Take in the document that a live registry serves at a schema's own address; False when it cannot be had."""
+        if entry.key in self.schemas:
+            return True
+        uri = entry.address or ""
+        try:
+            uri = self.fetcher.resolve(uri, entry.place.file)
+            self._read(entry.key, entry.format, uri)
+        except DocumentError as error:
+            self._unfetched(uri, error, entry.place)
+            return False
+        return True
+
+    def addressed(self, reference: str, place: SourceLocation, form: str | None = None) -> Located | None:
+        """Take in what an address, written at *place*, means; None, and a finding, when it cannot be had."""
+        document, _, fragment = reference.strip().partition("#")
+        fragment, name = unquote(fragment), ""
+        deep = _DEEP_LINK.fullmatch(document)
+        if deep is not None:
+            document, name = deep["document"], deep["name"]
+        uri = document
+        try:
+            uri = self.fetcher.resolve(document, place.file)
+            if fragment and self.registry.is_reference(fragment):
+                return self._foreign(document, fragment, place)
+            key = self._fetch(uri, form)
+        except DocumentError as error:
+            self._unfetched(uri, error, place)
+            return None
+        pointer = fragment if fragment.startswith("/") else ""
+        return Located(key, name or (fragment if not pointer else ""), pointer)
+
+    def complete(self, source: SchemaSource) -> bool:
+        """Take in all that *source* refers to, over any number of documents; False when something is not to be had."""
+        known = self._whole.get((source.uri, source.family))
+        if known is not None:
+            return known
+        waiting, seen, whole = [source], {source.uri}, True
+        while waiting:
+            current = waiting.pop()
+            by_name = family_of(current.family).refers_by_name
+            for reference in references_of(current):
+                key = self._referenced(reference, current, by_name=by_name)
+                if key is None:
+                    self.unnamed |= {source.uri} if by_name else set()
+                    whole = False
+                elif key not in seen:
+                    seen.add(key)
+                    tree = as_document(self.schemas[key]["document"], family_of(source.family))
+                    waiting.append(SchemaSource(source.family, source.version, tree, uri=key))
+        self._whole[source.uri, source.family] = whole
+        return whole
+
+    def _referenced(self, reference: str, source: SchemaSource, *, by_name: bool) -> str | None:
+        """Find a reference in a schema: by ``$id``, in the registry, beside it in its group, then as an address.
+
+        The name of a type (*by_name*) is no address.
+        """
+        known: dict[str, str] = self.schemas[source.uri].get("references", {})
+        if reference in known:
+            return known[reference]
+        place = self.places[source.uri]
+        if (named := self._named.get(source.uri, {}).get(reference)) is not None:
+            return self._refers(source.uri, reference, self.addressed(named, place))
+        entry = self.registry.by_id(reference)
+        link = SchemaReference(entry) if entry is not None else self.registry.link(reference)
+        if link is None:
+            entry = self.registry.sibling(reference, source.uri)
+            link = SchemaReference(entry) if entry is not None and entry.key != source.uri else None
+        if link is not None:
+            return self._refers(source.uri, reference, self.linked(link, place))
+        return None if by_name else self._refers(source.uri, reference, self.addressed(reference, place))
+
+    def _refers(self, key: str, reference: str, located: Located | None) -> str | None:
+        """Note which document a reference in that of *key* means."""
+        if located is None:
+            return None
+        known = self.schemas[key].get("references", {})
+        self.schemas[key]["references"] = {**known, reference: located.key}
+        return located.key
+
+    def _foreign(self, document: str, fragment: str, place: SourceLocation) -> Located | None:
+        """Take in a schema of a registry document that is named by its address."""
+        land = self.abroad.document(document, place.file)
+        link = (self.registry if land is None else self._registry(land)).link(fragment)
+        if link is None:
+            hint = "correct the reference"
+            raise DocumentError(
+                f"there is no schema {fragment} in {document or place.file}", file=place.file, hint=hint
+            )
+        return self.linked(link, place)
+
+    def _registry(self, land: Land) -> SchemaRegistry:
+        if land.name not in self._registries:
+            self._registries[land.name] = SchemaRegistry(land.declarations, land.name)
+        return self._registries[land.name]
+
+    def _fetch(self, uri: str, form: str | None) -> str:
+        key = self.abroad.label(uri)
+        if key not in self.schemas:
+            self._read(key, form, uri)
+        return key
+
+    def _read(self, key: str, form: str | None, uri: str) -> None:
+        """Take in what an address gives; of a schema registry's answer, the schema in it."""
+        self._count(uri)
+        document, wrapped = read_document(uri, self.fetcher.fetch(uri)), _WRAPPED.fullmatch(uri.partition("?")[0])
+        if wrapped is not None and isinstance(document, dict) and isinstance(document.get("schema"), str):
+            held = registered(document)
+            document, form = as_tree(held.document), form or FAMILY_OF_TYPE.get(held.type)
+            self._named[key] = {
+                each.name: f"{wrapped['base']}/subjects/{quote(each.subject, safe='')}/versions/{each.version}"
+                for each in held.references
+            }
+        self._keep(key, form, document, SourceLocation(uri))
+
+    def _embedded(self, entry: SchemaVersion) -> None:
+        if entry.key not in self.schemas:
+            self._keep(entry.key, entry.format, entry.document, entry.place)
+            self.inside.add(entry.key)
+            if entry.ids:
+                self._know(entry.key, entry.ids)
+            if entry.text:
+                self.texts.add(entry.key)
+
+    def _keep(self, key: str, form: str | None, document: Any, place: SourceLocation) -> None:
+        self.schemas[key] = {"format": form, "document": document}
+        self.places[key] = place
+
+    def _count(self, uri: str) -> None:
+        if uri not in self._asked and len(self._asked) >= MAX_DOCUMENTS:
+            hint = "write schemas into the catalog, or split it"
+            raise DocumentError(f"more than {MAX_DOCUMENTS} documents are referred to", file=uri, hint=hint)
+        self._asked.add(uri)
+
+    def _unfetched(self, uri: str, error: DocumentError, place: SourceLocation) -> None:
+        if error.transient:
+            self.pending.add(uri)
+            hint = error.hint or "it is tried again; until then there is no verdict"
+            self.findings.warning(place, "schema-unreachable", short(f"a schema is unreachable for now: {error}"), hint)
+        elif not self.fetcher.network and uri.lower().startswith(("http://", "https://")):
+            self.findings.warning(place, "network-off", short(f"a schema is not loaded: {error}"), error.hint)
+        else:
+            hint = error.hint or "correct the reference"
+            self.findings.error(place, "unresolvable-schema", short(f"a schema is not to be had: {error}"), hint)
+
+
+def read_document(uri: str, data: bytes) -> Any:
+    """Return the tree of a JSON or YAML document, the text of any other.
+
+    Raises:
+        DocumentError: it is no text, or JSON or YAML that cannot be read.
+    """
+    marks = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+    try:
+        text = data.decode(marks.get(data[:2], "utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"{uri} is no text: {error}", file=uri, hint="save it as UTF-8") from error
+    plain = uri.partition("?")[0].lower()
+    if text.lstrip()[:1] in ("{", "[") or plain.endswith((".yaml", ".yml")):
+        return parse_text(plain, text.encode()).tree
+    return text
+
 
 _REFERENCES: Final = ("dataschemaxid", "dataschemauri")
 _SCHEMAS: Final = ("dataschema", *_REFERENCES)
@@ -68,7 +344,7 @@ class _Linker:
     findings: Findings
     addresses: SchemaAddresses
     _located: dict[str, Located | None] = field(default_factory=dict)
-    _sources: dict[tuple[str, str, str, str | None], tuple[SchemaSource | None, dict[Place, None]]] = field(
+    _sources: dict[tuple[str, str, str, str | None], tuple[SchemaSource | None, dict[SourceLocation, None]]] = field(
         default_factory=dict
     )
     _plain: set[tuple[str, str | None]] = field(default_factory=set)
@@ -143,14 +419,14 @@ class _Linker:
                 return located
         return None
 
-    def _referenced(self, reference: str, writer: DeclaredMessage, place: Place) -> Located | None:
+    def _referenced(self, reference: str, writer: DeclaredMessage, place: SourceLocation) -> Located | None:
         registry = self.gathering.registry_of(writer.xid)
         link = registry.link(reference)
         if link is not None:
             return self.gathering.linked(link, place)
         named = registry.by_id(reference)
         if named is not None:
-            return self.gathering.linked(Link(named), place)
+            return self.gathering.linked(SchemaReference(named), place)
         if registry.is_reference(reference) and reference.startswith(("#", "/")):
             hint = registry.suggestion(reference) or "correct the reference, or add the document"
             self.findings.error(place, "unresolvable-schema", short(f"the schema {reference} is not there"), hint)
@@ -168,7 +444,7 @@ class _Linker:
             self._sources[identity] = (source, {})
         self._sources[identity][1][asked] = None
 
-    def _check_format(self, definition: Definition, asked: Place) -> None:
+    def _check_format(self, definition: Definition, asked: SourceLocation) -> None:
         """Report a format that is unknown, or two that contradict each other; else remember that there is nothing."""
         key = definition.schemakey or ""
         entry = self.gathering.schemas[key]
@@ -211,7 +487,7 @@ class _Linker:
         else:
             self.findings.warning(place, "schema-unreachable", str(error), error.hint)
 
-    def _place(self, source: SchemaSource, pointer: str) -> Place:
+    def _place(self, source: SchemaSource, pointer: str) -> SourceLocation:
         """Return where a part of a schema is written; of one that is a text in the catalog, where the text is."""
         place = self.gathering.places[source.uri]
-        return place if source.uri in self.gathering.texts else Place(place.file, place.pointer + pointer)
+        return place if source.uri in self.gathering.texts else SourceLocation(place.file, place.pointer + pointer)

@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from catalog.schemas.compiling import documents_of
 from catalog.schemas.contract import Library, SchemaFault, SchemaSource, TooCostly
+from catalog.schemas.families import documents_of
 
 MAX_SECONDS: Final = 2.0
 """Processor time that one body may take."""
@@ -63,7 +63,7 @@ class Task(NamedTuple):
     memory: int
 
 
-class Answer(NamedTuple):
+class TrialResult(NamedTuple):
     """What came of a task; ``finished`` is False when it met a limit. ``seconds`` is the processor time it took."""
 
     finished: bool
@@ -107,7 +107,9 @@ class _Helper:
             env={**os.environ, "RUST_BACKTRACE": "0"},
         )
 
-    def ask(self, key: bytes, schema: Schema, body: bytes | None, content_type: str | None, seconds: float) -> Answer:
+    def ask(
+        self, key: bytes, schema: Schema, body: bytes | None, content_type: str | None, seconds: float
+    ) -> TrialResult:
         """Have one body checked.
 
         Raises:
@@ -120,7 +122,7 @@ class _Helper:
         pipe.stdin.flush()
         self._known.add(key)
         answer = pickle.load(pipe.stdout)
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, TrialResult)
         return answer
 
     def end(self) -> None:
@@ -141,7 +143,7 @@ class _Trials:
         self._helper: _Helper | None = None
         self._store = _Store(since=time.monotonic())
 
-    def answer(self, key: bytes, schema: Schema, body: bytes | None, content_type: str | None) -> Answer:
+    def answer(self, key: bytes, schema: Schema, body: bytes | None, content_type: str | None) -> TrialResult:
         size = len(body or b"")
         with self._lock:
             for _ in range(2):  # a helper may have been killed since the last body
@@ -155,7 +157,7 @@ class _Trials:
                     continue
                 self._store.draw(size, answer.seconds)
                 return answer
-        return Answer(finished=False, fault=None, seconds=0.0)
+        return TrialResult(finished=False, fault=None, seconds=0.0)
 
     def _forget(self) -> None:
         if self._helper is not None and self._helper.owner == os.getpid():

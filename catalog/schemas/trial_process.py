@@ -12,10 +12,9 @@ import sys
 import time
 from typing import Final
 
-from catalog.schemas.bodies import fault
-from catalog.schemas.compiling import compile_schema
-from catalog.schemas.contract import SchemaError, SchemaFault, Validator
-from catalog.schemas.trial import Answer, Task
+from catalog.schemas.contract import SchemaError, SchemaFault, Validator, fault
+from catalog.schemas.families import compile_schema
+from catalog.schemas.trial import Task, TrialResult
 
 WAITING: Final = 15
 """Times the processor time of a body that its check may take by the clock: a limit on memory may leave it hanging."""
@@ -45,9 +44,9 @@ def _compiled(task: Task) -> Validator | None:
         return None  # it compiled where the task is from; here it met a limit on time or memory
 
 
-def _answer(validator: Validator | None, task: Task) -> Answer:
+def _answer(validator: Validator | None, task: Task) -> TrialResult:
     if validator is None:
-        return Answer(finished=False, fault=None, seconds=0.0)
+        return TrialResult(finished=False, fault=None, seconds=0.0)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -58,8 +57,8 @@ def _answer(validator: Validator | None, task: Task) -> Answer:
     _, status, usage = os.wait4(child, 0)
     seconds = usage.ru_utime + usage.ru_stime
     if status != 0:
-        return Answer(finished=False, fault=None, seconds=seconds)
-    return Answer(finished=True, fault=pickle.loads(pickled), seconds=seconds)
+        return TrialResult(finished=False, fault=None, seconds=seconds)
+    return TrialResult(finished=True, fault=pickle.loads(pickled), seconds=seconds)
 
 
 def _check(validator: Validator, task: Task, writing: int) -> None:

@@ -12,8 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from catalog.model import Catalog, Definition
-from catalog.schemas.bodies import fault
-from catalog.schemas.compiling import compile_schema, fingerprint
 from catalog.schemas.contract import (
     MAX_BODY_BYTES,
     Accepting,
@@ -24,13 +22,13 @@ from catalog.schemas.contract import (
     SchemaSource,
     TooCostly,
     Validator,
-    Written,
+    WriterSchema,
+    fault,
     unusable,
 )
-from catalog.schemas.families import family_of
-from catalog.schemas.ids.contract import WrittenSchema
-from catalog.schemas.ids.deciding import SchemaIdRule
-from catalog.schemas.ids.frames import ID_ENDS, PLAIN, Begin, frame_of, message_place
+from catalog.schemas.families import compile_schema, family_of, fingerprint
+from catalog.schemas.ids.client import WrittenSchema
+from catalog.schemas.ids.deciding import ID_ENDS, PLAIN, Begin, SchemaIdRule, frame_of, message_place
 from catalog.schemas.library import CatalogLibrary, schema_source
 from catalog.schemas.trial import Trial
 
@@ -134,7 +132,7 @@ class BoundedValidation:
         if known is None:
             if len(self._resolved) >= MAX_RESOLVED:
                 self._resolved.clear()
-            source = replace(self._source, written=Written(schema, place))
+            source = replace(self._source, written=WriterSchema(schema, place))
             known = self._resolved[key] = BoundedValidation(source, self._library)
         return known
 

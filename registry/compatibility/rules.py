@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from catalog.schemas.contract import SchemaSource
-from catalog.schemas.formats import parse_format
-from registry.compatibility import avro, protobuf
-from registry.compatibility.formats import source_of
+from catalog.schemas.families import parse_format
+from registry.compatibility import schemas as avro
+from registry.compatibility import schemas as protobuf
 from registry.compatibility.json_schema import checking
-from registry.compatibility.undecided import Budget, Undecided
+from registry.compatibility.schemas import Budget, Undecided, source_of
 from registry.errors import Refusal, listed
 from registry.model.types import ResourceType
 from registry.store.entities import Resource, Version
@@ -32,9 +32,9 @@ class Checker:
 
 
 CHECKERS: Final[Mapping[str, Checker]] = {
-    "Avro": Checker(lambda source: source.document, avro.unreadable),
+    "Avro": Checker(lambda source: source.document, avro.unreadable_avro),
     "JsonSchema": Checker(lambda source: source, checking.unreadable),
-    "Protobuf": Checker(protobuf.messages_of, protobuf.unreadable),
+    "Protobuf": Checker(protobuf.messages_of, protobuf.unreadable_protobuf),
 }
 """By family."""
 VALIDATED: Final = ("compatibilityvalidated", "compatibilityvalidatedreason")

@@ -7,19 +7,189 @@ from dataclasses import replace
 from typing import Any, Final
 
 from catalog.parsing.pointers import as_pointer
-from registry.core.capabilities import capabilities_of, offered
-from registry.core.filters import NOTHING, read_filters, within
-from registry.core.inlining import ALL, NONE, Inline, below, read_inline
-from registry.core.places import Place
-from registry.core.requests import Answer, Flags, Paging, Request
-from registry.core.resolving import Shown, shown_resources
-from registry.core.sorting import read_sorting
-from registry.core.tagging import EXPORT, tag_of_body
-from registry.core.views import SPECVERSION, Page, View, Viewer
-from registry.errors import Refusal
+from registry.compatibility.rules import CHECKERS, RULES
+from registry.compatibility.schemas import FORMATS
+from registry.core.filters import NOTHING, read_filters, read_sorting, within
+from registry.core.lineage import IGNORABLE
+from registry.core.requests import EXPORT, Flags, Paging, RegistryRequest, ResourcePath, Response, tag_of_body
+from registry.core.views import (
+    ALL,
+    NONE,
+    SPECVERSION,
+    EntityView,
+    Inline,
+    PageRequest,
+    ShownResource,
+    View,
+    below,
+    read_inline,
+    shown_resources,
+)
+from registry.errors import Refusal, listed
+from registry.model.reading import MODES
 from registry.model.types import Model
-from registry.store.entities import Registry, Version
-from registry.store.reading import Reader
+from registry.store.entities import EntityReader, Registry, Version
+
+# What this registry can do, and which of it clients may turn off: flags, values of ``ignore``, and pages.
+#
+# The rest is fixed: an update may only repeat it (core ``spec.md``, Updating the Capabilities).
+
+FLAGS: Final = (
+    "binary",
+    "collections",
+    "doc",
+    "epoch",
+    "filter",
+    "ignore",
+    "inline",
+    "setdefaultversionid",
+    "sort",
+    "specversion",
+)
+_PAGING: Final[Mapping[str, Any]] = {"limit": None, "cursor": ""}
+"""Parameters of pages, and what a request has without them."""
+_CHOICES: Final = ("flags", "ignores", "pagination")
+_MUTABLE: Final = ("capabilities", "entities", "modelsource")
+_AVAILABLE: Final = ("capabilities", "capabilitiesoffered", "entities", "export", "model", "modelsource")
+CAPABILITIES: Final[Mapping[str, Any]] = {
+    "available": {name: {"mutable": name in _MUTABLE} for name in _AVAILABLE},
+    "compatibilities": {f"{family}*": list(RULES) for family in CHECKERS},
+    "flags": list(FLAGS),
+    "formats": list(FORMATS),
+    "ignores": list(IGNORABLE),
+    "pagination": True,
+    "shortself": False,
+    "specversions": [SPECVERSION],
+    "versionmodes": list(MODES),
+}
+
+
+def offered() -> dict[str, Any]:
+    """Return the offer: each capability with the values that it may have; only some of a list may be left out."""
+    boolean = {"type": "boolean"}
+    offer: dict[str, Any] = {
+        "available": {
+            "type": "object",
+            "attributes": {
+                name: {"type": "object", "attributes": {"mutable": {**boolean, "enum": [value["mutable"]]}}}
+                for name, value in CAPABILITIES["available"].items()
+            },
+        },
+        "compatibilities": {
+            "type": "object",
+            "attributes": {
+                name: {"type": "array", "item": {"type": "string"}, "enum": rules}
+                for name, rules in CAPABILITIES["compatibilities"].items()
+            },
+        },
+    }
+    for name, value in CAPABILITIES.items():
+        if isinstance(value, bool):
+            offer[name] = {**boolean, "enum": [False, True] if name in _CHOICES else [value]}
+        elif isinstance(value, list):
+            offer[name] = {"type": "array", "item": {"type": "string"}, "enum": value}
+    return offer
+
+
+def capabilities_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all capabilities, with the values that clients have *chosen* in place of the defaults.
+
+    For a list *chosen* has the values that are ``off``, so that values which a later release adds are on.
+    """
+    capabilities = dict(CAPABILITIES)
+    for name, value in chosen.items():
+        if isinstance(value, Mapping):
+            capabilities[name] = [each for each in CAPABILITIES[name] if each not in value["off"]]
+        else:
+            capabilities[name] = value
+    return capabilities
+
+
+def is_on(parameter: str, capabilities: Mapping[str, Any]) -> bool:
+    """Tell whether a parameter of a request's query counts; one that no capability controls always does."""
+    if parameter in _PAGING:
+        return bool(capabilities["pagination"])
+    return parameter not in FLAGS or parameter in capabilities["flags"]
+
+
+def counting(request: RegistryRequest, chosen: Mapping[str, Any]) -> RegistryRequest:
+    """Return a request as it counts: parameters that are turned off are as if not given (``http.md``)."""
+    if not chosen or not request.from_client:
+        return request
+    have = capabilities_of(chosen)
+    none = Flags()
+    off = {name: getattr(none, name) for name in FLAGS if not is_on(name, have)}
+    pages = {name: value for name, value in _PAGING.items() if not is_on(name, have)}
+    return replace(request, flags=replace(request.flags, **off), **pages)
+
+
+def ignorable(request: RegistryRequest, chosen: Mapping[str, Any]) -> Sequence[str]:
+    """Return what the flag ``ignore`` of a request may name."""
+    return capabilities_of(chosen)["ignores"] if request.from_client else IGNORABLE
+
+
+def chosen_of(given: object, present: Mapping[str, Any], *, patch: bool) -> dict[str, Any]:
+    """Return what differs from the defaults after a client wrote capabilities; None asks for the defaults.
+
+    What the client does not name gets its default, or with *patch* keeps its value at *present*.
+
+    Raises:
+        Refusal: one is unknown, has a value that is not offered, or cannot be changed.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise Refusal("capability_error", "/capabilities", error_detail="they need to be an object")
+    chosen = dict(present) if patch else {}
+    for name, value in given.items():
+        if name not in CAPABILITIES:
+            raise Refusal("capability_unknown", "/capabilities", field=name)
+        first = CAPABILITIES[name]
+        wanted = first if value is None else _read(name, value, first)
+        chosen.pop(name, None)
+        if wanted != first:
+            listed = isinstance(first, list)
+            chosen[name] = {"off": [each for each in first if each not in wanted]} if listed else wanted
+    return chosen
+
+
+def _read(name: str, value: Any, first: Any) -> Any:
+    """Return the value of a capability in the form in which it is shown; *first* is its default."""
+    if isinstance(first, bool):
+        return _read_boolean(name, value, first)
+    if isinstance(first, Mapping):
+        if value != first:
+            raise Refusal("capability_error", "/capabilities", error_detail=f"{name} cannot be changed")
+        return first
+    if not isinstance(value, list):
+        raise _value(name, str(value), first)
+    folded = [str(each).lower() for each in value]
+    if "*" in folded:
+        if len(folded) > 1:
+            raise Refusal("capability_wildcard", "/capabilities", field=name)
+        return first
+    known = [each.lower() for each in first]
+    for each in folded:
+        if each not in known:
+            raise _value(name, each, first)
+    off = [each for each in first if each.lower() not in folded]
+    if off and name == "specversions":
+        raise Refusal("capability_missing_value", "/capabilities", name=name, value=off[0])
+    if off and name not in _CHOICES:
+        raise Refusal("capability_error", "/capabilities", error_detail=f"{off[0]} of {name} cannot be turned off")
+    return [each for each in first if each not in off]
+
+
+def _read_boolean(name: str, value: Any, first: bool) -> bool:
+    allowed = [False, True] if name in _CHOICES else [first]
+    if not isinstance(value, bool) or value not in allowed:
+        raise _value(name, str(value).lower(), [str(each).lower() for each in allowed])
+    return value
+
+
+def _value(name: str, value: str, allowed: list[str]) -> Refusal:
+    return Refusal("capability_value", "/capabilities", value=value, field=name, list=listed(allowed))
+
 
 OPENAPI: Final = "openapi.json"
 CONFIGURED: Final = frozenset(("capabilities", "capabilitiesoffered", "model", "modelsource", EXPORT, OPENAPI))
@@ -29,13 +199,13 @@ CONFIGURED: Final = frozenset(("capabilities", "capabilitiesoffered", "model", "
 class Answerer:
     """Answers requests from what a reader sees. All methods raise :class:`Refusal`."""
 
-    def __init__(self, reader: Reader, model: Model, registry: Registry, request: Request) -> None:
+    def __init__(self, reader: EntityReader, model: Model, registry: Registry, request: RegistryRequest) -> None:
         self._reader = reader
         self._model = model
         self._registry = registry
         self._request = request
 
-    def configured(self, name: str) -> Answer:
+    def configured(self, name: str) -> Response:
         """Answer for a path of :data:`CONFIGURED` but OPENAPI."""
         check_specversion(self._request.flags, self._request.path)
         if name != EXPORT:
@@ -45,13 +215,13 @@ class Answerer:
                 "model": self._model.written,
                 "modelsource": self._registry.modelsource,
             }
-            return Answer(bodies[name], etag=tag_of_body(bodies[name]))
+            return Response(bodies[name], etag=tag_of_body(bodies[name]))
         flags = self._request.flags
         inline = flags.inline or ("*,capabilities,modelsource",)
         self._request = replace(self._request, flags=replace(flags, doc=True, inline=inline))
-        return self.read(Place("registry"))
+        return self.read(ResourcePath("registry"))
 
-    def read(self, place: Place) -> Answer:
+    def read(self, place: ResourcePath) -> Response:
         """Answer with an entity, a document, or a page of a collection."""
         request, flags = self._request, self._request.flags
         if flags.doc and place.kind in ("versions", "version"):
@@ -63,14 +233,14 @@ class Answerer:
         if place.is_collection:
             _check_cursor(request, number=sorting is not None)
             self._owner(place)
-            viewer = Viewer(self._reader, self._model, view)
-            page = Page(request.limit, request.cursor, sorting)
+            viewer = EntityView(self._reader, self._model, view)
+            page = PageRequest(request.limit, request.cursor, sorting)
             entries, after = viewer.entries(place, page, view.inline)
             count = self._count(place) if view.clauses is None else None
-            return Answer(entries, paging=Paging(after, count))
+            return Response(entries, paging=Paging(after, count))
         return self.entity(place, view)
 
-    def view(self, place: Place, asked: Place | None = None) -> View:
+    def view(self, place: ResourcePath, asked: ResourcePath | None = None) -> View:
         """Return how the request wants things shown; what it inlines begins at *asked*, where that is another place."""
         request, flags = self._request, self._request.flags
         check_flags(flags, place, request.path)
@@ -81,9 +251,9 @@ class Answerer:
         base = request.base
         return View(base, request.path, inline, clauses, flags.doc, flags.binary, request.max_answer)
 
-    def entity(self, place: Place, view: View) -> Answer:
+    def entity(self, place: ResourcePath, view: View) -> Response:
         """Answer with one entity."""
-        viewer = Viewer(self._reader, self._model, view)
+        viewer = EntityView(self._reader, self._model, view)
         answer = {
             "registry": self._show_registry,
             "group": self._show_group,
@@ -99,20 +269,20 @@ class Answerer:
         plain = not (view.inline or view.clauses or view.doc or view.binary)
         return answer if plain else replace(answer, etag="")
 
-    def entities(self, place: Place, names: Sequence[str]) -> Mapping[str, Any]:
+    def entities(self, place: ResourcePath, names: Sequence[str]) -> Mapping[str, Any]:
         """Show those entities of a collection that a request has processed."""
         if self._request.segments == tuple(place.xid.split("/")[1:]):
             view = self.view(place)
-            return Viewer(self._reader, self._model, view).entities(place, names, view.inline)
+            return EntityView(self._reader, self._model, view).entities(place, names, view.inline)
         # One of several collections, of the entity that the request was directed at.
         plural = place.xid.rpartition("/")[2]
-        view = self.view(place, Place("registry") if place.kind == "groups" else place.owner)
+        view = self.view(place, ResourcePath("registry") if place.kind == "groups" else place.owner)
         inline = below(view.inline, plural) or NONE
         if view.clauses is not None:
             view = replace(view, clauses=within(view.clauses, plural))
-        return Viewer(self._reader, self._model, view).entities(place, names, inline, as_pointer([plural]))
+        return EntityView(self._reader, self._model, view).entities(place, names, inline, as_pointer([plural]))
 
-    def tags(self, place: Place) -> set[str]:
+    def tags(self, place: ResourcePath) -> set[str]:
         """Return what conditions of a write may name of an entity: ``*`` and its ETag; nothing when it is not there."""
         try:
             plain = View(self._request.base)
@@ -122,16 +292,16 @@ class Answerer:
             return set()
         return {"*", etag} - {""}
 
-    def _show_registry(self, place: Place, viewer: Viewer, view: View) -> Answer | None:
+    def _show_registry(self, place: ResourcePath, viewer: EntityView, view: View) -> Response | None:
         shown = viewer.registry(self._registry, capabilities_of(self._registry.capabilities))
-        return None if shown is None else Answer(shown, etag=f'"{self._registry.epoch}"')
+        return None if shown is None else Response(shown, etag=f'"{self._registry.epoch}"')
 
-    def _show_group(self, place: Place, viewer: Viewer, view: View) -> Answer | None:
+    def _show_group(self, place: ResourcePath, viewer: EntityView, view: View) -> Response | None:
         group = self._reader.group(place.xid)
         shown = None if group is None else viewer.group(place, group, view.inline, view.clauses, "")
-        return None if group is None or shown is None else Answer(shown, etag=f'"{group.epoch}"')
+        return None if group is None or shown is None else Response(shown, etag=f'"{group.epoch}"')
 
-    def _show_resource(self, place: Place, viewer: Viewer, view: View) -> Answer | None:
+    def _show_resource(self, place: ResourcePath, viewer: EntityView, view: View) -> Response | None:
         resource = self._resource(place)
         shown = None if resource is None else viewer.resource(place, resource, view.inline, view.clauses, "")
         if resource is None or shown is None:
@@ -141,19 +311,19 @@ class Answerer:
         kind = place.resource
         details = "$details" if kind.hasdocument else ""
         version = f"{view.base}{place.xid}/versions/{default.id}{details}" if default is not None else ""
-        answer = Answer(shown, name=place.rid, etag=etag, version=version)
+        answer = Response(shown, name=place.rid, etag=etag, version=version)
         return self._with_document(place, answer, default)
 
-    def _show_meta(self, place: Place, viewer: Viewer, view: View) -> Answer | None:
+    def _show_meta(self, place: ResourcePath, viewer: EntityView, view: View) -> Response | None:
         resource = self._resource(place.owner)
         if resource is None:
             return None
         shown = viewer.meta(place.owner, resource, "")
         if view.clauses == NOTHING:
             return None
-        return Answer(shown, etag=f'"{resource.source.epoch}"' if resource.source is not None else "")
+        return Response(shown, etag=f'"{resource.source.epoch}"' if resource.source is not None else "")
 
-    def _show_version(self, place: Place, viewer: Viewer, view: View) -> Answer | None:
+    def _show_version(self, place: ResourcePath, viewer: EntityView, view: View) -> Response | None:
         owner = self._resource(place.owner)
         if owner is None or owner.source is None:
             return None
@@ -168,10 +338,10 @@ class Answerer:
             return None
         details = "$details" if place.resource.hasdocument else ""
         version = f"{view.base}{place.xid}{details}"
-        answer = Answer(shown, name=place.rid, etag=f'"{entity.epoch}"', version=version)
+        answer = Response(shown, name=place.rid, etag=f'"{entity.epoch}"', version=version)
         return self._with_document(place, answer, entity)
 
-    def _with_document(self, place: Place, answer: Answer, version: Version | None) -> Answer:
+    def _with_document(self, place: ResourcePath, answer: Response, version: Version | None) -> Response:
         """Make the document the answer, where it is what is asked for."""
         kind = place.resource
         if self._request.details or self._request.flags.doc or not kind.hasdocument or answer.body is None:
@@ -182,23 +352,23 @@ class Answerer:
             return replace(answer, body=body, document=b"", elsewhere=str(url or ""))
         return replace(answer, body=body, document=self._reader.document(version.xid) or b"")
 
-    def _resource(self, place: Place) -> Shown | None:
+    def _resource(self, place: ResourcePath) -> ShownResource | None:
         return next(shown_resources(self._reader, place, "", place.rid), None)
 
-    def _owner(self, place: Place) -> None:
+    def _owner(self, place: ResourcePath) -> None:
         if place.kind == "resources" and self._reader.group(place.owner.xid) is None:
             raise Refusal("not_found", place.owner.xid)
         if place.kind == "versions" and self._reader.resource(place.owner.xid) is None:
             raise Refusal("not_found", place.owner.xid)
 
-    def _count(self, place: Place) -> int:
+    def _count(self, place: ResourcePath) -> int:
         if place.kind != "versions":
             return self._reader.count(place.xid)
         resource = self._resource(place.owner)
         return resource.count if resource is not None else 0
 
 
-def check_flags(flags: Flags, place: Place, path: str) -> None:
+def check_flags(flags: Flags, place: ResourcePath, path: str) -> None:
     """Make sure that flags are used where they can be.
 
     Raises:
@@ -219,7 +389,7 @@ def check_specversion(flags: Flags, path: str) -> None:
         raise Refusal("unsupported_specversion", path, specversion=flags.specversion, list=SPECVERSION)
 
 
-def _check_cursor(request: Request, *, number: bool) -> None:
+def _check_cursor(request: RegistryRequest, *, number: bool) -> None:
     cursor = request.cursor
     ours = cursor.isascii() and (cursor.isdecimal() and len(cursor) < 10 if number else cursor.isprintable())
     if cursor and not ours:

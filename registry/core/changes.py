@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from registry.store.entities import Entity, Resource, Version, text_of
-from registry.store.work import Changes, Work
+import msgspec
+from sqlalchemy import Connection, Row
+
+from registry.core.views import CHECKS
+from registry.store import history
+from registry.store.entities import Entity, Resource, Version, Work, text_of
+from registry.store.entities import PendingWrites as Changes
+from registry.store.history import MODEL, Mark, digest_of, is_by_xid, marked
+from registry.store.history import WriteMarks as Marks
 
 _ORDER: Final = ("updated", "created", "deleted")
 
 
 @dataclass(slots=True)
-class Change:
+class EntityChange:
     """What became of one entity. ``changed`` are names of attributes, with those of ``deprecated`` apart.
 
     ``entity`` is how it is now, None for what is gone, and for ``/model``, which follows from its source.
@@ -27,15 +36,15 @@ class Change:
     entity: Mapping[str, Any] | None = None
 
 
-class Log:
+class ChangeLog:
     """Collects what a write has changed; each entity has one entry, and deletion counts more than creation."""
 
     def __init__(self) -> None:
-        self._changes: dict[str, Change] = {}
+        self._changes: dict[str, EntityChange] = {}
 
-    def note(self, subject: str, kind: str, action: str, changed: Iterable[str] = ()) -> Change:
+    def note(self, subject: str, kind: str, action: str, changed: Iterable[str] = ()) -> EntityChange:
         """Note a change of an entity."""
-        change = self._changes.setdefault(subject, Change(kind, action))
+        change = self._changes.setdefault(subject, EntityChange(kind, action))
         if _ORDER.index(action) > _ORDER.index(change.action):
             change.action = action
         change.changed.update(dict.fromkeys(changed))
@@ -70,9 +79,9 @@ class Log:
         ]
 
 
-def log_of(work: Work) -> Log:
+def log_of(work: Work) -> ChangeLog:
     """Return all that a write has changed, before it is flushed or after."""
-    log = Log()
+    log = ChangeLog()
     if work.registry_touched:
         entry = log.note("/", "registry", "updated", _differences(work.registry_before, work.registry))
         entry.epoch, entry.entity = work.registry.epoch, _kept(work.registry)
@@ -94,7 +103,7 @@ def log_of(work: Work) -> Log:
     return log
 
 
-def _collect(log: Log, changes: Changes[Any], kind: str) -> None:
+def _collect(log: ChangeLog, changes: Changes[Any], kind: str) -> None:
     for xid in changes.touched:
         before, now = changes.before.get(xid), changes.now[xid]
         if before is None and now is None:
@@ -118,7 +127,7 @@ def _deprecated(entity: Entity) -> Mapping[str, Any]:
     return deprecated if isinstance(deprecated, Mapping) else {}
 
 
-def _relate(log: Log, work: Work) -> None:
+def _relate(log: ChangeLog, work: Work) -> None:
     """Note on owners that entities came or went, and on resources what their default version changes."""
     for xid, before, now in _moved(work.groups):
         plural = xid.split("/")[1]
@@ -162,9 +171,217 @@ def _kept(entity: Entity) -> dict[str, Any]:
     return state
 
 
-def _events(change: Change) -> Iterator[tuple[str, str | None]]:
+def _events(change: EntityChange) -> Iterator[tuple[str, str | None]]:
     has_data = change.action == "updated" and change.kind not in ("model", "modelsource")
     data = text_of({"changed": list(change.changed)}) if has_data else None
     yield f"io.xregistry.{change.kind}.{change.action}", data
     if change.deprecated:
         yield f"io.xregistry.{change.kind}.deprecation", text_of({"changed": list(change.deprecated)})
+
+
+# Marks of what a write has changed, in its own transaction; see :mod:`registry.store.history`.
+#
+# Messages in message groups have a history of versions that catalogs merge. Of all else the state of each entity
+# counts: of a group, of a version with its document, of a resource with what it says of all its versions, and of the
+# model.
+
+
+def mark(work: Work) -> None:
+    """Mark what a write of ours has changed; entities that it touched and left as they were keep their marks."""
+    _mark_by_xid(work)
+    groups = [xid for xid in work.groups.touched if not is_by_xid(xid)]
+    versions = [xid for xid in work.versions.touched if not is_by_xid(xid)]
+    if not groups and not versions:
+        return
+    marks = Marks(work.reader.connection)
+    owners = list(dict.fromkeys(xid.rpartition("/versions/")[0] for xid in versions))
+    names = {xid.rpartition("/")[2] for xid in versions}
+    known = {owner: marked(each.values()) for owner, each in marks.versions(owners, names).items()}
+    # A reader of the marks in order removes the content of a group before it, and adds content after it.
+    for gone in (True, False):
+        for xid in versions:
+            if (work.versions.now[xid] is None) == gone:
+                _mark_version(marks, xid, work, known)
+        if gone:
+            for xid in groups:
+                _mark_group(marks, xid, work.groups.now[xid])
+    marks.flush()
+
+
+def _mark_by_xid(work: Work) -> None:
+    moved = set(_owners(work.versions))
+    gone = [
+        xid for each in (work.versions, work.resources, work.groups) for xid in _touched(each) if each.now[xid] is None
+    ]
+    # The model goes before what is of its types.
+    live = {} if work.registry.modelsource == work.registry_before.modelsource else {MODEL: work.registry.modelsource}
+    digests = {xid: digest_of_state(state) for xid, state in live.items()}
+    touched = [*_touched(work.groups), *_touched(work.versions), *dict.fromkeys((*_touched(work.resources), *moved))]
+    for xid in touched:
+        now = work.groups.now.get(xid) or work.versions.now.get(xid) or work.resources.now.get(xid)
+        if now is not None:
+            digests[xid] = digest_of_state(_state(work, now))
+    if not gone and not digests:
+        return
+    marks = Marks(work.reader.connection)
+    known = marks.named([*gone, *digests])
+    for xid in gone:
+        if xid in known and not known[xid].deleted:
+            known[xid].deleted, known[xid].digest = True, ""
+            put_own(marks, known[xid])
+    for xid, digest in digests.items():
+        mine = known.get(xid)
+        if mine is None or mine.deleted or mine.digest != digest or xid in moved:
+            mine = mine if mine is not None else Mark("", "", "", 0, "", group=xid)
+            mine.deleted, mine.digest = False, digest
+            put_own(marks, mine)
+    marks.flush()
+
+
+def _touched(changes: Changes[Any]) -> Iterator[str]:
+    return (xid for xid in changes.touched if is_by_xid(xid))
+
+
+def _owners(versions: Changes[Version]) -> Iterator[str]:
+    """Yield resources whose versions are others, or descend from others, than before."""
+    for xid in _touched(versions):
+        before, now = versions.before.get(xid), versions.now[xid]
+        if before is None or now is None or before.ancestorid != now.ancestorid:
+            yield xid.rpartition("/versions/")[0]
+
+
+def _state(work: Work, entity: Entity) -> Mapping[str, Any]:
+    if isinstance(entity, Version):
+        return state_of_version(entity, work.document(entity))
+    return state_of_resource(entity) if isinstance(entity, Resource) else entity.attributes
+
+
+def state_of_version(version: Version, document: bytes | None) -> dict[str, Any]:
+    """Return what a version is in all registries."""
+    kept = {name: value for name, value in version.attributes.items() if name not in CHECKS}
+    given = {} if document is None else {"document": base64.b64encode(document).decode("ascii")}
+    return {"attributes": kept, "createdat": version.createdat, **given}
+
+
+def state_of_resource(resource: Resource) -> dict[str, Any]:
+    """Return what a resource says of all its versions in all registries; which descend from which is beside it."""
+    state = {"attributes": resource.attributes, "sticky": resource.sticky}
+    default = {"default": resource.defaultversionid} if resource.sticky else {}
+    return {**state, **default, **({"xref": resource.xref} if resource.xref is not None else {})}
+
+
+def digest_of_state(state: Mapping[str, Any]) -> str:
+    """Return a digest of a state; versions of a resource do not descend from others for its sake alone."""
+    plain = {name: value for name, value in state.items() if name not in ("ancestors", "ancestorid")}
+    return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
+
+
+def _mark_group(marks: Marks, xid: str, now: Any) -> None:
+    group_mark = marks.group(xid)
+    if group_mark is None:
+        if now is None:
+            return
+        group_mark = Mark("", "", "", 0, "", group=xid)
+    digest = "" if now is None else digest_of(now.attributes)
+    if group_mark.stamp and (now is None) == group_mark.deleted and digest == group_mark.digest:
+        return
+    group_mark.deleted, group_mark.digest = now is None, digest
+    put_own(marks, group_mark)
+
+
+def _mark_version(marks: Marks, xid: str, work: Work, known: dict[str, dict[str, Mark]]) -> None:
+    owner, _, name = xid.rpartition("/versions/")
+    now, mark = work.versions.now[xid], known[owner].get(name)
+    if now is None:
+        if mark is not None:
+            mark.deleted, mark.digest = True, ""
+            put_own(marks, mark)
+        return
+    digest = digest_of(now.attributes)
+    if mark is not None and mark.digest == digest:
+        return
+    if mark is None:
+        mark = Mark(owner, new_uid(marks), name, 0, "")
+    mark.digest, mark.authority = digest, str(now.attributes.get("authority") or "")
+    put_own(marks, mark)
+
+
+def put_own(marks: Marks, mark: Mark) -> None:
+    """Put a mark as that of a write of this catalog, which is later than all that its state has seen."""
+    mark.stamp, mark.origin = marks.tick(max(mark.seen.values(), default=0)), marks.catalog
+    mark.seen = {**mark.seen, marks.catalog: mark.stamp}
+    marks.put(mark)
+
+
+def new_uid(marks: Marks) -> str:
+    """Return the uid of a version that is new here; they order by what their writers had seen."""
+    return f"{marks.tick():016d}.{marks.catalog}"
+
+
+# History as it is read: each entry with what of its entity has changed, the old value and the new one.
+
+_DEEPEST: Final = 8
+"""Objects within one another that are compared member by member; what is deeper is compared as a whole."""
+_ESCAPES: Final = str.maketrans({"~": "~0", "/": "~1"})
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which entries are asked for.
+
+    ``xid`` is that of an entity, '' for all; with ``below`` entities below it too. ``oldest`` means the oldest first.
+    ``after`` is the number of the last entry that the reader has. ``who`` is whether names of writers are shown.
+    """
+
+    xid: str = ""
+    below: bool = False
+    oldest: bool = False
+    after: int | None = None
+    limit: int = 500
+    who: bool = True
+
+
+def page(connection: Connection, asked: Question, most: int) -> tuple[list[dict[str, Any]], bool]:
+    """Return a page of entries, and whether more follow; it ends early before its entities have *most* bytes."""
+    found: list[dict[str, Any]] = []
+    weight = 0
+    for row in history.entries(connection, asked.xid, asked.after, oldest=asked.oldest, deep=asked.below):
+        weight += len(row.entity or "") + len(row.before or "")
+        if len(found) == asked.limit or (found and weight > most):
+            return found, True
+        found.append(_entry(row, who=asked.who))
+    return found, False
+
+
+def _entry(row: Row[Any], *, who: bool) -> dict[str, Any]:
+    entry = {"number": row.number, "at": row.at, "who": row.who, "action": row.action, "xid": row.xid}
+    entry |= {"epoch": row.epoch, "interaction": row.interaction}
+    if not who:
+        del entry["who"]
+    # Without the entry before nobody can say what an update changed; of what was created all is new.
+    if row.action == "created" or row.earlier is not None:
+        before = None if row.action == "created" else row.before
+        entry["changed"] = dict(differences("", _tree(before), _tree(row.entity)))
+    return entry
+
+
+def _tree(text: str | None) -> Mapping[str, Any]:
+    return {} if text is None else msgspec.json.decode(text)
+
+
+def differences(
+    place: str, old: Mapping[str, Any], new: Mapping[str, Any], depth: int = 1
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield JSON pointers of what differs, with ``old`` unless it was added, and ``new`` unless it was removed."""
+    for name in {**old, **new}:
+        pointer = f"{place}/{name.translate(_ESCAPES)}"
+        one, other = old.get(name), new.get(name)
+        if name in old and name in new:
+            if isinstance(one, Mapping) and isinstance(other, Mapping) and depth < _DEEPEST:
+                yield from differences(pointer, one, other, depth + 1)
+            elif one != other or isinstance(one, bool) != isinstance(other, bool):
+                yield pointer, {"old": one, "new": other}
+        elif name in old:
+            yield pointer, {"old": one}
+        else:
+            yield pointer, {"new": other}

@@ -3,13 +3,72 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from registry.core.dots import Part, parts_of, values_at
+from registry.core.requests import ResourcePath
 from registry.errors import Refusal
-from registry.model.moments import moment_of, normalized
+from registry.model.attributes import ANYTHING, moment_of, normalized
+
+# Dot notation: ``labels.stage``, ``info['my.key']``, ``list[2]``; in filters ``.*`` and ``[*]`` too.
+
+_PART: Final = re.compile(
+    r"\.?(?:(?P<name>[A-Za-z0-9_:\-]+|\*)|\[(?P<index>\d{1,9}|\*)\]|\['(?P<single>[^']*)'\]|\[\"(?P<double>[^\"]*)\"\])"
+)
+MAX_PARTS: Final = 32
+Part = str | int
+ANY: Final = "\0any"
+"""Stands for ``*``: every member or item."""
+MISSING: Final = object()
+
+
+def parts_of(text: str) -> tuple[Part, ...]:
+    """Read a path: names as text, places in arrays as numbers.
+
+    Raises:
+        ValueError: it is none.
+    """
+    parts: list[Part] = []
+    at = 0
+    while at < len(text):
+        hit = _PART.match(text, at)
+        if hit is None or (at == 0 and text[0] == ".") or len(parts) == MAX_PARTS or _glued(hit, at):
+            raise ValueError(f"{text!r} is no path in dot notation")
+        name, index, single, double = hit.group("name", "index", "single", "double")
+        if "*" in (name, index):
+            parts.append(ANY)
+        elif index is not None:
+            parts.append(int(index))
+        else:
+            parts.append(next(each for each in (name, single, double) if each is not None))
+        at = hit.end()
+    if not parts:
+        raise ValueError("the path is empty")
+    return tuple(parts)
+
+
+def values_at(tree: Any, parts: tuple[Part, ...]) -> Iterator[Any]:
+    """Yield what is at a path; several values where a part stands for any, none where there is nothing."""
+    if not parts:
+        yield tree
+        return
+    first, rest = parts[0], parts[1:]
+    if first == ANY:
+        members = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
+        for each in members:
+            yield from values_at(each, rest)
+    elif isinstance(first, int):
+        if isinstance(tree, list) and first < len(tree):
+            yield from values_at(tree[first], rest)
+    elif isinstance(tree, Mapping) and tree.get(first) is not None:
+        yield from values_at(tree[first], rest)
+
+
+def _glued(hit: re.Match[str], at: int) -> bool:
+    """Tell whether a name follows something else without a dot between them."""
+    return at > 0 and hit["name"] is not None and hit.group()[0] != "."
+
 
 _FORM: Final = re.compile(r"(?P<path>[^=<>!]+)(?:(?P<sign><=|>=|<>|!=|=|<|>)(?P<value>.*))?", re.DOTALL)
 EXCLUDE_ALL: Final = "excludeall"
@@ -216,3 +275,73 @@ def _number(text: str) -> float | None:
 
 def _bad(path: str, value: str, why: str) -> Refusal:
     return Refusal("bad_filter", path, value=value, error_detail=why)
+
+
+# The order of a collection by an attribute (core ``spec.md``, Sort Flag).
+
+SortKey = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sorting:
+    """By which attribute, and whether the highest comes first."""
+
+    path: tuple[Part, ...]
+    descending: bool
+
+    def key(self, entity: Mapping[str, Any], identifier: str) -> SortKey:
+        """Return what an entity is ordered by: the attribute, then its id; one without the attribute is lowest."""
+        value = next(values_at(entity, self.path), None)
+        return (*_rank(value), identifier.lower())
+
+
+def read_sorting(text: str, place: ResourcePath, path: str) -> Sorting:
+    """Read the flag for a request to *place*.
+
+    Raises:
+        Refusal: the place is no collection, or the value no attribute that its entities may have.
+    """
+    if not place.is_collection:
+        raise Refusal("sort_noncollection", path)
+    name, mark, order = text.partition("=")
+    if mark and order.lower() not in ("asc", "desc"):
+        raise _bad_sort(path, text, "the order is asc or desc")
+    try:
+        parts = parts_of(name)
+    except ValueError as error:
+        raise _bad_sort(path, text, str(error)) from None
+    _check(parts, text, place, path)
+    return Sorting(parts, order.lower() == "desc")
+
+
+def _check(parts: tuple[Part, ...], text: str, place: ResourcePath, path: str) -> None:
+    first = parts[0]
+    kind = place.resource_type
+    known = dict(place.group.attributes) if kind is None else dict(kind.attributes)
+    if place.kind == "resources" and kind is not None:
+        known |= kind.resource
+    collections = set(place.group.resources) if kind is None else {"versions"}
+    if ANY in parts:
+        raise _bad_sort(path, text, "an attribute is one, so * cannot be in it")
+    if first in collections:
+        raise _bad_sort(path, text, "nested collections are not looked into")
+    attribute = known.get(str(first))
+    if attribute is None and ANYTHING not in known:
+        raise _bad_sort(path, text, f"there is no attribute {first}")
+    if attribute is not None and len(parts) == 1 and not attribute.scalar and attribute.type != "any":
+        raise _bad_sort(path, text, f"{first} is no scalar")
+
+
+def _rank(value: Any) -> tuple[int, Any]:
+    if value is None or isinstance(value, dict | list):
+        return 0, 0
+    if isinstance(value, bool):
+        return 1, int(value)
+    if isinstance(value, int | float):
+        return 2, value
+    moment = moment_of(str(value))
+    return (3, moment.isoformat()) if moment is not None else (3, str(value).lower())
+
+
+def _bad_sort(path: str, value: str, why: str) -> Refusal:
+    return Refusal("bad_sort", path, value=value, error_detail=why)

@@ -1,16 +1,21 @@
-"""Which version is newest and which oldest, and what each descends from (``model.md``, versionmode)."""
+"""What versions of a resource inherit and keep: ancestors, constraints of groups, and attributes merged into them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from registry.errors import Refusal, listed
-from registry.model.moments import moment_of
-from registry.model.types import ResourceType
-from registry.store.entities import Version
+from registry.errors import Refusal, invalid, listed
+from registry.model.attributes import ModelAttribute, moment_of, normalized
+from registry.model.reading import read_constraints
+from registry.model.types import GroupType, ModelConstraint, ResourceType
+from registry.store.entities import Entity, GroupEntity, Version
+
+# Which version is newest and which oldest, and what each descends from (``model.md``, versionmode).
 
 _SEMVER: Final = re.compile(r"v?(\d{1,18})(?:\.(\d{1,18}))?(?:\.(\d{1,18}))?(?:-([0-9A-Za-z.-]{1,100}))?(?:\+.*)?")
 _MAX_DIGITS: Final = 18
@@ -152,3 +157,217 @@ _ORDERS: Final[Mapping[str, Callable[[Version], tuple[Any, ...]]]] = {
     "modifiedat": _modified,
     "semver": _precedence,
 }
+
+
+# What groups ask of attributes of their resources: by their type, and each group by its own ``constraints``.
+#
+# A group may narrow what its type asks, and add to it, never widen it (core ``spec.md``, ``constraints`` Attribute;
+# ``model.md``, ``groups.<STRING>.constraints``).
+
+
+def constraints_of(kind: GroupType, group: GroupEntity | None) -> tuple[ModelConstraint, ...]:
+    """Return all that a group asks of its resources: the constraints of its type, narrowed by its own.
+
+    Raises:
+        Refusal: ``bad_request``: those of the group are malformed, or contradict its type.
+    """
+    given = group.attributes.get("constraints") if group is not None else None
+    if not given or group is None:
+        return kind.constraints
+    subject, inherited = group.xid, {each.key: each for each in kind.constraints}
+    try:
+        own = {each.key: each for each in read_constraints(subject, given, kind.resources, kind.attributes)}
+    except Refusal as error:
+        raise Refusal("bad_request", subject, error_detail=error.args_given["error_detail"]) from None
+    narrowed = {key: _narrowed(subject, inherited[key], each) for key, each in own.items() if key in inherited}
+    return tuple({**inherited, **own, **narrowed}.values())
+
+
+def filled(constraints: Sequence[ModelConstraint], resources: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a version with the defaults that its group asks for, where it has no value."""
+    for each in constraints:
+        if each.resources != resources or each.default is None or value_at(values, each.path) is not None:
+            continue
+        *above, last = each.path.split(".")
+        if above:
+            values = deepcopy(values)
+        holder = values
+        for name in above:
+            holder = holder.setdefault(name, {})
+            if not isinstance(holder, dict):
+                break  # not an object: the check of types says so
+        else:
+            holder[last] = each.default
+    return values
+
+
+def check_constraints(
+    xid: str,
+    resources: str,
+    constraints: Sequence[ModelConstraint],
+    group: GroupEntity,
+    versions: Mapping[str, Version],
+) -> None:
+    """Hold all versions of a resource against the constraints of a group that has it, or refers to it.
+
+    Raises:
+        Refusal: ``constraint_failure``: a version breaks one; its detail names the versions.
+    """
+    for each in constraints:
+        if each.resources != resources:
+            continue
+        for kind, broken in _broken(each, group, versions):
+            if broken:
+                detail = f"Versions: {listed(sorted(broken))}."
+                if kind == "enum":
+                    detail += f" The value needs to be one of {listed([str(value) for value in each.enum])}."
+                raise Refusal("constraint_failure", xid, kind=kind, path=each.path, detail=detail)
+
+
+def value_at(values: Any, path: str) -> Any:
+    """Return the value at a dotted path through objects, None where there is none."""
+    for part in path.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values
+
+
+def _narrowed(subject: str, inherited: ModelConstraint, own: ModelConstraint) -> ModelConstraint:
+    wider = [str(each) for each in own.enum if inherited.enum and each not in inherited.enum]
+    if wider:
+        raise _refusal(subject, own, f"has values that its type does not allow: {listed(wider)}")
+    if own.equals and inherited.equals and own.equals != inherited.equals:
+        raise _refusal(subject, own, f"equals {own.equals}, and by the type of the group {inherited.equals}")
+    enum, default = own.enum or inherited.enum, own.default if own.default is not None else inherited.default
+    if enum and default is not None and default not in enum:
+        raise _refusal(subject, own, f"has the default {default}, which is not among {listed([str(e) for e in enum])}")
+    return replace(inherited, default=default, enum=enum, equals=own.equals or inherited.equals)
+
+
+def _refusal(subject: str, constraint: ModelConstraint, problem: str) -> Refusal:
+    return Refusal("bad_request", subject, error_detail=f"the constraint {constraint.key} {problem}")
+
+
+def _broken(
+    constraint: ModelConstraint, group: GroupEntity, versions: Mapping[str, Version]
+) -> Iterator[tuple[str, list[str]]]:
+    """Give, for ``equals`` and for ``enum``, the ids of the versions that break it."""
+    values = {name: value_at(each.attributes, constraint.path) for name, each in versions.items()}
+    wanted = value_at(group.attributes, constraint.equals) if constraint.equals else None
+    if wanted is not None:
+        folds = constraint.path == "format"
+        yield "equals", [name for name, value in values.items() if _folded(value, folds) != _folded(wanted, folds)]
+    if constraint.enum:
+        allowed = (*constraint.enum, None)
+        yield "enum", [name for name, value in values.items() if value not in allowed]
+
+
+def _folded(value: Any, folds: bool) -> Any:
+    return value.lower() if folds and isinstance(value, str) else value
+
+
+# What a request's body makes of an entity: attributes replaced or patched, its id and epoch compared.
+
+IGNORABLE: Final = (
+    "capabilities",
+    "defaultversionid",
+    "defaultversionsticky",
+    "epoch",
+    "id",
+    "modelsource",
+    "readonly",
+)
+_NOT_KEPT: Final = frozenset(("$schema",))
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a write is meant.
+
+    ``now`` is the one present moment of the request, ``ignore`` what of its body does not count. ``default`` is the
+    value of ``setdefaultversionid``, None without it. ``contenttype`` is that of the body; ``administrator`` says
+    whether the writer may do what only administrators may.
+    """
+
+    now: str
+    ignore: frozenset[str] = frozenset()
+    default: str | None = None
+    contenttype: str = "application/json"
+    administrator: bool = False
+
+
+def as_object(value: object, subject: str) -> Mapping[str, Any]:
+    """Return a body that needs to be an object.
+
+    Raises:
+        Refusal: it is none.
+    """
+    if not isinstance(value, Mapping):
+        raise Refusal("bad_request", subject, error_detail=f"{subject} needs to be an object")
+    return value
+
+
+def merged(
+    kept: Mapping[str, Any], body: Mapping[str, Any], attributes: Mapping[str, ModelAttribute], *, patch: bool
+) -> dict[str, Any]:
+    """Return what an entity stores after a body: everything anew, or with *patch* what the body names.
+
+    What only the server writes is left out, and what clients may not write stays as it is.
+    """
+    locked = {name for name, each in attributes.items() if each.readonly and not each.served}
+    stored = dict(kept) if patch else {name: value for name, value in kept.items() if name in locked}
+    for name, value in body.items():
+        known = attributes.get(name)
+        if name in _NOT_KEPT or name in locked or (known is not None and known.served):
+            continue
+        if value is None:
+            stored.pop(name, None)
+        else:
+            stored[name] = value
+    return stored
+
+
+def compare_id(body: Mapping[str, Any], singular: str, expected: str, subject: str) -> None:
+    """Make sure that an id in a body is that of its entity.
+
+    Raises:
+        Refusal: ``mismatched_id``.
+    """
+    given = body.get(f"{singular}id")
+    if given is not None and given != expected:
+        raise Refusal("mismatched_id", subject, singular=singular, invalid_id=str(given), expected_id=expected)
+
+
+def compare_epoch(body: Mapping[str, Any], entity: Entity, subject: str, options: Options) -> None:
+    """Make sure that an epoch in a body is that of the entity as it is.
+
+    Raises:
+        Refusal: ``mismatched_epoch``, or ``invalid_attribute`` for what is no epoch.
+    """
+    given = body.get("epoch")
+    if given is None or "epoch" in options.ignore:
+        return
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise invalid(subject, "epoch", "needs to be an unsigned integer")
+    if given != entity.epoch:
+        raise Refusal("mismatched_epoch", subject, bad_epoch=str(given), epoch=str(entity.epoch))
+
+
+def set_times(entity: Entity, body: Mapping[str, Any], subject: str, options: Options) -> None:
+    """Set when an entity was made and changed, by the body or by the present moment."""
+    if "createdat" in body:
+        entity.createdat = given_time(body["createdat"], "createdat", subject) or options.now
+    changed = given_time(body.get("modifiedat"), "modifiedat", subject)
+    entity.modifiedat = changed if changed and changed != entity.modifiedat else options.now
+
+
+def given_time(value: object, name: str, subject: str) -> str:
+    """Return a time that a body gives as it is kept, '' for none.
+
+    Raises:
+        Refusal: it is no timestamp.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str) or moment_of(value) is None:
+        raise invalid(subject, name, "needs to be an RFC 3339 timestamp")
+    return normalized(value)

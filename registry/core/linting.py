@@ -15,23 +15,19 @@ from typing import Any, Final, Literal
 import msgspec
 from sqlalchemy import Connection
 
-from catalog.declared import Declarations
 from catalog.documents.documents import Document
-from catalog.documents.fetching import Fetcher
-from catalog.documents.transfer import Answer
+from catalog.documents.fetching import Fetcher, HttpResponse
 from catalog.errors import DocumentError
-from catalog.findings import Findings
-from catalog.linting.rules import refusing
+from catalog.findings import Declarations, Findings
+from catalog.linting.attributes import refusing
 from catalog.load import build
 from catalog.model import Finding
 from catalog.parsing.pointers import unescaped
-from registry.core.inlining import ALL, NONE, Inline
-from registry.core.places import Place, place_of
-from registry.core.resolving import Shown, shown_resources
-from registry.core.views import View, Viewer
+from registry.core.requests import ResourcePath, place_of
+from registry.core.views import ALL, NONE, EntityView, Inline, ShownResource, View, shown_resources
 from registry.errors import Refusal
 from registry.model.types import Model
-from registry.store.work import Work
+from registry.store.entities import Work
 
 Strictness = Literal["refuse", "report", "off"]
 MAX_REFERRED: Final = 1000
@@ -78,7 +74,7 @@ class _Offline(Fetcher):
     def __init__(self) -> None:
         super().__init__(network=False)
 
-    def answer(self, uri: str | Path) -> Answer:
+    def answer(self, uri: str | Path) -> HttpResponse:
         raise DocumentError(f"{uri} is not looked at here", file=str(uri), transient=True)
 
     def files(self, folder: str | Path) -> list[Path]:
@@ -92,7 +88,7 @@ class _Tree:
         self.tree: dict[str, Any] = {"specversion": "1.0-rc4"}
         self._work = work
         self._model = model
-        self._viewer = Viewer(work.reader, model, View("", doc=True, max_answer=sys.maxsize))
+        self._viewer = EntityView(work.reader, model, View("", doc=True, max_answer=sys.maxsize))
         self._left = MAX_REFERRED
         self._versions: dict[str, set[str]] = {}
         for xid in work.versions.touched:
@@ -122,7 +118,7 @@ class _Tree:
                 group.setdefault(place.resource.plural, {})[place.rid] = tree
                 self._refer(tree)
 
-    def _shown_versions(self, place: Place, shown: Shown) -> dict[str, Any]:
+    def _shown_versions(self, place: ResourcePath, shown: ShownResource) -> dict[str, Any]:
         """Show the versions that a look needs: a resource may have a thousand that nothing here concerns."""
         names = self._versions.get(place.xid, set())
         if shown.default is not None:
@@ -130,7 +126,7 @@ class _Tree:
         where = place.collection("versions")
         return self._viewer.entities(where, sorted(names), ALL, f"{where.xid}")
 
-    def _group(self, place: Place) -> dict[str, Any] | None:
+    def _group(self, place: ResourcePath) -> dict[str, Any] | None:
         members: dict[str, Any] = self.tree.setdefault(place.group.plural, {})
         if place.gid not in members:
             entity = self._work.reader.group(place.xid)

@@ -13,13 +13,12 @@ from typing import Any, Final, Literal
 import msgspec
 from sqlalchemy import Connection, and_, func, or_, select
 
-from catalog.explaining.entities import entity_to_json
+from catalog.explaining import entity_to_json
 from registry.core.linting import Surroundings
-from registry.core.places import Place
-from registry.core.requests import Request
-from registry.core.service import Session
-from registry.store.reading import below
-from registry.store.tables import GROUPS, RESOURCES, VERSIONS
+from registry.core.requests import RegistryRequest, ResourcePath
+from registry.core.service import RegistrySession
+from registry.store.engine import GROUPS, RESOURCES, VERSIONS
+from registry.store.entities import below
 
 LOOKED_AT: Final = 100_000
 """Rows of each kind of entity that one search looks at."""
@@ -104,7 +103,7 @@ def entities_after(connection: Connection, within: str, after: str, limit: int) 
     return sorted(found)[:limit]
 
 
-def surroundings_of(session: Session, xids: Sequence[str]) -> Surroundings:
+def surroundings_of(session: RegistrySession, xids: Sequence[str]) -> Surroundings:
     """Return what the catalog's readers say of entities, read with all that they refer to."""
     return Surroundings(session.reader.connection, session.model, set(xids))
 
@@ -115,14 +114,14 @@ def effective(around: Surroundings, xid: str) -> Mapping[str, Any] | None:
     return shown if shown is not None and shown["kind"] == "message" else None
 
 
-def document_of(session: Session, place: Place) -> tuple[Mapping[str, Any], bytes | None]:
+def document_of(session: RegistrySession, place: ResourcePath) -> tuple[Mapping[str, Any], bytes | None]:
     """Return a resource or a version as the API shows it, with its document where that is kept here.
 
     Raises:
         Refusal: it is not there.
     """
     segments = tuple(place.xid.split("/")[1:])
-    answer = session.perform(Request("read", segments, place.xid, ""))
+    answer = session.perform(RegistryRequest("read", segments, place.xid, ""))
     assert answer.body is not None
     return answer.body, answer.document if not answer.elsewhere else None
 

@@ -12,27 +12,32 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection
 
-from registry.core.answering import CONFIGURED, OPENAPI, Answerer, check_specversion
-from registry.core.capabilities import capabilities_of, chosen_of, counting, ignorable
-from registry.core.changes import log_of
+from registry.core.answering import (
+    CONFIGURED,
+    OPENAPI,
+    Answerer,
+    capabilities_of,
+    check_specversion,
+    chosen_of,
+    counting,
+    ignorable,
+)
+from registry.core.changes import log_of, mark
+from registry.core.lineage import Options
 from registry.core.linting import Linter
-from registry.core.marking import mark
-from registry.core.merging import Options
-from registry.core.operations import Operation, WrittenEntity, keep_exact
-from registry.core.places import Place, check_id, place_of
-from registry.core.remodelling import change_model
-from registry.core.requests import ABSENT, Answer, Request
-from registry.core.tagging import shows_more, tag_of, tag_of_body
-from registry.core.writing import Writer
+from registry.core.operations import Operation, WrittenEntity, change_model, keep_exact
+from registry.core.requests import ABSENT, check_id, place_of, shows_more, tag_of, tag_of_body
+from registry.core.requests import RegistryRequest as Request
+from registry.core.requests import ResourcePath as Place
+from registry.core.requests import Response as Answer
+from registry.core.writing import EntityWriter as Writer
 from registry.errors import Refusal
-from registry.model.domains import model_source
-from registry.model.moments import later, now
+from registry.model.attributes import later, now
 from registry.model.reading import read_model
-from registry.model.types import Model
+from registry.model.types import Model, model_source
 from registry.store.engine import Database
-from registry.store.entities import Registry
-from registry.store.reading import Reader
-from registry.store.work import Work, create_registry
+from registry.store.entities import EntityReader as Reader
+from registry.store.entities import Registry, Work, create_registry
 
 _logger = logging.getLogger(__name__)
 _MODELS: Final = 4
@@ -57,7 +62,7 @@ METHODS: Final[Mapping[str, tuple[str, ...]]] = {
 """What can be done where."""
 
 
-class Session:
+class RegistrySession:
     """Requests within one transaction of :meth:`RegistryService.session`; a later one sees what an earlier one did."""
 
     def __init__(self, service: RegistryService, connection: Connection) -> None:
@@ -143,13 +148,13 @@ class RegistryService:
             return session.perform(request)
 
     @contextmanager
-    def session(self, *, writing: bool) -> Iterator[Session]:
+    def session(self, *, writing: bool) -> Iterator[RegistrySession]:
         """Have several requests in one transaction: all of them are done, or, when the block raises, none."""
         with self._database.writing() if writing else self._database.reading() as connection:
-            yield Session(self, connection)
+            yield RegistrySession(self, connection)
 
     def perform_over(self, connection: Connection, request: Request) -> Answer:
-        """Do what a request asks for within a transaction; for :class:`Session`."""
+        """Do what a request asks for within a transaction; for :class:`RegistrySession`."""
         if request.verb != "read":
             work = Work(connection)
             return self._write(work, counting(request, work.registry.capabilities))
@@ -184,7 +189,7 @@ class RegistryService:
             return session.find(segments, path)
 
     def find_over(self, reader: Reader, segments: tuple[str, ...], path: str) -> Place | str:
-        """Return what :meth:`find` does, within a transaction; for :class:`Session`."""
+        """Return what :meth:`find` does, within a transaction; for :class:`RegistrySession`."""
         if len(segments) == 1 and segments[0] in CONFIGURED:
             return segments[0]
         return place_of(self._present(reader)[1], segments, path)

@@ -8,21 +8,151 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
 from catalog.parsing.pointers import as_pointer
-from registry.core.documents import shown_document
-from registry.core.filters import EXCLUDE_ALL, NOTHING, Clause, Clauses, surviving, within
-from registry.core.inlining import NONE, Inline, below
-from registry.core.places import Place
-from registry.core.resolving import Shown, named_resources, shown_resources
-from registry.core.sorting import Sorting, SortKey
+from registry.core.filters import EXCLUDE_ALL, NOTHING, Clause, Clauses, Sorting, SortKey, surviving, within
+from registry.core.requests import ResourcePath as Place
+from registry.core.requests import shown_document
 from registry.errors import Refusal
+from registry.model.attributes import ModelAttribute as Attribute
 from registry.model.types import Model
-from registry.store.entities import Entity, Group, Registry, Version
-from registry.store.reading import PAGE, Reader
+from registry.store.entities import PAGE, Counted, Entity, Registry, Resource, Version
+from registry.store.entities import EntityReader as Reader
+from registry.store.entities import GroupEntity as Group
+
+# Which collections and attributes an answer shows in place (core ``spec.md``, Inline Flag).
+
+Inline = Mapping[str, "Inline"]
+"""Names that are shown, each with what is shown below it; ``*`` stands for all names, at all levels."""
+ALL: Final[Inline] = {"*": {}}
+NONE: Final[Inline] = {}
+CONFIGURATION: Final = ("capabilities", "model", "modelsource")
+"""Attributes of the registry that ``*`` does not mean."""
+
+
+def read_inline(given: Sequence[str], model: Model, place: Place, path: str) -> Inline:
+    """Read the values of the flag for a request to *place*.
+
+    Raises:
+        Refusal: a name is unknown there, or cannot be inlined.
+    """
+    tree: dict[str, Inline] = {}
+    for text in given:
+        for each in text.split(",") if text else ["*"]:
+            names = each.strip().split(".")
+            _check(names, each, model, place, path)
+            at = tree
+            for name in names:
+                below = at.setdefault(name, {})
+                assert isinstance(below, dict)
+                at = below
+    return tree
+
+
+def below(inline: Inline, name: str) -> Inline | None:
+    """Return what is shown below a name, None when the name is not shown itself."""
+    if "*" in inline and name not in CONFIGURATION:
+        return ALL
+    return inline.get(name)
+
+
+def _check(names: Sequence[str], text: str, model: Model, place: Place, path: str) -> None:
+    at: Place | None = place
+    for index, name in enumerate(names):
+        last = index == len(names) - 1
+        if name == "*" and last and at is not None:
+            return
+        if at is None:
+            raise Refusal("bad_inline", path, value=text, error_detail=f"there is nothing below {names[index - 1]}")
+        inlineable, attributes, following = _here(at, model)
+        if name not in inlineable:
+            if name in attributes and last:
+                raise Refusal("inline_noninlineable", path, name=name)
+            raise Refusal("bad_inline", path, value=text, error_detail=f"{name} is not known there")
+        at = following.get(name)
+
+
+def _here(place: Place, model: Model) -> tuple[set[str], Mapping[str, Attribute], dict[str, Place]]:
+    """Return what can be inlined at a place, all attributes there, and the places below."""
+    if place.kind == "registry":
+        deeper = {name: Place("groups", kind) for name, kind in model.groups.items()}
+        return {*deeper, *CONFIGURATION}, model.attributes, deeper
+    if place.kind in ("groups", "group"):
+        owner = Place("group", place.group, place.gid)
+        deeper = {name: owner.collection(name) for name in place.group.resources}
+        return set(deeper), place.group.attributes, deeper
+    if place.kind == "meta":
+        return set(), place.resource.meta, {}
+    kind = place.resource
+    document = {kind.singular} if kind.hasdocument else set()
+    if place.kind in ("versions", "version"):
+        return document, kind.attributes, {}
+    versions = Place("versions", place.group, place.gid, kind, place.rid)
+    return {*document, "versions", "meta"}, {**kind.attributes, **kind.resource}, {"versions": versions}
+
+
+# Resources with what they show of others: their default version, and the resource behind an ``xref``.
+
+
+@dataclass(frozen=True, slots=True)
+class ShownResource:
+    """A resource to be shown at *place*.
+
+    ``source`` is the resource that its attributes and versions are of: itself, or what its ``xref`` names; None when
+    that is not there, or is a reference itself.
+    """
+
+    place: Place
+    resource: Resource
+    source: Resource | None
+    default: Version | None
+    known: int | None
+    reader: Reader
+
+    @property
+    def count(self) -> int:
+        """The number of versions."""
+        if self.known is not None:
+            return self.known
+        return self.reader.count(self.source.versions) if self.source is not None else 0
+
+
+def shown_resources(reader: Reader, place: Place, after: str = "", only: str | None = None) -> Iterator[ShownResource]:
+    """Yield the resources of a collection, behind *after*, or the one called *only*; *place* may be that one's too."""
+    collection = place if place.kind == "resources" else Place("resources", place.group, place.gid, place.resource)
+    if only is not None:
+        where = collection.child(only)
+        one = reader.with_default(where.xid)
+        if one is not None and one[0].xref is None:
+            yield ShownResource(where, one[0], *one, None, reader)
+        elif one is not None:
+            yield from _resolved(reader, collection, [(*one, 0)])
+        return
+    resources = reader.with_defaults(collection.xid, after)
+    while batch := list(islice(resources, PAGE)):
+        yield from _resolved(reader, collection, batch)
+
+
+def named_resources(reader: Reader, place: Place, names: Sequence[str]) -> Iterator[ShownResource]:
+    """Yield those resources of a collection that are there."""
+    yield from _resolved(reader, place, reader.with_defaults_of([place.child(each).xid for each in names]).values())
+
+
+def _resolved(reader: Reader, place: Place, batch: Iterable[Counted]) -> Iterator[ShownResource]:
+    xrefs = [resource.xref for resource, _, _ in batch if resource.xref is not None]
+    targets = reader.with_defaults_of(xrefs) if xrefs else {}
+    for resource, default, count in batch:
+        source: Resource | None = resource
+        if resource.xref is not None:
+            source, default, count = targets.get(resource.xref, (None, None, 0))
+            if source is not None and source.xref is not None:
+                source, default, count = None, None, 0
+        yield ShownResource(place.child(resource.id), resource, source, default, count, reader)
+
 
 SPECVERSION: Final = "1.0-rc4"
 MAX_ANSWER: Final = 64 * 2**20
@@ -45,7 +175,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageRequest:
     """A part of a collection: how many entities at most, and where it begins: behind an id in lower case, or, where it
     is sorted by an attribute, at a number.
     """
@@ -55,7 +185,7 @@ class Page:
     sorting: Sorting | None = None
 
 
-class Viewer:
+class EntityView:
     """Shows what a reader finds.
 
     All methods raise :class:`Refusal`; those that show one entity return None for one that filters do not let through.
@@ -100,7 +230,7 @@ class Viewer:
         return shown
 
     def resource(
-        self, place: Place, shown_resource: Shown, inline: Inline, clauses: Clauses, pointer: str
+        self, place: Place, shown_resource: ShownResource, inline: Inline, clauses: Clauses, pointer: str
     ) -> dict[str, Any] | None:
         """Show a resource with the attributes of its default version, but for those in the document view."""
         kind, resource = place.resource, shown_resource.resource
@@ -132,7 +262,7 @@ class Viewer:
             self._versions(shown, place, shown_resource, inline, clauses, pointer)
         return shown
 
-    def meta(self, place: Place, shown_resource: Shown, pointer: str) -> dict[str, Any]:
+    def meta(self, place: Place, shown_resource: ShownResource, pointer: str) -> dict[str, Any]:
         """Show the ``meta`` of a resource; *place* is that of the resource."""
         kind, resource, source = place.resource, shown_resource.resource, shown_resource.source
         xid = f"{place.xid}/meta"
@@ -173,7 +303,7 @@ class Viewer:
             entities |= {name: self._raw(there[name]) for name in part if name in there}
         return entities
 
-    def entries(self, place: Place, page: Page, inline: Inline) -> tuple[dict[str, Any], str]:
+    def entries(self, place: Place, page: PageRequest, inline: Inline) -> tuple[dict[str, Any], str]:
         """Show a page of a collection, and say where the next begins ('' when there is none)."""
         if page.sorting is not None:
             return self._sorted(place, page, page.sorting, inline)
@@ -185,7 +315,7 @@ class Viewer:
             entries[name], last = self._raw(shown), name
         return entries, ""
 
-    def _sorted(self, place: Place, page: Page, sorting: Sorting, inline: Inline) -> tuple[dict[str, Any], str]:
+    def _sorted(self, place: Place, page: PageRequest, sorting: Sorting, inline: Inline) -> tuple[dict[str, Any], str]:
         """Order by keys alone, then show those of the page."""
         keys: list[tuple[SortKey, str]] = []
         for name, shown in self._shown(place, "", NONE, self._view.clauses, ""):
@@ -227,7 +357,14 @@ class Viewer:
             yield from self._each_version(place, owner, after, inline, clauses, pointer, only)
 
     def _each_version(
-        self, place: Place, owner: Shown, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names
+        self,
+        place: Place,
+        owner: ShownResource,
+        after: str,
+        inline: Inline,
+        clauses: Clauses,
+        pointer: str,
+        only: _Names,
     ) -> Iterator[tuple[str, dict[str, Any] | None]]:
         if owner.source is None:
             return
@@ -245,7 +382,13 @@ class Viewer:
             yield version.id, self.version(where, version, inline, clauses, at, is_default=is_default)
 
     def _versions(
-        self, shown: dict[str, Any], place: Place, resource: Shown, inline: Inline, clauses: Clauses, pointer: str
+        self,
+        shown: dict[str, Any],
+        place: Place,
+        resource: ShownResource,
+        inline: Inline,
+        clauses: Clauses,
+        pointer: str,
     ) -> None:
         assert resource.source is not None
         where = place.collection("versions")
@@ -288,7 +431,7 @@ class Viewer:
     def _any(self, place: Place, plural: str, clause: Clause) -> bool:
         return next(self._shown(place.collection(plural), "", NONE, (clause,), ""), None) is not None
 
-    def _any_version(self, resource: Shown, clause: Clause) -> bool:
+    def _any_version(self, resource: ShownResource, clause: Clause) -> bool:
         place = replace(resource.place, kind="versions")
         each = self._each_version(place, resource, "", NONE, (clause,), "", None)
         return any(one is not None for _, one in each)
@@ -311,7 +454,7 @@ class Viewer:
         shown[name] = value
 
     def _with_links(
-        self, place: Place, resource: Shown, meta: dict[str, Any], inline: Inline, pointer: str
+        self, place: Place, resource: ShownResource, meta: dict[str, Any], inline: Inline, pointer: str
     ) -> dict[str, Any]:
         """Point the default version of an inlined ``meta`` at where it is inlined, in the document view."""
         if self._view.doc and "defaultversionid" in meta and below(inline, "versions") is not None:

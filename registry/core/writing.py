@@ -1,29 +1,28 @@
 """Creating and updating: the registry, groups, resources, their ``meta`` and versions.
 
 Ancestors, defaults, formats and compatibility can only be checked once the whole request is taken in.
-:meth:`Writer.finish` does so; a caller runs it once, at the end.
+:meth:`EntityWriter.finish` does so; a caller runs it once, at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from registry.core.constraints import constraints_of, value_at
-from registry.core.creating import Creator
-from registry.core.documents import Given
-from registry.core.merging import as_object, compare_epoch, compare_id, merged, set_times
-from registry.core.places import Place, check_id, target_of
-from registry.core.settling import FEW, Settler
+from registry.core.lineage import as_object, compare_epoch, compare_id, constraints_of, merged, set_times, value_at
+from registry.core.requests import Given, check_id, target_of
+from registry.core.requests import ResourcePath as Place
+from registry.core.settling import FEW, Creator, Settler
 from registry.errors import Refusal
-from registry.model.checking import settled
+from registry.model.attributes import settled
 from registry.model.types import GroupType
-from registry.store.entities import Group, Resource, Version
+from registry.store.entities import Entity, Resource, Version
+from registry.store.entities import GroupEntity as Group
 
 _SHOWN_OF_XREF: Final = frozenset(("self", "shortself", "xid", "metaurl", "versionsurl", "versionscount", "$schema"))
 
 
-class Writer(Creator):
+class EntityWriter(Creator):
     """Writes into one :class:`Work`. *root*, where a method has it, means that the request is directed at that entity.
 
     All methods raise :class:`Refusal`; what was changed until then must not be flushed.
@@ -352,3 +351,113 @@ def _check_plain(body: Mapping[str, Any], subject: str) -> None:
 def _text_id(given: object, place: Place) -> str | None:
     """Return the id of a version that a body names, None when it names none."""
     return None if given is None else check_id(given, place.xid)
+
+
+# Deleting: one entity, some of a collection, or all of it (core ``spec.md``, Deleting Entities).
+
+
+class Deleter:
+    """Deletes through a :class:`EntityWriter`, whose ``finish`` is due afterwards. All methods raise
+    :class:`Refusal`.
+    """
+
+    def __init__(self, writer: EntityWriter) -> None:
+        self._writer = writer
+        self._work = writer.work
+        self._options = writer.options
+
+    def delete(self, place: Place, epoch: int | None) -> None:
+        """Delete one entity, if its epoch is the given one."""
+        entity = self._find(place)
+        if entity is None:
+            raise Refusal("not_found", place.xid)
+        compare_epoch({"epoch": epoch}, entity, place.xid, self._options)
+        self._drop(place, entity, root=True)
+
+    def delete_all(self, place: Place, body: object) -> None:
+        """Delete the entities of a collection that a map names; without a map (None) all of them."""
+        self._owner(place)
+        entries = None if body is None else as_object(body, place.xid)
+        for name in self._names(place) if entries is None else list(entries):
+            where = place.child(name)
+            given = {} if entries is None else as_object(entries[name], where.xid)
+            entity = self._find(where)
+            if entity is not None:
+                self._compare(where, entity, given)
+                self._drop(where, entity, root=False)
+
+    def _compare(self, place: Place, entity: Entity, given: Mapping[str, Any]) -> None:
+        compare_id(given, _singular(place), entity.id, place.xid)
+        if isinstance(entity, Resource):
+            if given.get("epoch") is not None and not (given.get("meta") or {}).get("epoch"):
+                raise Refusal("misplaced_epoch", place.xid)
+            given = as_object(given.get("meta") or {}, place.xid)
+            compare_id(given, _singular(place), entity.id, f"{place.xid}/meta")
+        compare_epoch(given, entity, place.xid, self._options)
+
+    def _drop(self, place: Place, entity: Entity, *, root: bool) -> None:
+        if place.kind == "group":
+            self._refuse_readonly(place)
+            self._work.drop_group(entity.xid)
+            self._writer.touch(self._work.registry)
+        elif isinstance(entity, Resource):
+            if self._writer.writable(entity, root=root):
+                self._drop_resource(place, entity)
+        else:
+            self._drop_version(place, root=root)
+
+    def _drop_resource(self, place: Place, resource: Resource) -> None:
+        self._writer.pending.pop(place.xid, None)
+        self._work.drop_resource(resource)
+        group = self._work.group(place.owner.xid)
+        assert group is not None
+        self._writer.touch(group)
+
+    def _drop_version(self, place: Place, *, root: bool) -> None:
+        owner = place.owner
+        resource = self._work.resource(owner.xid)
+        assert resource is not None
+        if not self._writer.writable(resource, root=root):
+            return
+        self._writer.pend(owner, resource)
+        self._work.drop_version(self._work.versions_of(resource)[place.vid])
+        self._writer.touch(resource)
+
+    def _refuse_readonly(self, place: Place) -> None:
+        """Keep a group that has a read-only resource."""
+        for plural in place.group.resources:
+            where = place.collection(plural)
+            for each in self._work.reader.resources(where.xid):
+                if each.attributes.get("readonly") and not self._options.administrator:
+                    raise Refusal("readonly", each.xid)
+
+    def _find(self, place: Place) -> Entity | None:
+        if place.kind == "group":
+            return self._work.group(place.xid)
+        if place.kind == "resource":
+            return self._work.resource(place.xid)
+        resource = self._work.resource(place.owner.xid)
+        if resource is None or resource.xref is not None:
+            return None
+        return self._work.versions_of(resource).get(place.vid)
+
+    def _owner(self, place: Place) -> None:
+        """Make sure that what the collection belongs to is there."""
+        if place.kind == "resources" and self._work.group(place.owner.xid) is None:
+            raise Refusal("not_found", place.owner.xid)
+        if place.kind == "versions" and self._work.resource(place.owner.xid) is None:
+            raise Refusal("not_found", place.owner.xid)
+
+    def _names(self, place: Place) -> Iterable[str]:
+        reader = self._work.reader
+        if place.kind == "groups":
+            return [each.id for each in reader.groups(place.xid)]
+        if place.kind == "resources":
+            return [each.id for each in reader.resources(place.xid)]
+        return [each.id for each in reader.versions(place.xid)]
+
+
+def _singular(place: Place) -> str:
+    if place.kind == "group":
+        return place.group.singular
+    return place.resource.singular if place.kind == "resource" else "version"

@@ -9,24 +9,133 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from bindings.backoff import Backoff
+from bindings.background import Backoff
 from bindings.gateways import GatewayError
 from bindings.sending import Outbound
-from registry.delivery.events import Event, Sources
-from registry.delivery.lanes import Lanes
-from registry.delivery.limits import DeliveryLimits
-from registry.delivery.sending import Sender, Verdict
-from registry.delivery.tallies import State, Tally
-from registry.delivery.wants import Delivery
-from registry.model.moments import moment_of
+from registry.delivery.events import (
+    DeliveryLimits,
+    DeliveryResult,
+    OutboxEvent,
+    Sender,
+    Sources,
+    State,
+    SubscriberTally,
+)
+from registry.delivery.subscriptions import SubscriberDelivery
+from registry.model.attributes import moment_of
 from registry.store.engine import Database
-from registry.store.outbox import Row, newest, rows_after, rows_at
-from registry.store.subscribers import Progress, Subscriber, held
+from registry.store.outbox import DeliveryProgress, OutboxRow, SubscriberRow, held, newest, rows_after, rows_at
+
+# The events of one subscriber that are in memory: those of one entity wait for one another, and for nobody else.
+
+_FIRST_PAUSE = 0.25
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The events of one entity in order; the first is not tried before ``due``. ``held`` says that it failed."""
+
+    backoff: Backoff
+    events: deque[OutboxEvent] = field(default_factory=deque)
+    due: float = 0.0
+    held: bool = False
+
+
+class Lanes:
+    """See the module. Times are those of a monotonic clock."""
+
+    def __init__(self, max_pause: float) -> None:
+        self._lanes: dict[str, _Lane] = {}
+        self._max_pause = max_pause
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, event: OutboxEvent) -> None:
+        """Take an event, newer than all of its entity's."""
+        lane = self._lanes.get(event.entity)
+        if lane is None:
+            backoff = Backoff(_FIRST_PAUSE, self._max_pause, least=0.0)
+            lane = self._lanes[event.entity] = _Lane(backoff)
+        lane.events.append(event)
+        self._count += 1
+
+    def wave(self, now: float, most: int) -> list[OutboxEvent]:
+        """Return the first event of each entity that is due, the oldest first, and those that failed before last.
+
+        Where there are more events than places, those that failed get a quarter, so that neither kind blocks the other.
+        """
+        due = sorted((lane for lane in self._lanes.values() if lane.due <= now), key=lambda lane: lane.events[0].number)
+        fresh = [lane.events[0] for lane in due if not lane.held]
+        again = [lane.events[0] for lane in due if lane.held]
+        first = fresh[: most - min(len(again), most // 4)]
+        return first + again[: most - len(first)]
+
+    def due(self) -> float | None:
+        """Return when the next event is due, None when there is none."""
+        return min((lane.due for lane in self._lanes.values()), default=None)
+
+    def done(self, event: OutboxEvent) -> None:
+        """Take the first event of an entity out: it is settled."""
+        lane = self._lanes[event.entity]
+        lane.events.popleft()
+        self._count -= 1
+        lane.held, lane.due = False, 0.0
+        lane.backoff.reset()
+        if not lane.events:
+            del self._lanes[event.entity]
+
+    def give_up(self, unwanted: Callable[[OutboxEvent], bool]) -> int:
+        """Take out the first events of all entities for as long as nobody wants them; return how many."""
+        before = self._count
+        for lane in list(self._lanes.values()):
+            while lane.events and unwanted(lane.events[0]):
+                self.done(lane.events[0])
+        return before - self._count
+
+    def give_up_oldest(self, count: int) -> int:
+        """Take out so many of the oldest events, if any, and those of the same row; return how many."""
+        if count <= 0:
+            return 0
+        numbers = sorted(each.number for lane in self._lanes.values() for each in lane.events)[:count]
+        return self.give_up(lambda event: event.number <= numbers[-1]) if numbers else 0
+
+    def hold(self, event: OutboxEvent, now: float, least: float) -> bool:
+        """Make an entity wait since its first event failed by itself; return whether that event failed before."""
+        lane = self._lanes[event.entity]
+        again = lane.held
+        lane.held, lane.due = True, now + max(least, lane.backoff.pause())
+        return again
+
+    @property
+    def held(self) -> int:
+        """How many entities wait since an event of theirs failed."""
+        return sum(lane.held for lane in self._lanes.values())
+
+    @property
+    def oldest(self) -> OutboxEvent | None:
+        """The oldest event."""
+        return min((lane.events[0] for lane in self._lanes.values()), key=lambda each: each.number, default=None)
+
+    def progress(self, read: int, least: int) -> DeliveryProgress:
+        """Return how far the subscriber has got, when all events up to *read* were added here.
+
+        Those that wait for their first try put the position back, though never behind *least*, so that
+        they are read again after a crash. Those that are held do not, or one entity would have all others come again.
+        """
+        fresh = [lane.events[0].number for lane in self._lanes.values() if not lane.held]
+        position = max(min(fresh, default=read + 1) - 1, least)
+        left = (each.number for lane in self._lanes.values() for each in lane.events)
+        return DeliveryProgress(position, frozenset(number for number in left if number <= position))
+
 
 _logger = logging.getLogger(__name__)
 PAGE: Final = 200
@@ -36,7 +145,7 @@ IN_A_ROW: Final = 5
 _BEYOND: Final = 2 * PAGE
 """Events in memory beyond the limit, since whole pages are read; a row may be two events."""
 _IDLE_SECONDS: Final = 60.0
-_FIRST_PAUSE: Final = 0.25
+_FIRST_RETRY_PAUSE: Final = 0.25
 _LEAST_PAUSE: Final = 0.001
 
 
@@ -49,11 +158,11 @@ class Courier(threading.Thread):
     def __init__(
         self,
         database: Database,
-        subscriber: Subscriber,
-        delivery: Delivery,
+        subscriber: SubscriberRow,
+        delivery: SubscriberDelivery,
         sources: Sources,
         limits: DeliveryLimits,
-        tally: Tally,
+        tally: SubscriberTally,
         gone: Callable[[str, int], None],
     ) -> None:
         super().__init__(name=f"courier-{subscriber.id[:40]}", daemon=True)
@@ -68,10 +177,10 @@ class Courier(threading.Thread):
         self._read = subscriber.position
         self._newest = subscriber.position
         self._lanes = Lanes(limits.max_pause)
-        self._progress = Progress(subscriber.position)
-        self._away = Backoff(_FIRST_PAUSE, limits.max_pause, least=0.0)
+        self._progress = DeliveryProgress(subscriber.position)
+        self._away = Backoff(_FIRST_RETRY_PAUSE, limits.max_pause, least=0.0)
         self._away_until = 0.0
-        self._retry = Backoff(_FIRST_PAUSE, limits.max_pause)
+        self._retry = Backoff(_FIRST_RETRY_PAUSE, limits.max_pause)
         self._failed_in_a_row = 0
         self._signal = threading.Event()
         self._ending = threading.Event()
@@ -79,7 +188,7 @@ class Courier(threading.Thread):
         self._sender: Sender | None = None
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> DeliveryProgress:
         """How far the subscriber has got; any thread may ask."""
         return self._progress
 
@@ -179,14 +288,14 @@ class Courier(threading.Thread):
             self._tally.dropped += dropped
             _logger.error("%d events for %s are dropped: more than %d wait", dropped, self.id, most)
 
-    def _take(self, rows: list[Row]) -> None:
+    def _take(self, rows: list[OutboxRow]) -> None:
         for row in rows:
             for event in self._delivery.wants.events(row, self._sources):
                 self._lanes.add(event)
 
-    def _due(self, now: float, most: int) -> list[tuple[Event, Outbound]]:
+    def _due(self, now: float, most: int) -> list[tuple[OutboxEvent, Outbound]]:
         """Return what is due, without events that no message can be made of."""
-        due: list[tuple[Event, Outbound]] = []
+        due: list[tuple[OutboxEvent, Outbound]] = []
         for event in self._lanes.wave(now, most):
             try:
                 due.append((event, self._delivery.composer.message(event)))
@@ -205,7 +314,7 @@ class Courier(threading.Thread):
         self._tally.dropped += count
         _logger.error("%d events for %s are dropped: they are too old", count, self.id)
 
-    def _settle(self, wave: list[tuple[Event, Outbound]], verdicts: list[Verdict]) -> None:
+    def _settle(self, wave: list[tuple[OutboxEvent, Outbound]], verdicts: list[DeliveryResult]) -> None:
         now, first_failures = time.monotonic(), 0
         for (event, _), verdict in zip(wave, verdicts, strict=True):
             self._tally.failed += bool(verdict.reason)
@@ -228,7 +337,7 @@ class Courier(threading.Thread):
         elif self._tally.state == "away":
             self._tally.state = "holding"
 
-    def _trouble_of(self, verdicts: list[Verdict], first_failures: int) -> Verdict | None:
+    def _trouble_of(self, verdicts: list[DeliveryResult], first_failures: int) -> DeliveryResult | None:
         """Return the verdict on the whole target, None when there is none.
 
         An event that fails again says nothing new about the target. A target that takes one event works: a few events
@@ -280,6 +389,6 @@ class Courier(threading.Thread):
                 _logger.exception("the connection to %s did not close", self.id)
 
 
-def _written(event: Event) -> float:
+def _written(event: OutboxEvent) -> float:
     moment = moment_of(event.at)
     return 0.0 if moment is None else moment.timestamp()

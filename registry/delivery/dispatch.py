@@ -18,17 +18,13 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from registry.delivery.courier import Courier
-from registry.delivery.events import Sources
-from registry.delivery.limits import DeliveryLimits
-from registry.delivery.tallies import Tallies
-from registry.delivery.wants import Delivery
+from registry.delivery.events import DeliveryLimits, Sources, SubscriberTallies
+from registry.delivery.subscriptions import SubscriberDelivery
 from registry.errors import Refusal
-from registry.model.moments import moment_of, written
-from registry.store import subscribers as rows
-from registry.store.claims import Claim
-from registry.store.engine import Database
-from registry.store.outbox import newest, newest_before, prune
-from registry.store.subscribers import Progress, Subscriber
+from registry.model.attributes import moment_of, written_time
+from registry.store import outbox as rows
+from registry.store.engine import Claim, Database
+from registry.store.outbox import DeliveryProgress, SubscriberRow, newest, newest_before, prune
 
 _logger = logging.getLogger(__name__)
 _PRUNE_SECONDS: Final = 5.0
@@ -37,7 +33,7 @@ _END_SECONDS: Final = 2.0
 _GATHER_SECONDS: Final = 0.01
 """How long writes are gathered before the outbox is looked at: many at a time ask for one look."""
 
-Subscribed = Callable[[Subscriber], Delivery]
+Subscribed = Callable[[SubscriberRow], SubscriberDelivery]
 """Makes the delivery for a subscriber of the API. It raises :class:`~registry.errors.Refusal` when it may not be."""
 
 
@@ -51,7 +47,7 @@ class Dispatch:
     def __init__(
         self,
         database: Database,
-        configured: Mapping[str, Delivery],
+        configured: Mapping[str, SubscriberDelivery],
         subscribed: Subscribed,
         sources: Sources,
         limits: DeliveryLimits,
@@ -61,9 +57,9 @@ class Dispatch:
         self._subscribed = subscribed
         self._sources = sources
         self._limits = limits
-        self.tallies: Final = Tallies()
+        self.tallies: Final = SubscriberTallies()
         self._couriers: dict[str, Courier] = {}
-        self._recorded: dict[str, Progress] = {}
+        self._recorded: dict[str, DeliveryProgress] = {}
         self._refused: dict[str, int] = {}
         self._left: deque[tuple[str, int]] = deque()
         self._known: set[str] = set()
@@ -151,7 +147,7 @@ class Dispatch:
         """Record the subscribers of the settings; new ones begin at the end of the outbox."""
         with self._database.noting() as connection:
             for identifier in set(self._configured) - set(rows.revisions(connection)):
-                rows.add(connection, Subscriber(identifier, "settings", "", "", "{}", 1, newest(connection)))
+                rows.add(connection, SubscriberRow(identifier, "settings", "", "", "{}", 1, newest(connection)))
 
     def _begin(self) -> None:
         """Take delivery up."""
@@ -243,7 +239,7 @@ class Dispatch:
         idle = self._known - set(self._couriers)
         if not idle:
             return
-        oldest = written(datetime.fromtimestamp(max(time.time() - self._limits.keep, 0.0), UTC))
+        oldest = written_time(datetime.fromtimestamp(max(time.time() - self._limits.keep, 0.0), UTC))
         with self._database.noting() as connection:
             upto = max(self._newest - self._limits.max_waiting, newest_before(connection, oldest))
             lost = {identifier: rows.advance(connection, identifier, upto) for identifier in idle}

@@ -12,17 +12,17 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from catalog.documents.reach import Reach
+from catalog.documents.connecting import Reach
 from registry.delivery.events import Sources
-from registry.delivery.settings import DeliverySettings
-from registry.delivery.subscriptions import PATH, shown, subscription_of
-from registry.delivery.targets import Terms, delivery_of
-from registry.delivery.wants import Delivery
+from registry.delivery.subscriptions import PATH, DeliverySettings, shown, subscription_of
+from registry.delivery.subscriptions import SubscriberDelivery as Delivery
+from registry.delivery.targets import DeliveryConfig as Terms
+from registry.delivery.targets import delivery_of
 from registry.errors import Refusal
-from registry.store import subscribers as rows
+from registry.store import outbox as rows
 from registry.store.engine import Database
+from registry.store.outbox import SubscriberRow as Subscriber
 from registry.store.outbox import newest
-from registry.store.subscribers import Subscriber
 
 PERMISSIONS: Final = "/permissions"
 """Where targets allow us to send, below the URL of the registry."""
@@ -37,7 +37,7 @@ class Permission:
     rate: int = 0
 
 
-class Subscriptions:
+class SubscriptionApi:
     """See the module. *changed* is called when delivery has to take note of something; any thread may call it.
 
     A subscription goes on when its owner may not subscribe any more, until somebody ends it or it expires.

@@ -2,16 +2,148 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from registry.delivery.events import CATALOG, Kind, Sources
-from registry.delivery.filters import FilterError, filter_of
-from registry.delivery.wants import Wants
+from registry.delivery.events import CATALOG, DeliveryLimits, Kind, Sender, Sources, event_of
+from registry.delivery.events import EventMessages as Composer
+from registry.delivery.events import OutboxEvent as Event
 from registry.errors import Refusal, invalid
-from registry.model.moments import moment_of, written
+from registry.model.attributes import moment_of
+from registry.model.attributes import written_time as written
+from registry.store.outbox import OutboxRow as Row
+
+# Filters of subscriptions: the six dialects that every subscription manager has (CloudEvents Subscriptions, 3.2.4).
+
+Filter = Callable[[Mapping[str, str]], bool]
+"""Decides by the attributes of an event whether it is wanted."""
+MAX_DEPTH: Final = 8
+MAX_EXPRESSIONS: Final = 64
+MAX_FILTER_TEXT: Final = 1024
+_COMPARISONS: Final[Mapping[str, Callable[[str, str], bool]]] = {
+    "exact": str.__eq__,
+    "prefix": str.startswith,
+    "suffix": str.endswith,
+}
+
+
+class SubscriptionFilterError(ValueError):
+    """A filter that is invalid; the message says why."""
+
+
+def filter_of(given: Any) -> Filter:
+    """Read an array of filters, all of which have to hold; one filter may stand for an array of one.
+
+    Raises:
+        FilterError: an unknown dialect, a value of another type, or more of anything than the limits allow.
+    """
+    reading = _Reading()
+    return _every(reading.several("filters", given if isinstance(given, list) else [given], 0, least=0))
+
+
+class _Reading:
+    """Reads one array of filters, and counts what is in it."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def several(self, name: str, given: Any, depth: int, *, least: int = 1) -> list[Filter]:
+        if not isinstance(given, list) or len(given) < least:
+            raise SubscriptionFilterError(f"{name} needs to be an array with a filter in it")
+        return [self.one(each, depth + 1) for each in given]
+
+    def one(self, given: Any, depth: int) -> Filter:
+        self._count += 1
+        if depth > MAX_DEPTH or self._count > MAX_EXPRESSIONS:
+            raise SubscriptionFilterError(f"there are more than {MAX_EXPRESSIONS} filters, or they are nested too deep")
+        if not isinstance(given, dict) or not given:
+            raise SubscriptionFilterError("a filter needs to be an object with the name of a dialect")
+        return _every([self._dialect(name, value, depth) for name, value in given.items()])
+
+    def _dialect(self, name: str, value: Any, depth: int) -> Filter:
+        if name in _COMPARISONS:
+            return self._compared(name, value)
+        if name == "all":
+            return _every(self.several(name, value, depth))
+        if name == "any":
+            inner = self.several(name, value, depth)
+            return lambda attributes: any(each(attributes) for each in inner)
+        if name == "not":
+            negated = self.one(value, depth + 1)
+            return lambda attributes: not negated(attributes)
+        known = ", ".join((*_COMPARISONS, "all", "any", "not"))
+        raise SubscriptionFilterError(f"{name[:40]!r} is no dialect of filters here; those are {known}")
+
+    def _compared(self, name: str, value: Any) -> Filter:
+        if not isinstance(value, dict) or not value:
+            raise SubscriptionFilterError(f"{name} needs to be an object of attributes and values")
+        self._count += len(value)
+        for attribute, text in value.items():
+            if not attribute or not isinstance(text, str) or not 0 < len(text) <= MAX_FILTER_TEXT:
+                raise SubscriptionFilterError(
+                    f"{name} needs a text of 1 to {MAX_FILTER_TEXT} characters for each attribute"
+                )
+        compare, wanted = _COMPARISONS[name], dict(value)
+        return lambda attributes: all(
+            attribute in attributes and compare(attributes[attribute], text) for attribute, text in wanted.items()
+        )
+
+
+def _every(filters: list[Filter]) -> Filter:
+    if len(filters) == 1:
+        return filters[0]
+    return lambda attributes: all(each(attributes) for each in filters)
+
+
+# Which events one subscriber wants, and how and where they are sent.
+
+
+def everything(_: Mapping[str, str]) -> bool:
+    """Want every event."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """Which events a subscriber wants: those of ``kinds`` that match each other member that is not empty.
+
+    ``types`` are those of events, ``entities`` kinds such as ``resource``. ``below`` are xids, which stand for
+    themselves and what is below them.
+    """
+
+    kinds: tuple[Kind, ...] = ("xregistry",)
+    types: frozenset[str] = frozenset()
+    filter: Filter = everything
+    entities: frozenset[str] = frozenset()
+    below: tuple[str, ...] = ()
+
+    def events(self, row: Row, sources: Sources) -> list[Event]:
+        """Return the events of a row that are wanted."""
+        if self.entities and row.type.split(".")[2] not in self.entities:
+            return []
+        if self.below and not any(f"{row.subject}/".startswith(f"{each.rstrip('/')}/") for each in self.below):
+            return []
+        events = (event_of(row, kind, sources) for kind in self.kinds)
+        return [each for each in events if each is not None and self._holds(each.attributes)]
+
+    def _holds(self, attributes: Mapping[str, str]) -> bool:
+        return (not self.types or attributes["type"] in self.types) and self.filter(attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberDelivery:
+    """All about one subscriber. ``sender`` connects at its first use, on the thread that sends.
+
+    Raises (``sender``):
+        GatewayError, OSError: a certificate or an address that will not work later either.
+    """
+
+    wants: Wants
+    composer: Composer
+    sender: Callable[[], Sender]
+
 
 PATH: Final = "/subscriptions"
 MAX_BYTES: Final = 64 * 2**10
@@ -101,7 +233,7 @@ def _wants(document: Mapping[str, Any], sources: Sources) -> Wants:
     given = document.get("filters", document.get("filter", []))
     try:
         chosen = filter_of(given)
-    except FilterError as error:
+    except SubscriptionFilterError as error:
         raise invalid(PATH, "filters" if "filters" in document else "filter", str(error)) from None
     return Wants(_kinds(document, types, given, sources), frozenset(types), chosen)
 
@@ -172,3 +304,24 @@ def _expiration(document: Mapping[str, Any]) -> str | None:
     if moment is None or moment <= datetime.now(UTC):
         raise invalid(PATH, "expiration", "it needs to be a timestamp of RFC 3339 in the future")
     return written(moment)
+
+
+# How events are delivered: what the settings of a registry say of it.
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverySettings:
+    """To whom events go, and on which terms.
+
+    ``subscribers`` are those of the operator, by id. With ``subscriptions`` writers and administrators subscribe by the
+    API; their sinks may be at public hosts, and at ``allowed`` hosts and networks
+    (:class:`catalog.documents.connecting.Reach`). ``origin`` is our name in the handshake of webhooks, '' that of the
+    host of the registry's URL. ``catalog`` is the path of the face of the Message Catalog, '' without one.
+    """
+
+    subscribers: Mapping[str, SubscriberDelivery] = field(default_factory=dict)
+    subscriptions: bool = True
+    allowed: tuple[str, ...] = ()
+    origin: str = ""
+    catalog: str = ""
+    limits: DeliveryLimits = field(default_factory=DeliveryLimits)

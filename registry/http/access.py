@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol
 
-from bindings.http.access import Access, Guard
-from bindings.http.problems import HttpProblem
-from bindings.http.request import Head
+from bindings.http.request import HttpProblem, Reply, RequestHead
+from bindings.http.routing import Access, Guard
+from registry.core.service import RegistryService
 from registry.errors import Refusal
-from registry.http.requests import Writer
+from registry.http.requests import PageSizes, RequestSender
 
 READING: Final = ("GET", "HEAD", "OPTIONS")
 MAX_SENDERS: Final = 10_000
@@ -45,14 +45,14 @@ class Gatekeeper:
         self._guard = Guard(access)
         self._roles = roles
 
-    def admit(self, head: Head) -> Writer:
+    def admit(self, head: RequestHead) -> RequestSender:
         """Return who sends a request, from its head alone.
 
         Raises:
             HttpProblem: 401.
         """
         if self._open:
-            return Writer("", True, lambda group: True, writes=True)
+            return RequestSender("", True, lambda group: True, writes=True)
         if self._named:
             if not head.peer:
                 raise HttpProblem(HTTPStatus.FORBIDDEN, "the certificate of this client has no common name")
@@ -67,16 +67,18 @@ class Gatekeeper:
         return self._writer(name or "")
 
     @property
-    def nobody(self) -> Writer:
+    def nobody(self) -> RequestSender:
         """Somebody without credentials."""
-        return Writer("", False, lambda group: False)
+        return RequestSender("", False, lambda group: False)
 
-    def _writer(self, name: str) -> Writer:
+    def _writer(self, name: str) -> RequestSender:
         if name in self._roles.administrators:
-            return Writer(name, True, lambda group: True, writes=True)
+            return RequestSender(name, True, lambda group: True, writes=True)
         patterns = self._roles.writers.get(name, ())
         allowed = bool(patterns)
-        return Writer(name, False, lambda group: any(fnmatchcase(group, each) for each in patterns), writes=allowed)
+        return RequestSender(
+            name, False, lambda group: any(fnmatchcase(group, each) for each in patterns), writes=allowed
+        )
 
 
 class Pace:
@@ -105,3 +107,45 @@ class Pace:
             del self._left[next(iter(self._left))]
         if left < 1:
             raise Refusal("rate_limited", "", seconds=str(max(1, round((1 - left) / self._per_second))))
+
+
+# What a face is to the server: an API over the store, on a path of its own. The core API is the one at the root.
+#
+# Who sends, how large a body and an answer are, how many writes there may be, and TLS are the same for all faces: the
+# server sees to them before a face is asked (:mod:`registry.http.application`).
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to a face.
+
+    ``path`` is the raw path below the face, ``url`` the face's own URL without a slash at its end, ``registry`` that of
+    the core API. ``writer`` is who sends it: what a write touches is held against ``writer.may_write`` by the core.
+    """
+
+    head: RequestHead
+    body: bytes
+    path: bytes
+    url: str
+    registry: str
+    writer: RequestSender
+    pages: PageSizes
+    max_answer: int
+
+
+class Face(Protocol):
+    """Any thread may call it; at most one at a time writes."""
+
+    def reply(self, call: Call) -> Reply:
+        """Carry a request out, OPTIONS among them.
+
+        Raises:
+            Refusal: it cannot be, and nothing has changed; :meth:`refused` reports it to the client.
+        """
+
+    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+        """Report a refusal in the words of this face; *url* is the face's own. It does not raise."""
+
+
+FaceType = Callable[[RegistryService], Face]
+"""Makes a face over a registry."""

@@ -2,7 +2,7 @@
 
 Reads have some threads, writes have one, since the store takes one at a time. Both have a bounded queue; a request that
 finds it full is answered with "try again later". The face whose path it is below decides what it means
-(:mod:`registry.http.face`).
+(:mod:`registry.http.access`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from typing import Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from bindings.http.connection import AcceptedRequest, Answer, too_large
-from bindings.http.problems import HttpProblem, Reply
-from bindings.http.request import Head
+from bindings.http.request import HttpProblem, Reply
+from bindings.http.request import RequestHead as Head
 from registry.core.service import RegistryService
 from registry.errors import Refusal
-from registry.http.access import READING, Gatekeeper, Pace
-from registry.http.browsers import Browsers
-from registry.http.face import Call, Face, FaceType
+from registry.http.access import READING, Call, Face, FaceType, Gatekeeper, Pace
 from registry.http.pages import PageFace
-from registry.http.requests import VERBS, Pages, Writer
+from registry.http.replies import Browsers
+from registry.http.requests import VERBS
+from registry.http.requests import PageSizes as Pages
+from registry.http.requests import RequestSender as Writer
 from registry.store.engine import is_full
 
 _logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ _OPEN_BODY: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """``max_body`` bytes of one request and ``max_answer`` of one answer; ``readers`` threads; ``waiting`` requests of
     each kind wait for a thread.
     """
@@ -63,7 +64,7 @@ class RegistryApplication:
         service: RegistryService,
         keeper: Gatekeeper,
         pace: Pace,
-        limits: Limits,
+        limits: RequestLimits,
         base: str,
         faces: Mapping[str, FaceType],
         *,

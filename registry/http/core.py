@@ -7,19 +7,16 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import Final
 
-from bindings.http.problems import Reply
-from bindings.http.request import Head
-from registry.core.places import Place
-from registry.core.requests import ABSENT, Answer, Request
+from bindings.http.request import Reply, RequestHead
+from registry.core.requests import ABSENT, RegistryRequest, ResourcePath, Response
 from registry.core.service import Change, RegistryService
 from registry.errors import Refusal
-from registry.http.access import READING
-from registry.http.face import Call
+from registry.http.access import READING, Call
 from registry.http.replies import json_reply, options_of, refusal_of, reply_of
-from registry.http.requests import Asked, asked, repeated_keys, request_of
+from registry.http.requests import RequestTarget, asked, repeated_keys, request_of
 
 _Key = tuple[Change, str, bytes, bytes]
-_Kept = tuple[Request, Place | str, Answer]
+_Kept = tuple[RegistryRequest, ResourcePath | str, Response]
 _MAX_WEIGHT: Final = 32 * 2**20
 _OVERHEAD: Final = 2048
 """Bytes that an answer takes beside its text."""
@@ -28,7 +25,7 @@ DISCOVERY: Final = (b"/.well-known/xregistry", b"/.xregistry")
 
 
 class CoreFace:
-    """See :class:`registry.http.face.Face`."""
+    """See :class:`registry.http.access.Face`."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
@@ -36,7 +33,7 @@ class CoreFace:
 
     def reply(self, call: Call) -> Reply:
         """Carry a request out."""
-        place: Place | str | None = None
+        place: ResourcePath | str | None = None
         try:
             if call.head.path in DISCOVERY and call.head.method in READING:
                 return json_reply(call.url, {"registries": [call.url]})
@@ -70,12 +67,12 @@ class CoreFace:
         self._kept.put(key, new, len(reply.body))
         return reply
 
-    def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
+    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Report a refusal that concerns no place."""
         return refusal_of(head, url, refusal)
 
 
-def _request(call: Call, given: Asked, place: Place | str) -> Request:
+def _request(call: Call, given: RequestTarget, place: ResourcePath | str) -> RegistryRequest:
     return request_of(call.head, call.body, given, place, call.url, call.writer, call.pages, call.max_answer)
 
 

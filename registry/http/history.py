@@ -7,13 +7,11 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from bindings.http.problems import Reply
-from bindings.http.request import Head
-from registry.core import history
+from bindings.http.request import Reply, RequestHead
+from registry.core import changes as history
 from registry.core.service import RegistryService
 from registry.errors import Refusal
-from registry.http.access import READING
-from registry.http.face import Call
+from registry.http.access import READING, Call
 from registry.http.openapi.operations import HISTORY_SORTS
 from registry.http.replies import JSON, refusal_of
 from registry.http.requests import limit_of, once, query_of
@@ -25,7 +23,9 @@ _MAX_NUMBER: Final = 2**63 - 1
 
 
 class HistoryFace:
-    """Keeps :class:`registry.http.face.Face`, for all who may read; names of writers are not for those without one."""
+    """Keeps :class:`registry.http.access.Face`, for all who may read; names of writers are not for those without
+    one.
+    """
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
@@ -65,7 +65,7 @@ class HistoryFace:
             links.append((b"Link", f"<{call.url}?{urlencode(query)}>;rel=next".encode("latin-1", "replace")))
         return Reply(200, ((b"Content-Type", JSON), *links), msgspec.json.encode(found))
 
-    def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
+    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Report a refusal as the core API does."""
         return refusal_of(head, url, refusal)
 

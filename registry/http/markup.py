@@ -65,7 +65,7 @@ def json_text(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class PageLinks:
     """Addresses of pages; *root* is the path of the registry, '' where it is at the root of its host."""
 
     root: str
@@ -84,10 +84,10 @@ class Links:
         return self.link(f"{xid}$details" if details else xid, text, specversion="1.0-rc4")
 
 
-class Values:
+class ValueMarkup:
     """Shows values as they are in the API; one for each page, since a page shows so many at most."""
 
-    def __init__(self, links: Links, groups: Iterable[str]) -> None:
+    def __init__(self, links: PageLinks, groups: Iterable[str]) -> None:
         """*groups* are the plural names of types of groups, by which references to entities are known."""
         self._links = links
         self._groups = frozenset(groups)
@@ -170,7 +170,7 @@ def section(title: str, *children: Child) -> Element:
     return h("section", h("h2", title, id=name), *children, aria_labelledby=name)
 
 
-def page(title: str, crumbs: Sequence[Element], links: Links, text: str, *children: Child) -> bytes:
+def page(title: str, crumbs: Sequence[Element], links: PageLinks, text: str, *children: Child) -> bytes:
     """Return a whole page; *text* is what is searched for."""
     search = h(
         "form",

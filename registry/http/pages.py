@@ -13,22 +13,20 @@ from typing import Any, Final
 
 import msgspec
 
-from bindings.http.problems import Reply
-from bindings.http.request import Head
-from registry.core import history, looking
-from registry.core.places import Place
-from registry.core.requests import Answer, Request
-from registry.core.service import RegistryService, Session
-from registry.core.tagging import tag_of_page
+from bindings.http.request import Reply, RequestHead
+from registry.core import changes as history
+from registry.core import looking
+from registry.core.requests import RegistryRequest, ResourcePath, Response, tag_of_page
+from registry.core.service import RegistryService, RegistrySession
 from registry.errors import Refusal
+from registry.http.access import Call
 from registry.http.core import CoreFace
-from registry.http.face import Call
 from registry.http.markup import (
     MAX_DOCUMENT,
     Child,
     Element,
-    Links,
-    Values,
+    PageLinks,
+    ValueMarkup,
     block,
     cut,
     h,
@@ -72,7 +70,7 @@ _UNTRUSTED: Final = (
 
 
 class PageFace:
-    """The core API, with pages for those who ask for HTML; see :class:`registry.http.face.Face`."""
+    """The core API, with pages for those who ask for HTML; see :class:`registry.http.access.Face`."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
@@ -89,7 +87,7 @@ class PageFace:
         reply = self._core.reply(call)
         return replace(reply, headers=(*reply.headers, _VARY, *(_UNTRUSTED if wanted else ())))
 
-    def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
+    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Report a refusal that concerns no place."""
         return self._core.refused(head, url, refusal)
 
@@ -111,7 +109,7 @@ class PageFace:
             if any("\0" in each for each in values.values()):  # which no text of PostgreSQL can hold
                 raise Refusal("bad_request", given.path, error_detail="a flag has a NUL character")
             place = self._service.find(given.segments, given.path)
-            assert isinstance(place, Place)
+            assert isinstance(place, ResourcePath)
             with self._service.session(writing=False) as session:
                 if values["view"] != "history":  # entries go without a change of the registry
                     tag = tag_of_page(session.reader, (call.url, call.head.path, call.head.query))
@@ -124,7 +122,7 @@ class PageFace:
         return Reply(200, (*headers(), _VARY, *(cached if tag else ((b"Cache-Control", b"no-store"),))), body)
 
 
-def prefers_html(head: Head) -> bool:
+def prefers_html(head: RequestHead) -> bool:
     """Tell whether a client asks for HTML, and for JSON less or not at all (RFC 9110, ``Accept``)."""
     accepted = b",".join(value for name, value in head.headers if name == b"accept").decode("latin-1").lower()
     if "text/html" not in accepted:
@@ -150,13 +148,13 @@ class _View:
 class _Page:
     """One page, within one transaction."""
 
-    def __init__(self, session: Session, call: Call, place: Place, given: Mapping[str, str]) -> None:
+    def __init__(self, session: RegistrySession, call: Call, place: ResourcePath, given: Mapping[str, str]) -> None:
         self._session = session
         self._call = call
         self._place = place
         self._given = given
         self._links = _links(call)
-        self._values = Values(self._links, session.model.groups)
+        self._values = ValueMarkup(self._links, session.model.groups)
 
     def whole(self) -> bytes:
         """Return the page.
@@ -241,7 +239,7 @@ class _Page:
         ]
         return table("Types of groups", ("Groups", "How many", "What they hold"), rows)
 
-    def _collection(self, place: Place, cursor: str) -> Iterator[Child]:
+    def _collection(self, place: ResourcePath, cursor: str) -> Iterator[Child]:
         """Show a page of a collection."""
         answer = self._ask(place, limit=_ROWS, cursor=cursor)
         entries: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(answer.body))
@@ -256,7 +254,7 @@ class _Page:
         if paging is not None and paging.after:
             yield self._next(place.xid, cursor=paging.after)
 
-    def _row(self, place: Place, body: Mapping[str, Any]) -> list[Child]:
+    def _row(self, place: ResourcePath, body: Mapping[str, Any]) -> list[Child]:
         name, said = str(body.get("name") or ""), str(body.get("description") or "")
         described = h("span", cut(name or said, 200))
         if name and said:
@@ -462,10 +460,12 @@ class _Page:
     def _next(self, xid: str, **query: str) -> Element:
         return h("p", h("a", "Next page", rel="next", href=self._links.to(xid, **query)))
 
-    def _ask(self, place: Place, **more: Any) -> Answer:
+    def _ask(self, place: ResourcePath, **more: Any) -> Response:
         segments = tuple(each for each in place.xid.split("/") if each)
         most = self._call.max_answer
-        return self._session.perform(Request("read", segments, place.xid, "", details=True, max_answer=most, **more))
+        return self._session.perform(
+            RegistryRequest("read", segments, place.xid, "", details=True, max_answer=most, **more)
+        )
 
     def _title(self) -> str:
         place = self._place
@@ -509,9 +509,9 @@ class _Page:
         return crumbs
 
 
-def _links(call: Call) -> Links:
+def _links(call: Call) -> PageLinks:
     """Return the links of the pages of a registry, whose URL may have a path."""
-    return Links("/".join(["", *call.url.split("/")[3:]]).rstrip("/"))
+    return PageLinks("/".join(["", *call.url.split("/")[3:]]).rstrip("/"))
 
 
 def _refused(call: Call, refusal: Refusal) -> Reply:

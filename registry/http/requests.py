@@ -2,21 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote_plus, unquote_to_bytes
+from urllib.parse import quote, unquote_plus, unquote_to_bytes
 
 import msgspec
 
-from bindings.http.request import Head
+from bindings.http.request import RequestHead as Head
 from catalog.errors import DocumentError
 from catalog.parsing.texts import parse_text
-from registry.core.documents import Given
-from registry.core.places import Place
-from registry.core.requests import ABSENT, Flags, Request, Verb
+from registry.core.requests import ABSENT, Flags, Given, Verb
+from registry.core.requests import RegistryRequest as Request
+from registry.core.requests import ResourcePath as Place
 from registry.errors import Refusal
-from registry.http import headers
+from registry.model.attributes import ModelAttribute as Attribute
+from registry.model.types import ResourceType
+
+# Attributes as ``xRegistry-`` headers (``http.md``, HTTP Header Values).
+
+PREFIX: Final = "xregistry-"
+_SAFE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+
+
+def encoded(value: Any) -> bytes:
+    """Write a scalar as the value of a header."""
+    text = ("true" if value else "false") if isinstance(value, bool) else str(value)
+    return quote(text, safe=_SAFE).encode("ascii")
+
+
+def decoded(value: bytes, name: str, path: str) -> str:
+    """Read the value of a header.
+
+    Raises:
+        Refusal: ``header_error``.
+    """
+    text = value.strip()
+    if len(text) > 1 and text[:1] == text[-1:] == b'"':
+        text = _unquoted(text[1:-1])
+    try:
+        return unquote_to_bytes(text).decode("utf-8")
+    except UnicodeDecodeError:
+        raise Refusal("header_error", path, name=name, error_detail="it is no UTF-8") from None
+
+
+def shown(attributes: Mapping[str, Any], kind: ResourceType) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the headers that show attributes: scalars, and maps of scalars; a document is not among them."""
+    tree, encoded_name, _ = kind.document_names
+    for name, value in attributes.items():
+        if name in (tree, encoded_name, "contenttype"):
+            continue
+        if isinstance(value, Mapping):
+            declared = kind.attributes.get(name)
+            if declared is None or declared.type != "map":
+                continue
+            for key, each in value.items():
+                if not isinstance(each, dict | list):
+                    yield f"xRegistry-{name}.{key}".encode("ascii"), encoded(each)
+        elif not isinstance(value, list):
+            yield f"xRegistry-{name}".encode("ascii"), encoded(value)
+
+
+def given(headers: tuple[tuple[bytes, bytes], ...], kind: ResourceType, path: str) -> dict[str, Any]:
+    """Return the attributes that headers give, with values of their types; ``null`` is None.
+
+    Raises:
+        Refusal: ``header_error``, ``extra_xregistry_header``.
+    """
+    attributes: dict[str, Any] = {}
+    for raw, value in headers:
+        name = raw.decode("latin-1").lower()
+        if not name.startswith(PREFIX):
+            continue
+        name = name.removeprefix(PREFIX)
+        if name in kind.document_names[:2]:
+            why = "a document is the body, and never a header"
+            raise Refusal("extra_xregistry_header", path, name=name, error_detail=why)
+        text = decoded(value, name, path)
+        plural, dot, key = name.partition(".")
+        if dot:
+            members = attributes.setdefault(plural, {})
+            if not isinstance(members, dict):
+                raise Refusal("header_error", path, name=name, error_detail="it is a map and a scalar at once")
+            declared = kind.attributes.get(plural)
+            if text != "null":
+                members[key] = _typed(text, declared.item if declared is not None else None)
+        elif text == "null":
+            attributes[name] = None
+        else:
+            attributes[name] = _typed(text, kind.attributes.get(name))
+    return {name: value or None if value == {} else value for name, value in attributes.items()}
+
+
+def _typed(text: str, attribute: Attribute | None) -> Any:
+    """Return a value of the attribute's type; a text of no such value stays text, and is refused as such."""
+    kind = attribute.type if attribute is not None else "string"
+    if kind == "boolean":
+        return {"true": True, "false": False}.get(text, text)
+    if kind in ("integer", "uinteger", "decimal"):
+        try:
+            return float(text) if kind == "decimal" and not text.lstrip("-").isdecimal() else int(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _unquoted(text: bytes) -> bytes:
+    unquoted, escaped = bytearray(), False
+    for byte in text:
+        if byte == 0x5C and not escaped:
+            escaped = True
+        else:
+            unquoted.append(byte)
+            escaped = False
+    return bytes(unquoted)
+
 
 VERBS: Final[dict[str, Verb]] = {
     "GET": "read",
@@ -35,7 +135,7 @@ _ONE: Final = ("sort", "epoch", "setdefaultversionid", "specversion", "limit", "
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class RequestSender:
     """Who sends a request: a name for history, and what it may do; ``writes`` is whether to any group at all."""
 
     name: str
@@ -45,7 +145,7 @@ class Writer:
 
 
 @dataclass(frozen=True, slots=True)
-class Pages:
+class PageSizes:
     """How many entities a page has: without ``limit`` in the request, and at most."""
 
     usual: int = 500
@@ -53,7 +153,7 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestTarget:
     """A request's path and query, taken apart."""
 
     path: str
@@ -64,14 +164,14 @@ class Asked:
     cursor: str
 
 
-def asked(head: Head) -> Asked:
+def asked(head: Head) -> RequestTarget:
     """Take path and query apart.
 
     Raises:
         Refusal: one of them cannot be read.
     """
-    path = decoded(head.path, "/")
-    segments = tuple(decoded(part, path) for part in head.path.split(b"/") if part)
+    path = decoded_request(head.path, "/")
+    segments = tuple(decoded_request(part, path) for part in head.path.split(b"/") if part)
     if len(segments) > MAX_SEGMENTS:
         raise Refusal("api_not_found", path)
     details = bool(segments) and segments[-1].endswith(DETAILS)
@@ -93,13 +193,20 @@ def asked(head: Head) -> Asked:
         collections="collections" in given,
         binary="binary" in given,
     )
-    return Asked(
+    return RequestTarget(
         path.rstrip("/") or "/", segments, details, flags, limit_of(single["limit"], path), single["cursor"] or ""
     )
 
 
 def request_of(
-    head: Head, body: bytes, given: Asked, place: Place | str, base: str, writer: Writer, pages: Pages, max_answer: int
+    head: Head,
+    body: bytes,
+    given: RequestTarget,
+    place: Place | str,
+    base: str,
+    writer: RequestSender,
+    pages: PageSizes,
+    max_answer: int,
 ) -> Request:
     """Return what is asked for at a place, which is that of the path.
 
@@ -139,7 +246,7 @@ def request_of(
 
 def _document(head: Head, body: bytes, place: Any, path: str) -> tuple[dict[str, Any], Given]:
     kind = place.resource
-    attributes = headers.given(head.headers, kind, path)
+    attributes = given(head.headers, kind, path)
     attributes["contenttype"] = _media(head, body)
     url = kind.document_names[2]
     if attributes.get(url) is None:
@@ -152,7 +259,7 @@ def _document(head: Head, body: bytes, place: Any, path: str) -> tuple[dict[str,
 
 
 def _tree(head: Head, body: bytes, path: str) -> Any:
-    extra = next((name for name, _ in head.headers if name.lower().startswith(headers.PREFIX.encode())), None)
+    extra = next((name for name, _ in head.headers if name.lower().startswith(PREFIX.encode())), None)
     if extra is not None:
         why = "the metadata is the body"
         raise Refusal("extra_xregistry_header", path, name=extra.decode("latin-1"), error_detail=why)
@@ -219,7 +326,7 @@ def limit_of(text: str | None, path: str) -> int | None:
     return int(text)
 
 
-def decoded(text: bytes, path: str) -> str:
+def decoded_request(text: bytes, path: str) -> str:
     """Return a part of a raw path as text; *path* is for errors.
 
     Raises:

@@ -2,42 +2,205 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
+from typing import Final
 
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
 from bindings.certificates import CertificateCollector
-from bindings.http.access import Access
-from bindings.http.limits import ServerLimits
-from bindings.http.listening import listen, server_tls
+from bindings.http.request import (
+    LIMITS,
+    NO_STORE,
+    Exposition,
+    HttpProblem,
+    Reply,
+    RequestHead,
+    ServerLimits,
+    listen,
+    server_tls,
+)
+from bindings.http.routing import Access
 from bindings.http.server import HttpServer
 from registry.core.linting import Linter, Strictness
 from registry.core.service import RegistryService
 from registry.delivery.dispatch import Dispatch
-from registry.delivery.events import sources_of
-from registry.delivery.service import PERMISSIONS, Subscriptions
-from registry.delivery.settings import DeliverySettings
-from registry.delivery.subscriptions import PATH
-from registry.http.access import Gatekeeper, Pace, Roles
-from registry.http.application import Limits, RegistryApplication
-from registry.http.collecting import DeliveryCollector, HistoryCollector, ReplicationCollector
-from registry.http.face import FaceType
+from registry.delivery.events import SubscriberTally, sources_of
+from registry.delivery.service import PERMISSIONS, SubscriptionApi
+from registry.delivery.subscriptions import PATH, DeliverySettings
+from registry.http.access import FaceType, Gatekeeper, Pace, Roles
+from registry.http.application import RegistryApplication, RequestLimits
 from registry.http.history import HistoryFace
-from registry.http.metrics import MetricsServer
 from registry.http.openapi.document import openapi_of
 from registry.http.openapi.operations import HISTORY
 from registry.http.subscriptions import PermissionFace, SubscriptionsFace
-from registry.replication.peers import Peer
-from registry.replication.running import Replication
+from registry.replication.peers import Peer, PeerTally, Replication
 from registry.store.engine import Database, open_database, store_error
-from registry.upkeep.history import HistoryKeeper, HistoryLimits
+from registry.upkeep import HistoryKeeper, HistoryLimits
+
+# The server for those who watch a registry: ``/metrics``, in the form of Prometheus or of OpenMetrics, ``/healthz``
+# (does the process answer) and ``/readyz`` (does it take requests).
+#
+# It has no login and speaks no TLS, so it listens on loopback unless the settings say otherwise.
+
+_STOP_SECONDS: Final = 1.0
+
+
+class MetricsServer:
+    """Serves metrics from a thread of its own; started once, stopped once. ``port`` is the one in use once started.
+
+    *ready* says whether the registry takes requests. It is ready even while the store is away: another process over the
+    same store would do no better, and its answers say what is wrong.
+    """
+
+    def __init__(self, host: str, port: int, collectors: Iterable[Collector], ready: Callable[[], bool]) -> None:
+        self._host = host
+        self.port = port
+        self._ready = ready
+        registry = CollectorRegistry(auto_describe=True)  # so that watchers can ask for some by name
+        for each in collectors:
+            registry.register(each)
+        self._exposition = Exposition(registry)
+        self._server: HttpServer | None = None
+
+    def start(self) -> None:
+        """Listen.
+
+        Raises:
+            GatewayError: the address is taken.
+        """
+        listener = listen(self._host, self.port, "the registry's metrics")
+        self.port = listener.getsockname()[1]
+        self._server = HttpServer(listener, self, LIMITS, name="registry-metrics")
+        self._server.start()
+
+    def stop(self) -> None:
+        """Stop listening; does nothing when not running."""
+        if self._server is not None:
+            self._server.stop(_STOP_SECONDS)
+            self._server = None
+
+    def admit(self, head: RequestHead) -> Reply:
+        """Answer a request."""
+        if head.method not in ("GET", "HEAD"):
+            return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, "GET it", (b"Allow", b"GET, HEAD")).reply()
+        if head.path == b"/metrics":
+            return self._exposition.reply(head)
+        if head.path == b"/healthz":
+            return _status(good=True)
+        if head.path == b"/readyz":
+            return _status(good=self._ready())
+        return HttpProblem(HTTPStatus.NOT_FOUND, "there are /metrics, /healthz and /readyz").reply()
+
+
+def _status(*, good: bool) -> Reply:
+    status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
+    body = json.dumps({"status": "ok" if good else "not serving"}).encode("ascii") + b"\n"
+    return Reply(status, ((b"content-type", b"application/json"), NO_STORE), body)
+
+
+# The metrics of a registry: delivery by subscriber, replication by peer, and its history.
+
+_GAUGES: Final[tuple[tuple[str, str, Callable[[SubscriberTally, float], float]], ...]] = (
+    ("pending", "Events that are not delivered yet.", lambda each, now: each.pending),
+    (
+        "oldest_seconds",
+        "Age of the oldest event that is not delivered yet.",
+        lambda each, now: max(now - each.oldest, 0.0) if each.oldest else 0.0,
+    ),
+    ("held", "Whether an entity, or the whole subscriber, waits.", lambda each, now: each.state in ("holding", "away")),
+)
+_COUNTERS: Final[tuple[tuple[str, str, Callable[[SubscriberTally], int]], ...]] = (
+    ("delivered", "Events that the subscriber has taken.", lambda each: each.delivered),
+    ("failed", "Tries that failed.", lambda each: each.failed),
+    ("dropped", "Events that were dropped because they were too old or too many.", lambda each: each.dropped),
+)
+
+
+class DeliveryCollector(Collector):
+    """Gives the counts of delivery as they are at the moment of asking."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._dispatch = dispatch
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics; those of subscribers under their ids."""
+        tallies, now = self._dispatch.tallies.all().items(), time.time()
+        for name, description, value in _GAUGES:
+            gauge = GaugeMetricFamily(f"xrouter_registry_events_{name}", description, labels=("subscriber",))
+            for subscriber, tally in tallies:
+                gauge.add_metric((subscriber,), value(tally, now))
+            yield gauge
+        for name, description, count in _COUNTERS:
+            counter = CounterMetricFamily(f"xrouter_registry_events_{name}", description, labels=("subscriber",))
+            for subscriber, tally in tallies:
+                counter.add_metric((subscriber,), count(tally))
+            yield counter
+        description = "Whether this process delivers, among those that share a database."
+        yield GaugeMetricFamily("xrouter_registry_delivers", description, value=float(self._dispatch.delivers))
+
+
+class HistoryCollector(Collector):
+    """Gives how much history there is, and how much of it was removed."""
+
+    def __init__(self, keeper: HistoryKeeper) -> None:
+        self._keeper = keeper
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics."""
+        description = "Entries of history at the last look."
+        yield GaugeMetricFamily("xrouter_registry_history_entries", description, value=self._keeper.entries)
+        description = "Entries of history that this process removed because they were too old or too many."
+        yield CounterMetricFamily("xrouter_registry_history_pruned", description, value=self._keeper.pruned)
+
+
+_OF_PEERS: Final[tuple[tuple[str, str, Callable[[PeerTally], int]], ...]] = (
+    ("changes", "Changes that were sent from one side to the other.", lambda each: each.changes),
+    ("applied", "Changes that were new to the side that took them.", lambda each: each.applied),
+    ("refused", "Changes that the side that took them refused.", lambda each: each.refused),
+    ("failures", "Rounds that failed.", lambda each: each.failures),
+)
+
+
+class ReplicationCollector(Collector):
+    """Gives how replication goes, for each peer and direction."""
+
+    def __init__(self, replication: Replication) -> None:
+        self._replication = replication
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics; peers by their URLs."""
+        tallies, now = list(self._replication.tallies.items()), time.time()
+        description = "Seconds since the last completed round began, or since the start before the first."
+        behind = GaugeMetricFamily(
+            "xrouter_registry_replication_behind_seconds", description, labels=("peer", "direction")
+        )
+        description = "When the last round was completed, 0 before the first."
+        success = GaugeMetricFamily(
+            "xrouter_registry_replication_last_success_timestamp_seconds", description, labels=("peer", "direction")
+        )
+        for key, tally in tallies:
+            behind.add_metric(key, max(now - tally.alike, 0.0))
+            success.add_metric(key, tally.success)
+        yield from (behind, success)
+        for name, description, count in _OF_PEERS:
+            counter = CounterMetricFamily(
+                f"xrouter_registry_replication_{name}", description, labels=("peer", "direction")
+            )
+            for key, tally in tallies:
+                counter.add_metric(key, count(tally))
+            yield counter
+
 
 _logger = logging.getLogger(__name__)
 
@@ -68,7 +231,7 @@ class RegistrySettings:
     lint: Strictness = "refuse"
     writes_per_second: float = 200.0
     write_burst: int = 1000
-    limits: Limits = field(default_factory=Limits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     server: ServerLimits = field(default_factory=ServerLimits)
     faces: Mapping[str, FaceType] = field(default_factory=dict)
     delivery: DeliverySettings | None = field(default_factory=DeliverySettings)
@@ -180,7 +343,7 @@ class RegistryServer:
         if not self._settings.base and self._settings.host in ("0.0.0.0", "::"):
             _logger.warning("the registry's own URL is not set, so its events come from %s", base)
         sources = sources_of(base, chosen.catalog)
-        subscriptions = Subscriptions(database, sources, chosen, lambda: dispatch.wake())
+        subscriptions = SubscriptionApi(database, sources, chosen, lambda: dispatch.wake())
         dispatch = Dispatch(database, chosen.subscribers, subscriptions.delivery, sources, chosen.limits)
         self._dispatch = dispatch
         if not chosen.subscriptions:

@@ -12,14 +12,13 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from bindings.http.problems import HttpProblem, Reply
-from bindings.http.request import Head
-from registry.delivery.service import Subscriptions
+from bindings.http.request import HttpProblem, Reply, RequestHead
+from registry.delivery.service import SubscriptionApi
 from registry.delivery.subscriptions import MAX_BYTES
-from registry.delivery.webhooks import RATE, rate_of
+from registry.delivery.targets import RATE, rate_of
 from registry.errors import Refusal
-from registry.http.face import Call
-from registry.http.openapi.subscriptions import MEDIA
+from registry.http.access import Call
+from registry.http.openapi.document import MEDIA
 from registry.http.replies import JSON, refusal_of
 
 _TAKEN: Final = frozenset(("", MEDIA, "application/json"))
@@ -29,9 +28,11 @@ _RATE: Final = RATE.lower().encode("ascii")
 
 
 class SubscriptionsFace:
-    """Keeps :class:`registry.http.face.Face`: for writers, each with subscriptions of their own, and administrators."""
+    """Keeps :class:`registry.http.access.Face`: for writers, each with subscriptions of their own, and
+    administrators.
+    """
 
-    def __init__(self, subscriptions: Subscriptions) -> None:
+    def __init__(self, subscriptions: SubscriptionApi) -> None:
         self._subscriptions = subscriptions
 
     def reply(self, call: Call) -> Reply:
@@ -48,7 +49,7 @@ class SubscriptionsFace:
         who = None if call.writer.administrator else call.writer.name
         return self._one(call, name, who) if name else self._collection(call, who)
 
-    def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
+    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Report a refusal as the core API does."""
         return refusal_of(head, url, refusal)
 
@@ -73,7 +74,7 @@ class SubscriptionsFace:
 class PermissionFace:
     """Takes permissions that targets give by ``WebHook-Request-Callback``; who knows the key needs no credentials."""
 
-    def __init__(self, subscriptions: Subscriptions) -> None:
+    def __init__(self, subscriptions: SubscriptionApi) -> None:
         self._subscriptions = subscriptions
 
     def reply(self, call: Call) -> Reply:
@@ -88,7 +89,7 @@ class PermissionFace:
             return HttpProblem(HTTPStatus.NOT_FOUND, "nobody asked for this permission").reply()
         return Reply(HTTPStatus.NO_CONTENT, ((b"Cache-Control", b"no-store"),))
 
-    def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
+    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         """Report a refusal as the core API does."""
         return refusal_of(head, url, refusal)
 

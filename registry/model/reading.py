@@ -3,15 +3,149 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from registry.errors import Refusal
-from registry.model import specified
-from registry.model.attributes import ANYTHING, SCALARS, TARGETED, TYPES, Attribute, all_written
-from registry.model.types import Constraint, GroupType, Model, ResourceType
-from registry.model.values import fault_of
+from registry.model.attributes import ANYTHING, SCALARS, TARGETED, TYPES, ModelAttribute, all_written, fault_of
+from registry.model.types import GroupType, Model, ModelConstraint, ResourceType
+
+# The attributes that the specification itself gives each kind of entity (core ``spec.md``, Common Attributes).
+
+_STRING: Final = ModelAttribute("", "string")
+
+
+def _named(attributes: Iterable[ModelAttribute]) -> dict[str, ModelAttribute]:
+    return {each.name: each for each in attributes}
+
+
+def _identity(name: str) -> list[ModelAttribute]:
+    return [
+        ModelAttribute(name, "string", immutable=True, required=True, served=True),
+        ModelAttribute("self", "url", readonly=True, immutable=True, required=True, served=True),
+        ModelAttribute("shortself", "url", readonly=True, immutable=True, served=True),
+        ModelAttribute("xid", "xid", readonly=True, immutable=True, required=True, served=True),
+    ]
+
+
+def _times() -> list[ModelAttribute]:
+    return [
+        ModelAttribute("epoch", "uinteger", readonly=True, required=True, served=True),
+        ModelAttribute("createdat", "timestamp", required=True, served=True),
+        ModelAttribute("modifiedat", "timestamp", required=True, served=True),
+    ]
+
+
+def _described() -> list[ModelAttribute]:
+    return [
+        ModelAttribute("name", "string"),
+        ModelAttribute("description", "string"),
+        ModelAttribute("documentation", "url"),
+        ModelAttribute("icon", "url"),
+        _labels(),
+    ]
+
+
+def _labels() -> ModelAttribute:
+    return ModelAttribute("labels", "map", item=_STRING)
+
+
+def _deprecated() -> ModelAttribute:
+    times = [ModelAttribute("effective", "timestamp"), ModelAttribute("removal", "timestamp")]
+    links = [
+        ModelAttribute("alternative", "url"),
+        ModelAttribute("documentation", "url"),
+        ModelAttribute(ANYTHING, "any"),
+    ]
+    return ModelAttribute("deprecated", "object", attributes=_named([*times, *links]))
+
+
+def collection(plural: str) -> list[ModelAttribute]:
+    """Return the three attributes of a nested collection."""
+    return [
+        ModelAttribute(f"{plural}url", "url", readonly=True, immutable=True, required=True, served=True),
+        ModelAttribute(f"{plural}count", "uinteger", readonly=True, required=True, served=True),
+        ModelAttribute(
+            plural,
+            "map",
+            item=ModelAttribute("", "object", attributes=_named([ModelAttribute(ANYTHING, "any")])),
+            served=True,
+        ),
+    ]
+
+
+def of_registry(groups: Iterable[str]) -> dict[str, ModelAttribute]:
+    """Return the attributes of the registry."""
+    anything = _named([ModelAttribute(ANYTHING, "any")])
+    inlined = [
+        ModelAttribute(name, "object", attributes=anything, readonly=name == "model", served=True)
+        for name in ("capabilities", "model", "modelsource")
+    ]
+    nested = [each for plural in groups for each in collection(plural)]
+    version = ModelAttribute("specversion", "string", readonly=True, immutable=True, required=True, served=True)
+    return _named([version, *_identity("registryid"), *_times(), *_described(), *inlined, *nested])
+
+
+def of_group(singular: str, resources: Iterable[str]) -> dict[str, ModelAttribute]:
+    """Return the attributes of a type of group."""
+    anything = _named([ModelAttribute(ANYTHING, "any")])
+    constraints = ModelAttribute("constraints", "map", item=ModelAttribute("", "object", attributes=anything))
+    nested = [each for plural in resources for each in collection(plural)]
+    return _named([*_identity(f"{singular}id"), *_times(), *_described(), _deprecated(), constraints, *nested])
+
+
+def of_version(singular: str, *, hasdocument: bool) -> dict[str, ModelAttribute]:
+    """Return the attributes of the versions of a type of resource."""
+    attributes = [
+        *_identity(f"{singular}id"),
+        ModelAttribute("versionid", "string", immutable=True, required=True, served=True),
+        *_times(),
+        *_described(),
+        ModelAttribute("isdefault", "boolean", readonly=True, required=True, default=False, served=True),
+        ModelAttribute("ancestorid", "string", required=True, served=True),
+        ModelAttribute("contenttype", "string"),
+        ModelAttribute("format", "string"),
+        ModelAttribute("formatvalidated", "boolean", readonly=True, served=True),
+        ModelAttribute("formatvalidatedreason", "string", readonly=True, served=True),
+        ModelAttribute("compatibilityvalidated", "boolean", readonly=True, served=True),
+        ModelAttribute("compatibilityvalidatedreason", "string", readonly=True, served=True),
+    ]
+    if hasdocument:
+        attributes += [
+            ModelAttribute(f"{singular}url", "uri"),
+            ModelAttribute(singular, "any", served=True),
+            ModelAttribute(f"{singular}base64", "string", served=True),
+        ]
+    return _named(attributes)
+
+
+def of_resource(singular: str) -> dict[str, ModelAttribute]:
+    """Return the attributes that a resource has beside those of its default version."""
+    anything = _named([ModelAttribute(ANYTHING, "any")])
+    metaurl = ModelAttribute("metaurl", "url", readonly=True, immutable=True, required=True, served=True)
+    meta = ModelAttribute("meta", "object", attributes=anything, served=True)
+    return _named([*_identity(f"{singular}id"), metaurl, meta, *collection("versions")])
+
+
+def of_meta(singular: str) -> dict[str, ModelAttribute]:
+    """Return the attributes of the ``meta`` of a type of resource."""
+    rules = ("backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive")
+    return _named(
+        [
+            *_identity(f"{singular}id"),
+            ModelAttribute("xref", "xid", served=True),
+            *_times(),
+            _labels(),
+            ModelAttribute("readonly", "boolean", readonly=True, required=True, default=False, served=True),
+            ModelAttribute("compatibility", "string", enum=rules, strict=False),
+            _deprecated(),
+            ModelAttribute("defaultversionid", "string", required=True, served=True),
+            ModelAttribute("defaultversionurl", "url", readonly=True, required=True, served=True),
+            ModelAttribute("defaultversionsticky", "boolean", required=True, default=False, served=True),
+        ]
+    )
+
 
 _STRICT: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _EXTENDED: Final = re.compile(r"[a-z0-9][a-z0-9:\-_.]{0,62}")
@@ -56,7 +190,7 @@ def read_model(source: object) -> Model:
     resources = _all_resources(groups_source)
     groups = {plural: _group(plural, _object(each, plural), resources) for plural, each in groups_source.items()}
     _check_names([*groups, *(each.singular for each in groups.values())], "types of groups")
-    attributes = _overlaid(specified.of_registry(groups), _attributes(tree.get("attributes"), "attributes"), "registry")
+    attributes = _overlaid(of_registry(groups), _attributes(tree.get("attributes"), "attributes"), "registry")
     return Model(attributes, groups, tree)
 
 
@@ -79,7 +213,7 @@ def _group(plural: str, source: Mapping[str, Any], resources: Mapping[tuple[str,
         own[each.plural] = each
     _check_names([*own, *(each.singular for each in own.values())], f"types of resources in {plural}")
     attributes = _overlaid(
-        specified.of_group(singular, own), _attributes(source.get("attributes"), f"{plural}.attributes"), plural
+        of_group(singular, own), _attributes(source.get("attributes"), f"{plural}.attributes"), plural
     )
     constraints = tuple(read_constraints(plural, source.get("constraints") or {}, own, attributes))
     return GroupType(plural, singular, attributes, own, constraints, _said(source, plural))
@@ -108,18 +242,16 @@ def _resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceTyp
         raise _error(f"{where}.singleversionroot needs to be true with versionmode {mode}")
     if given.get("validatecompatibility") and not given.get("validateformat"):
         raise _error(f"{where}.validateformat needs to be true with validatecompatibility")
-    own = specified.of_resource(singular)
+    own = of_resource(singular)
     if source.get("resourceattributes") not in (None, {}, all_written(own)):
         raise _error(f"{where}.resourceattributes are the server's own, and not those that it shows")
-    versions = specified.of_version(singular, hasdocument=given.get("hasdocument", True))
+    versions = of_version(singular, hasdocument=given.get("hasdocument", True))
     return ResourceType(
         plural,
         singular,
         group,
         _overlaid(versions, _attributes(source.get("attributes"), f"{where}.attributes"), where),
-        _overlaid(
-            specified.of_meta(singular), _attributes(source.get("metaattributes"), f"{where}.metaattributes"), where
-        ),
+        _overlaid(of_meta(singular), _attributes(source.get("metaattributes"), f"{where}.metaattributes"), where),
         own,
         maxversions=maxversions,
         versionmode=mode,
@@ -138,8 +270,8 @@ def _typemap(given: object, where: str) -> dict[str, str]:
 
 
 def read_constraints(
-    where: str, given: object, resources: Mapping[str, ResourceType], attributes: Mapping[str, Attribute]
-) -> Iterator[Constraint]:
+    where: str, given: object, resources: Mapping[str, ResourceType], attributes: Mapping[str, ModelAttribute]
+) -> Iterator[ModelConstraint]:
     """Read the constraints of a type of groups, or those of one group; *attributes* are the group's.
 
     Raises:
@@ -165,12 +297,12 @@ def read_constraints(
         first = attribute.default if default is None else default
         if enum and first is not None and first not in enum:
             raise _error(f"{place}: the default {first!r} is not among its values")
-        yield Constraint(name, path, default, enum, equals)
+        yield ModelConstraint(name, path, default, enum, equals)
 
 
-def at_path(attributes: Mapping[str, Attribute], path: str) -> Attribute | None:
+def at_path(attributes: Mapping[str, ModelAttribute], path: str) -> ModelAttribute | None:
     """Return the attribute at a dotted path through objects, None when the model has none."""
-    attribute: Attribute | None = None
+    attribute: ModelAttribute | None = None
     for part in path.split("."):
         attribute = attributes.get(part)
         if attribute is None:
@@ -179,7 +311,9 @@ def at_path(attributes: Mapping[str, Attribute], path: str) -> Attribute | None:
     return attribute
 
 
-def _overlaid(base: Mapping[str, Attribute], own: Mapping[str, Attribute], where: str) -> dict[str, Attribute]:
+def _overlaid(
+    base: Mapping[str, ModelAttribute], own: Mapping[str, ModelAttribute], where: str
+) -> dict[str, ModelAttribute]:
     """Lay the source's attributes over the specified ones, which may be narrowed and not widened."""
     attributes = dict(base)
     for name, each in own.items():
@@ -200,10 +334,10 @@ def _overlaid(base: Mapping[str, Attribute], own: Mapping[str, Attribute], where
     return attributes
 
 
-def _attributes(given: object, where: str, *, extended: bool = False, depth: int = 0) -> dict[str, Attribute]:
+def _attributes(given: object, where: str, *, extended: bool = False, depth: int = 0) -> dict[str, ModelAttribute]:
     if depth > _MAX_DEPTH:
         raise _error(f"{where} is nested too deeply")
-    attributes: dict[str, Attribute] = {}
+    attributes: dict[str, ModelAttribute] = {}
     for name, each in _object(given or {}, where).items():
         spelled = _EXTENDED if extended else _STRICT
         if name != ANYTHING and not spelled.fullmatch(name):
@@ -216,7 +350,7 @@ def _attributes(given: object, where: str, *, extended: bool = False, depth: int
     return attributes
 
 
-def _attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> Attribute:
+def _attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> ModelAttribute:
     _known(source, _OF_ATTRIBUTE, where)
     if source.get("name", name) != name:
         raise _error(f"{where}.name needs to be {name!r}")
@@ -237,7 +371,7 @@ def _attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> 
         for key in ("strict", "matchversions", "readonly", "immutable", "required")
         if source.get(key) is not None
     }
-    attribute = Attribute(
+    attribute = ModelAttribute(
         name,
         kind,
         description=str(source.get("description") or ""),
@@ -256,12 +390,12 @@ def _attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> 
     return attribute
 
 
-def _item(source: object, where: str, depth: int) -> Attribute | None:
+def _item(source: object, where: str, depth: int) -> ModelAttribute | None:
     return None if source is None else _attribute("", {"name": "", **_object(source, where)}, where, depth + 1)
 
 
-def _ifvalues(source: Mapping[str, Any], where: str, depth: int) -> dict[str, dict[str, Attribute]]:
-    ifvalues: dict[str, dict[str, Attribute]] = {}
+def _ifvalues(source: Mapping[str, Any], where: str, depth: int) -> dict[str, dict[str, ModelAttribute]]:
+    ifvalues: dict[str, dict[str, ModelAttribute]] = {}
     for value, each in _object(source.get("ifvalues") or {}, f"{where}.ifvalues").items():
         if not value or value.startswith("^") or value.lower() in {other.lower() for other in ifvalues}:
             raise _error(f"{where}.ifvalues: {value!r} is empty, reserved, or there twice")
@@ -270,7 +404,7 @@ def _ifvalues(source: Mapping[str, Any], where: str, depth: int) -> dict[str, di
     return ifvalues
 
 
-def _check(attribute: Attribute, where: str) -> None:
+def _check(attribute: ModelAttribute, where: str) -> None:
     if attribute.name == ANYTHING and (attribute.required or attribute.readonly or attribute.ifvalues):
         raise _error(f"{where} stands for any name, so it is neither required nor readonly and has no ifvalues")
     of_enum = attribute.item or attribute

@@ -14,16 +14,15 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import select
 
-from registry.core.marking import digest_of_state, put_own, state_of_resource, state_of_version
-from registry.core.places import Place, place_of
-from registry.core.requests import Verb
-from registry.core.service import Session, registry_of
+from registry.core.changes import digest_of_state, put_own, state_of_resource, state_of_version
+from registry.core.requests import ResourcePath, Verb, place_of
+from registry.core.service import RegistrySession, registry_of
 from registry.errors import Refusal
-from registry.model.moments import moment_of, written
-from registry.replication.changes import Change, Winner, judged
-from registry.store.marks import MODEL, Mark, Marks
-from registry.store.reading import Reader
-from registry.store.tables import VERSIONS
+from registry.model.attributes import moment_of, written_time
+from registry.replication.changes import ReplicatedChange, Winner, judged
+from registry.store.engine import VERSIONS
+from registry.store.entities import EntityReader
+from registry.store.history import MODEL, Mark, WriteMarks
 
 _logger = logging.getLogger(__name__)
 Perform = Callable[[Verb, tuple[str, ...], Any], None]
@@ -53,7 +52,7 @@ class ResourceState(msgspec.Struct, omit_defaults=True):
     ancestors: dict[str, str] = {}
 
 
-def state_at(reader: Reader, xid: str) -> dict[str, Any] | None:
+def state_at(reader: EntityReader, xid: str) -> dict[str, Any] | None:
     """Return the state of an entity, None when it is not there; of a resource without what descends from what."""
     depth = xid.count("/")
     if xid == MODEL:
@@ -70,7 +69,7 @@ def state_at(reader: Reader, xid: str) -> dict[str, Any] | None:
     return {**state_of_version(version, reader.document(xid)), "ancestorid": version.ancestorid}
 
 
-def ancestors(reader: Reader, resource: str) -> dict[str, str]:
+def ancestors(reader: EntityReader, resource: str) -> dict[str, str]:
     """Return from which version each of a resource descends."""
     query = select(VERSIONS.c.id, VERSIONS.c.ancestorid).where(VERSIONS.c.parent == f"{resource}/versions")
     return {str(row[0]): str(row[1]) for row in reader.connection.execute(query)}
@@ -79,14 +78,16 @@ def ancestors(reader: Reader, resource: str) -> dict[str, str]:
 class EntityMerger:
     """Merges such changes within a session; *perform* makes a write of them, *revive* marks a group that it made."""
 
-    def __init__(self, session: Session, marks: Marks, perform: Perform, revive: Callable[[str], None]) -> None:
+    def __init__(
+        self, session: RegistrySession, marks: WriteMarks, perform: Perform, revive: Callable[[str], None]
+    ) -> None:
         self._session = session
         self._reader = session.reader
         self._marks = marks
         self._perform = perform
         self._revive = revive
 
-    def merge(self, change: Change) -> bool:
+    def merge(self, change: ReplicatedChange) -> bool:
         """Take a change in; False when it is nothing new, or not all that it needs is here yet.
 
         Raises:
@@ -146,7 +147,12 @@ class EntityMerger:
         return True
 
     def _write(
-        self, change: Change, names: tuple[str, ...], winner: Winner, before: dict[str, Any] | None, mine: Mark
+        self,
+        change: ReplicatedChange,
+        names: tuple[str, ...],
+        winner: Winner,
+        before: dict[str, Any] | None,
+        mine: Mark,
     ) -> bool:
         """Write the state that comes of a change; False when not all is here that it needs."""
         theirs = change.attributes
@@ -197,7 +203,7 @@ class EntityMerger:
         if not write[1] or self._marks.group(xid) is not None:
             return
         moments = [each for each in map(moment_of, (lost.createdat, other.createdat)) if each is not None]
-        lost.createdat = written(min(moments) - timedelta(microseconds=1)) if moments else lost.createdat
+        lost.createdat = written_time(min(moments) - timedelta(microseconds=1)) if moments else lost.createdat
         lost.ancestorid = name if other.ancestorid == names[5] else other.ancestorid
         savepoint = self._reader.connection.begin_nested()
         try:
@@ -213,7 +219,7 @@ class EntityMerger:
         self._marks.put(mark)
 
     def _write_resource(
-        self, change: Change, names: tuple[str, ...], winner: Winner, before: dict[str, Any] | None
+        self, change: ReplicatedChange, names: tuple[str, ...], winner: Winner, before: dict[str, Any] | None
     ) -> bool:
         if winner == "mine":
             return True
@@ -251,7 +257,9 @@ class EntityMerger:
             for name in self._marks.named([f"{change.xid}/versions/{each}" for each in sorted(missing)])
         }
 
-    def _order(self, names: tuple[str, ...], place: Place, wanted: Mapping[str, str], there: Mapping[str, str]) -> None:
+    def _order(
+        self, names: tuple[str, ...], place: ResourcePath, wanted: Mapping[str, str], there: Mapping[str, str]
+    ) -> None:
         """Have versions descend from others as wanted, as far as both are here."""
         if place.resource.versionmode != "manual":
             return
@@ -269,7 +277,7 @@ def change_path(names: tuple[str, ...]) -> str:
     return "/".join(("", *names))
 
 
-def _read(change: Change, kind: Any) -> Any:
+def _read(change: ReplicatedChange, kind: Any) -> Any:
     try:
         return msgspec.convert(change.attributes, kind)
     except msgspec.ValidationError as error:

@@ -4,22 +4,121 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
+from bindings.background import Backoff
+from catalog.documents.connecting import Logins
 from catalog.documents.fetching import Fetcher
-from catalog.documents.logins import Logins
 from catalog.documents.sending import post
 from catalog.errors import DocumentError
 from registry.core.service import RegistryService
 from registry.replication.applying import MAX_REPORTED, Applier, Author
-from registry.replication.changes import Changes, decoded, encoded
-from registry.replication.feed import PAGE, changes_after
-from registry.store.marks import Marks
+from registry.replication.changes import ChangePage as Changes
+from registry.replication.changes import ReplicatedChange as Change
+from registry.replication.changes import decoded, encoded, home_of, is_aside
+from registry.replication.entities import ancestors, state_at
+from registry.store.entities import EntityReader as Reader
+from registry.store.history import MODEL, SCOPE, Mark, is_by_xid
+from registry.store.history import WriteMarks as Marks
+
+# What a catalog gives to others: its groups and versions as they are, in the order in which it learnt of them.
+
+PAGE: Final = 200
+"""Changes of one page."""
+PAGE_BYTES: Final = 4 * 2**20
+"""Bytes at which a page ends; one change may be larger."""
+
+
+def changes_after(reader: Reader, position: int, authority: str, limit: int = PAGE, *, whole: bool = False) -> Changes:
+    """Return the changes after a position, a page of them; *authority* is that of what names none.
+
+    Only with *whole* changes of other entities than messages and their groups are among them. What a resource says of
+    its versions then follows them in each page that has one, so that it is known when the last of them is. The model
+    comes before all that may be of its types, and once more where it is due: what it forbids is gone by then.
+    """
+    marks = Marks(reader.connection)
+    entries = marks.after(position, min(limit, PAGE) + 1)
+    page, more = entries[: min(limit, PAGE)], len(entries) > min(limit, PAGE)
+    live = [f"{each.owner}/versions/{each.name}" for each in page if each.owner and not each.deleted]
+    versions = reader.versions_of(live)
+    changes: list[Change] = []
+    weight = 0
+    model = marks.group(MODEL) if whole else None
+    if model is not None and model.position > position:
+        changes += filter(None, (_change_by_xid(model, reader),))
+    first = len(changes)
+    owners: dict[str, None] = {}
+    for each in page:
+        by_xid = not each.owner and is_by_xid(each.group)
+        if by_xid and not whole:
+            position = each.position
+            continue
+        owner = _resource_of(each) if by_xid and not each.deleted else ""
+        change = _change_by_xid(each, reader) if by_xid else _change(each, reader, versions, authority)
+        if change is not None:
+            weight += len(msgspec.json.encode(change))
+            full = len(changes) + len(owners) + bool(owner) >= PAGE
+            if len(changes) + len(owners) > first and (full or weight > PAGE_BYTES):
+                more = True
+                break
+            if not owner or owner != each.group:
+                changes.append(change)
+            if owner:
+                owners[owner] = None
+        position = each.position
+    if owners:
+        known = marks.named(list(owners))
+        given = (_change_by_xid(known[xid], reader) for xid in owners if xid in known and not known[xid].deleted)
+        changes += filter(None, given)
+    return Changes(catalog=marks.catalog, authority=authority, position=position, changes=changes, more=more)
+
+
+def _resource_of(mark: Mark) -> str:
+    """Return the xid of the resource that a mark is of, or of whose version; '' for groups and the model."""
+    return "/".join(mark.group.split("/")[:5]) if mark.group.count("/") >= 4 else ""
+
+
+def _change_by_xid(mark: Mark, reader: Reader) -> Change | None:
+    state = None if mark.deleted else state_at(reader, mark.group)
+    if state is None and not mark.deleted:
+        return None
+    if state is not None and mark.group.count("/") == 4:
+        state["ancestors"] = ancestors(reader, mark.group)
+    return Change(group="", xid=mark.group, stamp=mark.stamp, origin=mark.origin, seen=mark.seen, attributes=state)
+
+
+def _change(mark: Mark, reader: Reader, versions: Any, authority: str) -> Change | None:
+    if not mark.owner:
+        name = mark.group.removeprefix(SCOPE)
+        group = None if mark.deleted else reader.group(mark.group)
+        if is_aside(name) or (group is None and not mark.deleted):
+            return None  # each catalog makes those groups by itself
+        attributes = None if group is None else group.attributes
+        return Change(group=name, stamp=mark.stamp, origin=mark.origin, seen=mark.seen, attributes=attributes)
+    version = versions.get(f"{mark.owner}/versions/{mark.name}")
+    if version is None and not mark.deleted:
+        return None
+    controls = mark.authority or authority
+    group_name, name = home_of(mark.owner, controls)
+    return Change(
+        group=group_name,
+        definition=name,
+        uid=mark.uid,
+        name=mark.name,
+        stamp=mark.stamp,
+        origin=mark.origin,
+        seen=mark.seen,
+        authority=controls,
+        createdat="" if mark.deleted else version.createdat,
+        attributes=None if mark.deleted else version.attributes,
+    )
+
 
 _logger = logging.getLogger(__name__)
 Direction = Literal["pull", "push", "both"]
@@ -83,7 +182,7 @@ class _Answer(msgspec.Struct):
     """Whether it takes other changes than those of messages, which peers of earlier releases do not."""
 
 
-class Exchange:
+class PeerExchange:
     """Rounds with peers. How far we have got with each is stored in one transaction with what was taken from it."""
 
     def __init__(self, service: RegistryService) -> None:
@@ -222,3 +321,100 @@ def _renew(peer: Peer, done: Round) -> None:
     if done.renewed:
         raise DocumentError(f"{peer.url} is another catalog each time", file=peer.url)
     done.renewed = True
+
+
+# Replication beside a server: a thread for each peer begins a round at intervals, and pauses longer after faults.
+#
+# One process of those that share a database is enough; several do no harm, since each round takes up where any has got.
+
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 300.0
+
+
+@dataclass(slots=True)
+class PeerTally:
+    """The counts of one direction with one peer, since the start.
+
+    ``alike`` is when the last completed round began, which took or gave all that there was then; before the first it is
+    the start. ``success`` is when that round ended, 0 without one. Both are in seconds since 1970.
+    """
+
+    alike: float
+    success: float = 0.0
+    changes: int = 0
+    applied: int = 0
+    refused: int = 0
+    failures: int = 0
+
+
+class Replication:
+    """Keeps up with peers until it is stopped. ``tallies`` are by URL and direction; any thread may read them."""
+
+    def __init__(self, service: RegistryService, peers: Sequence[Peer]) -> None:
+        self.tallies: Final = {
+            (peer.url, direction): PeerTally(time.time()) for peer in peers for direction in peer.directions
+        }
+        self._exchange = PeerExchange(service)
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._follow, args=(each,), name=f"replication-{number}", daemon=True)
+            for number, each in enumerate(peers)
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for each in self._threads:
+            each.start()
+
+    def end(self) -> None:
+        """Have all rounds end after the pages that are under way."""
+        self._stopping.set()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the rounds to have ended; all together have so many seconds."""
+        deadline = time.monotonic() + seconds
+        for each in self._threads:
+            if each.is_alive():
+                each.join(max(0.0, deadline - time.monotonic()))
+
+    def _follow(self, peer: Peer) -> None:
+        backoff = Backoff(min(_FIRST_PAUSE, peer.interval), max(_LONGEST_PAUSE, peer.interval))
+        failing = False
+        tally = self.tallies[peer.url, peer.directions[0]]
+        while not self._stopping.is_set():
+            try:
+                for direction in peer.directions:
+                    tally = self.tallies[peer.url, direction]
+                    self._round(peer, direction, tally)
+            except DocumentError as error:
+                tally.failures += 1
+                pause = backoff.pause()
+                # The first of several faults is a warning; the others are for debugging.
+                level = logging.DEBUG if failing else logging.WARNING
+                _logger.log(level, "replication stands still: %s; next try in %.1f s", error, pause)
+                failing = True
+            except Exception:  # nobody waits for this thread, so its end would go unnoticed
+                tally.failures += 1
+                pause = backoff.pause()
+                _logger.exception("replication with %s failed; next try in %.1f s", peer.url, pause)
+                failing = True
+            else:
+                if failing:
+                    _logger.warning("replication with %s goes on", peer.url)
+                failing, pause = False, peer.interval
+                backoff.reset()
+            self._stopping.wait(pause)
+
+    def _round(self, peer: Peer, direction: Literal["pull", "push"], tally: PeerTally) -> None:
+        begun, done = time.time(), Round()
+        try:
+            self._exchange.run(peer, direction, self._stopping, done)
+        finally:
+            tally.changes += done.sent
+            tally.applied += done.applied
+            tally.refused += done.refused
+        if not self._stopping.is_set():
+            tally.alike, tally.success = begun, time.time()
+        if done.sent:
+            figures = (direction, peer.url, done.sent, done.applied, done.refused)
+            _logger.info("replication: %s %s, changes %d, new %d, refused %d", *figures)

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Delete,
+    Select,
+    Table,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from registry.store.engine import (
+    DOCUMENTS,
+    GROUPS,
+    HISTORY,
+    OUTBOX,
+    REGISTRY,
+    RESOURCES,
+    VERSIONS,
+    Among,
+    Row,
+    Statement,
+)
 
 
 @dataclass(slots=True)
@@ -40,7 +68,7 @@ class Registry(Entity):
 
 
 @dataclass(slots=True)
-class Group(Entity):
+class GroupEntity(Entity):
     """A group."""
 
 
@@ -82,3 +110,601 @@ class Version(Entity):
 def text_of(tree: Mapping[str, Any]) -> str:
     """Return a tree as the tables keep it."""
     return msgspec.json.encode(tree).decode("utf-8")
+
+
+# Reading entities within one transaction: one by one, and collections in order of their ids, a page at a time.
+
+Counted = tuple[Resource, Version | None, int]
+"""A resource, its default version, and the number of its versions."""
+PAGE: Final = 500
+"""Rows that are fetched, and keys that are asked for, at a time."""
+_FOLDED: Final = 3
+_OF_RESOURCE: Final = 12
+_OWN: Final = 8
+"""Columns that all tables of entities begin with; those of one kind follow. By place they cost a third of by name."""
+
+
+def _named(table: Table, keys: Sequence[BindParameter[str]]) -> Select[Any]:
+    return select(table).where(table.c.xid.in_(keys))
+
+
+def _counted(table: Table, keys: Sequence[BindParameter[str]]) -> Select[Any]:
+    return select(table.c.parent, func.count()).where(table.c.parent.in_(keys)).group_by(table.c.parent)
+
+
+_KINDS: Final = (GROUPS, RESOURCES, VERSIONS)
+_REGISTRY: Final = Statement(select(REGISTRY))
+_BY_XID: Final = {each: Statement(select(each).where(each.c.xid == bindparam("xid"))) for each in _KINDS}
+_BY_XIDS: Final = {each: Among(partial(_named, each)) for each in _KINDS}
+_PAGE: Final = {
+    each: Statement(
+        select(each)
+        .where(each.c.parent == bindparam("parent"), each.c.folded > bindparam("after"))
+        .order_by(each.c.folded)
+        .limit(PAGE)
+    )
+    for each in _KINDS
+}
+_COUNT: Final = {each: Statement(select(func.count()).where(each.c.parent == bindparam("parent"))) for each in _KINDS}
+_COUNTS: Final = {each: Among(partial(_counted, each)) for each in _KINDS}
+_DOCUMENT: Final = Statement(select(DOCUMENTS.c.body).where(DOCUMENTS.c.xid == bindparam("xid")))
+_DEFAULT: Final = VERSIONS.alias("main")
+_WITH_DEFAULT: Final = select(RESOURCES, _DEFAULT).outerjoin_from(
+    RESOURCES, _DEFAULT, _DEFAULT.c.xid == RESOURCES.c.xid + "/versions/" + RESOURCES.c.defaultversionid
+)
+_WITH_COUNT: Final = _WITH_DEFAULT.add_columns(
+    select(func.count()).where(VERSIONS.c.parent == RESOURCES.c.xid + "/versions").scalar_subquery()
+)
+_SHOWN_ONE: Final = Statement(_WITH_DEFAULT.where(RESOURCES.c.xid == bindparam("xid")))
+_SHOWN_PAGE: Final = Statement(
+    _WITH_COUNT.where(RESOURCES.c.parent == bindparam("parent"), RESOURCES.c.folded > bindparam("after"))
+    .order_by(RESOURCES.c.folded)
+    .limit(PAGE)
+)
+_SHOWN_NAMED: Final = Among(lambda xids: _WITH_COUNT.where(RESOURCES.c.xid.in_(xids)))
+_REFERRING: Final = Statement(select(RESOURCES).where(RESOURCES.c.xref == bindparam("xid")))
+_ID: Final = {
+    each: Statement(select(each.c.id).where(each.c.parent == bindparam("parent"), each.c.folded == bindparam("folded")))
+    for each in _KINDS
+}
+_LAST: Final = Statement(
+    select(HISTORY.c.number, HISTORY.c.interaction, HISTORY.c.at).order_by(HISTORY.c.number.desc()).limit(1)
+)
+_CHILD: Final = VERSIONS.alias("child")
+_IS_LEAF: Final = ~exists().where(
+    _CHILD.c.parent == VERSIONS.c.parent, _CHILD.c.ancestorid == VERSIONS.c.id, _CHILD.c.id != VERSIONS.c.id
+)
+_NEWEST_LEAF: Final = Among(
+    lambda apart: (
+        select(VERSIONS.c.createdat)
+        .where(VERSIONS.c.parent == bindparam("parent"), VERSIONS.c.id.not_in(apart), _IS_LEAF)
+        .order_by(VERSIONS.c.createdat.desc())
+        .limit(1)
+    )
+)
+_LEAVES: Final = Among(
+    lambda apart: select(VERSIONS).where(
+        VERSIONS.c.parent == bindparam("parent"),
+        VERSIONS.c.createdat >= bindparam("since"),
+        VERSIONS.c.id.not_in(apart),
+        _IS_LEAF,
+    )
+)
+_CHILDREN: Final = Among(
+    lambda names: select(VERSIONS).where(
+        VERSIONS.c.parent == bindparam("parent"),
+        VERSIONS.c.ancestorid.in_(names),
+        VERSIONS.c.id != VERSIONS.c.ancestorid,
+    )
+)
+_OTHER: Final = Among(
+    lambda apart: select(VERSIONS).where(VERSIONS.c.parent == bindparam("parent"), VERSIONS.c.id.not_in(apart)).limit(1)
+)
+
+
+def below(xid: str) -> tuple[str, str]:
+    """Return the bounds, from (inclusive) and to (exclusive), of the xids below *xid*."""
+    return f"{xid}/", f"{xid}0"  # "0" is what follows "/"
+
+
+class EntityReader:
+    """Reads over one connection; what it returns is the caller's own."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def registry(self) -> Registry | None:
+        """Return the registry itself, None before it was made."""
+        row = _REGISTRY.first(self.connection, {})
+        if row is None:
+            return None
+        name, epoch, createdat, modifiedat, attributes, source, capabilities = row
+        trees = _tree(attributes), _source(source), _tree(capabilities)
+        return Registry("", name, epoch, createdat, modifiedat, *trees)
+
+    def last_change(self) -> tuple[int, str]:
+        """Return number and interaction of the last entry of history; each write that changes anything has some.
+
+        Without one they are 0 and when the registry began: so what is returned is never that of another registry.
+        """
+        row = _LAST.first(self.connection, {})
+        if row is not None:
+            return int(row[0]), str(row[1])
+        return 0, str(self.connection.execute(select(REGISTRY.c.createdat)).scalar() or "")
+
+    def last_moment(self) -> str:
+        """Return the time of the last entry of history, '' before the first: times never go back with the clock."""
+        row = _LAST.first(self.connection, {})
+        return "" if row is None else str(row[2])
+
+    def group(self, xid: str) -> GroupEntity | None:
+        """Return a group."""
+        row = _BY_XID[GROUPS].first(self.connection, {"xid": xid})
+        return None if row is None else _group(row)
+
+    def resource(self, xid: str) -> Resource | None:
+        """Return a resource."""
+        row = _BY_XID[RESOURCES].first(self.connection, {"xid": xid})
+        return None if row is None else _resource(row)
+
+    def version(self, xid: str) -> Version | None:
+        """Return a version."""
+        row = _BY_XID[VERSIONS].first(self.connection, {"xid": xid})
+        return None if row is None else _version(row)
+
+    def document(self, xid: str) -> bytes | None:
+        """Return the document of a version, None when it has none."""
+        row = _DOCUMENT.first(self.connection, {"xid": xid})
+        return None if row is None else bytes(row[0])
+
+    def groups(self, parent: str, after: str = "") -> Iterator[GroupEntity]:
+        """Yield the groups of a collection in the order of their ids in lower case, those behind *after*."""
+        return (_group(row) for row in self._paged(_PAGE[GROUPS], parent, after))
+
+    def resources(self, parent: str, after: str = "") -> Iterator[Resource]:
+        """Yield the resources of a collection, as :meth:`groups`."""
+        return (_resource(row) for row in self._paged(_PAGE[RESOURCES], parent, after))
+
+    def versions(self, parent: str, after: str = "") -> Iterator[Version]:
+        """Yield the versions of a collection, as :meth:`groups`."""
+        return (_version(row) for row in self._paged(_PAGE[VERSIONS], parent, after))
+
+    def leaves(self, parent: str, apart: Collection[str]) -> list[Version]:
+        """Return the versions of a collection that no other descends from, those *apart* left out; of these some
+        of the last, which have the newest among them.
+        """
+        connection, names = self.connection, apart or ("",)
+        last = next(_NEWEST_LEAF.rows(connection, names, {"parent": parent}), None)
+        if last is None:
+            return []
+        # As texts .51Z is before .5Z: what is later than the last text begins with it, but for the Z.
+        rows = _LEAVES.rows(connection, names, {"parent": parent, "since": last[0].removesuffix("Z")})
+        return [_version(row) for row in rows]
+
+    def children(self, parent: str, names: Collection[str]) -> list[Version]:
+        """Return the versions of a collection that descend from those named, each from one of them at once."""
+        return [_version(row) for row in _CHILDREN.rows(self.connection, names, {"parent": parent})]
+
+    def other_version(self, parent: str, apart: Collection[str]) -> Version | None:
+        """Return a version of a collection, whichever it is, that is not among those *apart*."""
+        row = next(_OTHER.rows(self.connection, apart or ("",), {"parent": parent}), None)
+        return None if row is None else _version(row)
+
+    def groups_of(self, xids: Sequence[str]) -> dict[str, GroupEntity]:
+        """Return those of the groups that are there, by xid."""
+        return {each.xid: each for each in map(_group, _BY_XIDS[GROUPS].rows(self.connection, xids, {}))}
+
+    def versions_of(self, xids: Sequence[str]) -> dict[str, Version]:
+        """Return those of the versions that are there, by xid."""
+        return {each.xid: each for each in map(_version, _BY_XIDS[VERSIONS].rows(self.connection, xids, {}))}
+
+    def resources_of(self, xids: Sequence[str]) -> dict[str, Resource]:
+        """Return those of the resources that are there, by xid."""
+        return {each.xid: each for each in map(_resource, _BY_XIDS[RESOURCES].rows(self.connection, xids, {}))}
+
+    def with_default(self, xid: str) -> tuple[Resource, Version | None] | None:
+        """Return a resource with its default version, None for one that is not there."""
+        row = _SHOWN_ONE.first(self.connection, {"xid": xid})
+        return None if row is None else (_resource(row[:_OF_RESOURCE]), _default(row))
+
+    def with_defaults(self, parent: str, after: str = "") -> Iterator[Counted]:
+        """Yield the resources of a collection, as :meth:`resources`, with what they show of their versions."""
+        return (_counted_of(row) for row in self._paged(_SHOWN_PAGE, parent, after))
+
+    def with_defaults_of(self, xids: Sequence[str]) -> dict[str, Counted]:
+        """Return those of the resources that are there, by xid, with what they show of their versions."""
+        return {row[0]: _counted_of(row) for row in _SHOWN_NAMED.rows(self.connection, xids, {})}
+
+    def count(self, parent: str) -> int:
+        """Return how many entities a collection has."""
+        row = _COUNT[_table_of(parent)].first(self.connection, {"parent": parent})
+        return row[0] if row is not None else 0
+
+    def counts(self, parents: Sequence[str]) -> Mapping[str, int]:
+        """Return how many entities collections of one kind have; those with none are left out."""
+        if not parents:
+            return {}
+        return {row[0]: row[1] for row in _COUNTS[_table_of(parents[0])].rows(self.connection, parents, {})}
+
+    def referring(self, xid: str) -> list[Resource]:
+        """Return the resources whose ``xref`` is *xid*."""
+        return [_resource(row) for row in _REFERRING.rows(self.connection, {"xid": xid})]
+
+    def id_of(self, parent: str, folded: str) -> str | None:
+        """Return the id of the entity of a collection that has an id in lower case, None when there is none."""
+        row = _ID[_table_of(parent)].first(self.connection, {"parent": parent, "folded": folded})
+        return None if row is None else str(row[0])
+
+    def group_types(self) -> set[str]:
+        """Return the plural names of the types that there are groups of."""
+        return {row[0].removeprefix("/") for row in self._all(select(GROUPS.c.parent).distinct())}
+
+    def resource_types(self, group: str) -> set[str]:
+        """Return the plural names of the types of resources that a group has."""
+        first, last = below(group)
+        query = select(RESOURCES.c.parent).where(RESOURCES.c.xid >= first, RESOURCES.c.xid < last).distinct()
+        return {row[0].rpartition("/")[2] for row in self._all(query)}
+
+    def _all(self, query: Select[Any]) -> Sequence[Any]:
+        return self.connection.execute(query).all()
+
+    def _paged(self, page: Statement, parent: str, after: str) -> Iterator[Row]:
+        """Fetch page by page, so that no more than one is in memory however many rows there are."""
+        while True:
+            rows = page.rows(self.connection, {"parent": parent, "after": after})
+            yield from rows
+            if len(rows) < PAGE:
+                return
+            after = rows[-1][_FOLDED]
+
+
+def _table_of(parent: str) -> Table:
+    """Return the table of the entities of a collection."""
+    return (GROUPS, RESOURCES, VERSIONS)[parent.count("/") // 2]
+
+
+def _tree(text: str) -> dict[str, Any]:
+    tree: dict[str, Any] = msgspec.json.decode(text)
+    return tree
+
+
+@lru_cache(4)
+def _source(text: str) -> dict[str, Any]:
+    """Read a model source, which is large and nearly always the same; nobody changes it in place."""
+    return _tree(text)
+
+
+def _group(row: Row) -> GroupEntity:
+    return GroupEntity(*_first(row))
+
+
+def _resource(row: Row) -> Resource:
+    xref, default, sticky, counter = row[_OWN:]
+    return Resource(*_first(row), xref, default, bool(sticky), counter)
+
+
+def _default(row: Row) -> Version | None:
+    return None if row[_OF_RESOURCE] is None else _version(row[_OF_RESOURCE:])
+
+
+def _counted_of(row: Row) -> Counted:
+    return _resource(row[:_OF_RESOURCE]), _default(row), row[-1]
+
+
+def _version(row: Row) -> Version:
+    return Version(*_first(row), row[_OWN])
+
+
+def _first(row: Row) -> tuple[str, str, int, str, str, dict[str, Any]]:
+    _, parent, name, _, epoch, createdat, modifiedat, attributes = row[:_OWN]
+    return parent, name, epoch, createdat, modifiedat, _tree(attributes)
+
+
+# One write: entities that are looked up, changed in memory, and written together with their history and events.
+#
+# Whoever changes an entity takes it from here and marks it; nothing reaches the database before :meth:`Work.flush`.
+
+E = TypeVar("E", GroupEntity, Resource, Version)
+
+
+def _deleted(table: Table, keys: Sequence[BindParameter[str]]) -> Delete:
+    return delete(table).where(table.c.xid.in_(keys))
+
+
+_ENTITIES: Final = (GROUPS, RESOURCES, VERSIONS)
+_UPDATE: Final = {
+    table: Statement(
+        update(table).where(table.c.xid == bindparam("of")).values({each: bindparam(each) for each in table.c.keys()})
+    )
+    for table in _ENTITIES
+}
+_INSERT: Final = {
+    table: Statement(insert(table), [each for each in table.c.keys() if each != "number"])
+    for table in (*_ENTITIES, DOCUMENTS, HISTORY, OUTBOX)
+}
+_DELETE: Final = {table: Among(partial(_deleted, table)) for table in (*_ENTITIES, DOCUMENTS)}
+
+
+@dataclass(slots=True)
+class PendingWrites(Generic[E]):
+    """Entities of one kind that a write has met: ``before`` as they were, ``now`` as they are, None for not there.
+
+    Values of attributes are replaced and never changed in place, so that ``before`` shares them.
+    """
+
+    before: dict[str, E | None] = field(default_factory=dict)
+    now: dict[str, E | None] = field(default_factory=dict)
+    touched: dict[str, None] = field(default_factory=dict)
+
+    def met(self, xid: str, entity: E | None) -> E | None:
+        """Take note of what the database has."""
+        self.before[xid] = None if entity is None else replace(entity, attributes=dict(entity.attributes))
+        self.now[xid] = entity
+        return entity
+
+    def put(self, entity: E) -> None:
+        """Take an entity as new or changed."""
+        self.before.setdefault(entity.xid, None)
+        self.now[entity.xid] = entity
+        self.touched[entity.xid] = None
+
+    def drop(self, xid: str) -> None:
+        """Take an entity away."""
+        self.now[xid] = None
+        self.touched[xid] = None
+
+
+class Work:
+    """The entities of one write; see the module."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.reader: Final = EntityReader(connection)
+        registry = self.reader.registry()
+        assert registry is not None, "the registry was not created"
+        self.registry: Final = registry
+        self.registry_before: Final = replace(registry)
+        self.registry_touched = False
+        self.groups: Final = PendingWrites[GroupEntity]()
+        self.resources: Final = PendingWrites[Resource]()
+        self.versions: Final = PendingWrites[Version]()
+        self._complete: dict[str, list[str]] = {}
+        self._made: dict[str, dict[str, str]] = {}
+        self._documents: dict[str, bytes | None] = {}
+        self._read: dict[str, bytes | None] = {}
+
+    def group(self, xid: str) -> GroupEntity | None:
+        """Return a group as it is now."""
+        return self.groups.now[xid] if xid in self.groups.now else self.groups.met(xid, self.reader.group(xid))
+
+    def resource(self, xid: str) -> Resource | None:
+        """Return a resource as it is now."""
+        known = self.resources.now
+        return known[xid] if xid in known else self.resources.met(xid, self.reader.resource(xid))
+
+    def referring(self, xid: str) -> list[Resource]:
+        """Return the resources whose ``xref`` is *xid*, as they are now."""
+        kept = (self.resource(each.xid) for each in self.reader.referring(xid))
+        changed = (self.resources.now[each] for each in self.resources.touched)
+        there = {each.xid: each for each in (*kept, *changed) if each is not None and each.xref == xid}
+        return list(there.values())
+
+    def expect(self, xids: Sequence[str]) -> None:
+        """Fetch resources, with their versions, that will be looked up: many at once are quicker than one by one."""
+        wanted = [xid for xid in xids if xid not in self.resources.now]
+        resources = self.reader.resources_of(wanted)
+        for xid in wanted:
+            each = resources.get(xid)
+            self.resources.met(xid, each)
+            if each is None:
+                self._complete[f"{xid}/versions"] = []
+
+    def put(self, entity: Registry | GroupEntity | Resource) -> None:
+        """Take an entity as changed, or as new."""
+        if isinstance(entity, Registry):
+            self.registry_touched = True
+        elif isinstance(entity, GroupEntity):
+            self.groups.put(entity)
+        else:
+            self.resources.put(entity)
+
+    def versions_of(self, resource: Resource) -> dict[str, Version]:
+        """Return all versions of a resource as they are now, by id."""
+        parent = resource.versions
+        if parent not in self._complete:
+            versions = list(self.reader.versions(parent))
+            for each in versions:
+                if each.xid not in self.versions.now:
+                    self.versions.met(each.xid, each)
+            made = self._made.setdefault(parent, {})
+            there = dict.fromkeys((*(each.xid for each in versions), *(f"{parent}/{name}" for name in made.values())))
+            self._complete[parent] = list(there)
+            made.update({each.id.lower(): each.id for each in versions})
+        kept = (self.versions.now[xid] for xid in self._complete[parent])
+        return {each.id: each for each in kept if each is not None}
+
+    def has_all(self, resource: Resource) -> bool:
+        """Whether all versions of a resource were looked up already."""
+        return resource.versions in self._complete
+
+    def version(self, resource: Resource, name: str) -> Version | None:
+        """Return one version of a resource as it is now."""
+        xid, known = f"{resource.versions}/{name}", self.versions.now
+        if xid in known or self.has_all(resource):
+            return known.get(xid)
+        return self.versions.met(xid, self.reader.version(xid))
+
+    def version_like(self, resource: Resource, name: str) -> str | None:
+        """Return the id of a version that differs from *name* by case alone, None when there is none."""
+        like = self._made.get(resource.versions, {}).get(name.lower())
+        if like is None and not self.has_all(resource):
+            like = self.id_like(resource.versions, name)
+        return like if like is not None and like != name and self.version(resource, like) is not None else None
+
+    def leaves(self, resource: Resource, apart: Collection[str]) -> list[Version]:
+        """Return :meth:`EntityReader.leaves` as they are now; no other version may have got another ancestor."""
+        return self._current(self.reader.leaves(resource.versions, apart))
+
+    def children(self, resource: Resource, names: Collection[str]) -> list[Version]:
+        """Return :meth:`EntityReader.children` as they are now; no version may have got another ancestor."""
+        return self._current(self.reader.children(resource.versions, names))
+
+    def other_version(self, resource: Resource, apart: Collection[str]) -> Version | None:
+        """Return a version of a resource that is not among those *apart*, None when there is no more."""
+        other = self.reader.other_version(resource.versions, apart)
+        return None if other is None else self._current([other])[0]
+
+    def versions_before(self, resource: Resource) -> dict[str, Version]:
+        """Return the versions of a resource that were looked up as they were before the write, by id."""
+        parent = resource.versions
+        known = self._complete.get(parent)
+        if known is None:
+            known = [xid for xid in self.versions.before if xid.rpartition("/")[0] == parent]
+        kept = (self.versions.before.get(xid) for xid in known)
+        return {each.id: each for each in kept if each is not None}
+
+    def add_version(self, version: Version) -> None:
+        """Take a version as new."""
+        known, made = self._complete.get(version.parent), self._made.setdefault(version.parent, {})
+        if known is not None and self.versions.now.get(version.xid) is None:
+            known.append(version.xid)
+        made[version.id.lower()] = version.id
+        self.versions.put(version)
+
+    def document(self, version: Version) -> bytes | None:
+        """Return the document of a version as it is now, None when it has none."""
+        if version.xid in self._documents:
+            return self._documents[version.xid]
+        if version.xid not in self._read:
+            self._read[version.xid] = self.reader.document(version.xid)
+        return self._read[version.xid]
+
+    def set_document(self, version: Version, body: bytes | None) -> None:
+        """Give a version its document; None takes it away."""
+        self._documents[version.xid] = body
+
+    def id_like(self, parent: str, identifier: str) -> str | None:
+        """Return the id in a collection that differs from *identifier* by case alone, None when there is none."""
+        found = self.reader.id_of(parent, identifier.lower())
+        return None if found == identifier else found
+
+    def flush(self) -> None:
+        """Write all that changed, but history and events."""
+        if self.registry_touched:
+            self._connection.execute(update(REGISTRY).values(_registry_row(self.registry)))
+        self._flush(GROUPS, self.groups)
+        self._flush(RESOURCES, self.resources)
+        self._flush(VERSIONS, self.versions)
+        gone = [xid for xid, body in self._documents.items() if body is None]
+        written = self._written_documents()
+        self._delete(DOCUMENTS, [*gone, *written])
+        self._insert(DOCUMENTS, [{"xid": xid, "body": self._documents[xid]} for xid in written])
+
+    def record(self, history: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]]) -> None:
+        """Record who did what, and the events about it."""
+        self._insert(HISTORY, history)
+        self._insert(OUTBOX, events)
+
+    def add_resource(self, resource: Resource) -> None:
+        """Take a resource as new, without versions."""
+        self._complete.setdefault(resource.versions, [])
+        self.resources.put(resource)
+
+    def drop_group(self, xid: str) -> None:
+        """Take a group away, with all that is in it."""
+        first, last = below(xid)
+        for table, changes in ((RESOURCES, self.resources), (VERSIONS, self.versions)):
+            query = select(table.c.xid).where(table.c.xid >= first, table.c.xid < last)
+            there = [row[0] for row in self._connection.execute(query).all()]
+            self._meet(changes, [each for each in there if each not in changes.now])
+            for each in there:
+                changes.drop(each)
+        for xid_of_version in list(self.versions.now):
+            if first <= xid_of_version < last:
+                self._documents[xid_of_version] = None
+        self.groups.drop(xid)
+
+    def drop_resource(self, resource: Resource) -> None:
+        """Take a resource away, with its versions."""
+        for version in self.versions_of(resource).values():
+            self.drop_version(version)
+        self.resources.drop(resource.xid)
+
+    def drop_version(self, version: Version) -> None:
+        """Take a version away, with its document."""
+        self.versions.drop(version.xid)
+        self._documents[version.xid] = None
+
+    def _current(self, versions: Iterable[Version]) -> list[Version]:
+        """Return versions as they are now; those that this write has not met are met."""
+        current = []
+        for each in versions:
+            if each.xid not in self.versions.now:
+                self.versions.met(each.xid, each)
+            now = self.versions.now[each.xid]
+            if now is not None:
+                current.append(now)
+        return current
+
+    def _meet(self, changes: PendingWrites[Any], xids: list[str]) -> None:
+        entities = self.reader.resources_of(xids) if changes is self.resources else self.reader.versions_of(xids)
+        for xid, each in entities.items():
+            changes.met(xid, each)
+
+    def _written_documents(self) -> list[str]:
+        return [xid for xid, body in self._documents.items() if body is not None and self.versions.now.get(xid)]
+
+    def _flush(self, table: Table, changes: PendingWrites[Any]) -> None:
+        gone = [xid for xid in changes.touched if changes.now[xid] is None and changes.before.get(xid) is not None]
+        self._delete(table, gone)
+        new: list[dict[str, Any]] = []
+        for xid in changes.touched:
+            entity = changes.now[xid]
+            if entity is None:
+                continue
+            row = _row(entity)
+            if changes.before.get(xid) is None:
+                new.append(row)
+            else:
+                _UPDATE[table].run(self._connection, [{**row, "of": xid}])
+        self._insert(table, new)
+
+    def _delete(self, table: Table, xids: Sequence[str]) -> None:
+        _DELETE[table].run(self._connection, xids)
+
+    def _insert(self, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+        _INSERT[table].run(self._connection, rows)
+
+
+def create_registry(connection: Connection, registry: Registry) -> None:
+    """Create the registry in a database that has none."""
+    connection.execute(insert(REGISTRY).values(_registry_row(registry)))
+
+
+def _registry_row(registry: Registry) -> dict[str, Any]:
+    times = {"epoch": registry.epoch, "createdat": registry.createdat, "modifiedat": registry.modifiedat}
+    texts = {name: text_of(getattr(registry, name)) for name in ("attributes", "modelsource", "capabilities")}
+    return {"id": registry.id, **times, **texts}
+
+
+def _row(entity: Entity) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "xid": entity.xid,
+        "parent": entity.parent,
+        "id": entity.id,
+        "folded": entity.id.lower(),
+        "epoch": entity.epoch,
+        "createdat": entity.createdat,
+        "modifiedat": entity.modifiedat,
+        "attributes": text_of(entity.attributes),
+    }
+    if isinstance(entity, Resource):
+        row.update(
+            xref=entity.xref,
+            defaultversionid=entity.defaultversionid,
+            sticky=entity.sticky,
+            counter=entity.counter,
+        )
+    if isinstance(entity, Version):
+        row["ancestorid"] = entity.ancestorid
+    return row

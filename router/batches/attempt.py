@@ -20,17 +20,16 @@ has to write with the :class:`~router.writing.writer.BatchWriter`; and records w
 :class:`~router.writing.outcomes.Outcomes`, wherever these are.
 """
 
+# Small: it is the way of a batch, on one screen.
+
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from typing import ClassVar
 
-from router.judging.tally import Tally
-from router.writing.commits import Batch
-from router.writing.ordering import NOTHING, HeldBack
-from router.writing.outcomes import Outcomes
-from router.writing.receipts import Receipts
-from router.writing.rejections import REASON, Rejections
+from router.judging.outputs import Tally
+from router.writing.outcomes import NOTHING, REASON, HeldBack, Outcomes, Receipts, Rejections
+from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
 
 
@@ -75,7 +74,7 @@ class Journal:
         """Step: note what became of the records, when all of it is written."""
 
 
-def attempt(outcomes: Outcomes, batch: Batch, writer: BatchWriter, journal: Journal) -> Tally:
+def attempt(outcomes: Outcomes, batch: BatchId, writer: BatchWriter, journal: Journal) -> Tally:
     """Judge and write a batch once, and return its counts. Repeating is safe after any error and any crash.
 
     Raises:

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Final
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from router.batches.attempt import Journal
-from router.batches.bounding import Bounding
-from router.batches.parts import Part
-from router.batches.plans import LoadedPlan
-from router.judging.tally import Tally
+from router.batches.plans import LoadedPlan, PlanHolder
+from router.batches.splitting import BatchPart, Bounding
+from router.errors import SinkError
+from router.judging.outputs import Tally
 from router.logs import get_logger
-from router.relating.pairing import NAME as PAIRS
-from router.relating.pairing import Pairing
-from router.state.notes import BatchNotes, Park
-from router.state.state import State
-from router.writing.commits import Batch, commit_of
-from router.writing.ordering import HeldBack, Ordering
-from router.writing.outcomes import Outcomes
-from router.writing.rejections import Rejections
+from router.reading.generations import reads
+from router.relating import NAME as PAIRS
+from router.relating import Pairing
+from router.state.state import BatchNotes, Hold, Park
+from router.state.state import StateFolder as State
+from router.watching.batches import HELD
+from router.writing.outcomes import HeldBack, Ordering, Outcomes, Rejections
+from router.writing.staging import BatchId as Batch
+from router.writing.staging import commit_of
+
+if TYPE_CHECKING:
+    from router.judging.plan import Plan
+    from router.watching.metrics import Metrics
+    from router.watching.status import RouterStatus as Status
 
 ASIDE: Final = "set aside by an operator"
 _log = get_logger()
@@ -39,7 +48,7 @@ class BatchJournal(Journal):
     bounding: Bounding
     batch: Batch
     loaded: LoadedPlan
-    part: Part
+    part: BatchPart
     park: Park | None
     pairing: Pairing | None = None
 
@@ -140,3 +149,143 @@ def check_ratio(tally: Tally, most: float | None) -> None:
             f"{tally.dead} of {tally.total} records would be dead letters, more than dead_letters.max_ratio {most:g}; "
             "mend the catalog or raise the limit"
         )
+
+
+# A batch that is held: said, noted beside its pin, and tried again after growing pauses.
+
+RETRY_FIRST: Final = 0.5
+RETRY_MOST: Final = 30.0
+ERROR_SECONDS: Final = 60.0
+"""A batch that is held for so long is an error: somebody has to look."""
+LOOK: Final = 1.0
+"""Longest time in which a held batch does not look for an operator's order to set it aside."""
+FOREVER: Final = float("inf")
+AWAY: Final = "the batch is written when it answers, or when `xrouter schemas pull` has brought its ids onto the disk"
+MEND: Final = "mend the catalog, and the batch is judged anew; or raise dead_letters.max_ratio and restart"
+_REGISTRY: Final = "schema-registry"
+"""The label, in the metrics, of what holds a batch when it is neither a sink nor its dead letters."""
+
+
+class Draining(Exception):
+    """Raised inside a batch to end its query before the batch's first write."""
+
+
+def pauses() -> Iterator[float]:
+    """Yield in how many seconds a batch that a sink holds is tried again, each time."""
+    yield from (min(RETRY_FIRST * 2**n, RETRY_MOST) for n in range(16))
+    yield from itertools.repeat(RETRY_MOST)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRetry:
+    """Holds the batches of one query; once *draining* is set, every wait ends the query."""
+
+    query: str
+    notes: BatchNotes
+    plans: PlanHolder
+    metrics: Metrics
+    status: Status
+    draining: threading.Event
+    since: dict[int, float] = field(default_factory=dict)
+    """When the batch that is held was held first."""
+    said: dict[str, str] = field(default_factory=dict)
+    """The level at which the log has said so, by the sink in the way."""
+
+    def facts(self, number: int) -> dict[str, Any]:
+        """Return what log lines say of a batch: what its query reads, the query, and the batch's number."""
+        return {**reads(self.plans.active.sources, self.query), "query": self.query, "batch": number}
+
+    def goes_on(self, number: int) -> None:
+        """Say that a batch is written, if it was said that it is held."""
+        if number in self.since:
+            seconds = round(time.monotonic() - self.since[number], 1)
+            _log.info("batch goes on", **self.facts(number), held_seconds=seconds)
+        self.since.clear()
+        self.said.clear()
+
+    def by_sink(self, loaded: LoadedPlan, batch: Batch, error: SinkError, seconds: float, *, parked: bool) -> None:
+        """Hold a batch that a sink does not take, with a note of the sinks that have their share, and wait.
+
+        An order to set the batch aside ends the wait, unless it was there before: *parked*.
+
+        Raises:
+            Draining: the query is to end.
+        """
+        hint = error.hint or "repair the sink: the batch is tried again by itself, and nothing is lost meanwhile"
+        self.metrics.sink_write(error.sink, "error", str(error))
+        self._say(batch, str(error), error.sink, hint=hint, retry_seconds=seconds)
+        self._note(batch, str(error), error.sink, loaded.writer.taken(batch))
+        self._wait(batch, seconds, parked=parked)
+
+    def by_registry(self, loaded: LoadedPlan, batch: Batch, reason: str, seconds: float, *, parked: bool) -> None:
+        """Hold a batch with ids that only a schema registry knows which gives no answer for now, and wait.
+
+        Raises:
+            Draining: the query is to end.
+        """
+        self._say(batch, reason, _REGISTRY, hint=AWAY, retry_seconds=seconds)
+        self._note(batch, reason, "", loaded.writer.taken(batch))
+        self._wait(batch, seconds, parked=parked)
+
+    def by_breaker(self, loaded: LoadedPlan, batch: Batch, reason: str) -> None:
+        """Hold a batch of too many dead letters until another plan is active: the same would judge it alike.
+
+        An order to set it aside ends the wait as well.
+
+        Raises:
+            Draining: the query is to end.
+        """
+        self.said.clear()
+        self._say(batch, reason, "", error=True, hint=MEND)
+        self._note(batch, reason, "", frozenset())
+        self._wait(batch, FOREVER, judged_by=loaded.plan)
+
+    def breathe(self, seconds: float) -> None:
+        """Wait.
+
+        Raises:
+            Draining: the query is to end.
+        """
+        if self.draining.wait(seconds):
+            raise Draining
+
+    def _say(self, batch: Batch, reason: str, sink: str, *, error: bool = False, **more: object) -> None:
+        """Report that a batch is held; the log has it once for each sink in the way, and once more when that stays so.
+
+        What ends by itself is a warning. It is an error once it lasts, and at once where only somebody can end it.
+        """
+        self.metrics.held(self.query, sink)
+        endpoints = self.facts(batch.number).get("endpoints", "")
+        shared = f"; all of {endpoints} wait, which share the query" if ", " in endpoints else ""
+        self.status.query(self.query, "held", batch=batch.number, reason=f"{reason}{shared}")
+        lasts = time.monotonic() - self.since.setdefault(batch.number, time.monotonic())
+        level = "error" if error or lasts >= ERROR_SECONDS else "warning"
+        facts = {**self.facts(batch.number), "reason": reason, **more}
+        if self.said.get(sink) in (level, "error"):
+            _log.debug("batch is still held", **facts)
+        elif level == "warning":
+            _log.warning("batch held", **facts)
+        else:
+            _log.error("batch held", **facts, **({} if error else {"held_seconds": round(lasts)}))
+        self.said[sink] = level if self.said.get(sink) != "error" else "error"
+
+    def _note(self, batch: Batch, reason: str, sink: str, known: frozenset[str]) -> None:
+        before = self.notes.held(self.query, batch.number, batch.generation)
+        taken = tuple(sorted(known.union(before.taken if before and before.part == batch.label else ())))
+        note = Hold(batch.generation, before.since if before else batch.failed, reason, sink, taken, batch.label)
+        if note == before:
+            return
+        try:
+            self.notes.hold(self.query, batch.number, note)
+        except OSError as error:  # A full disk may be why the batch is held; the note can wait for it.
+            _log.warning("the hold of a batch cannot be noted", query=self.query, error=error.strerror)
+
+    def _wait(self, batch: Batch, seconds: float, *, parked: bool = False, judged_by: Plan | None = None) -> None:
+        self.status.steps.turn(self.query, HELD)
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self.breathe(min(left, LOOK))
+            if not parked and self.notes.parked(self.query, batch.number, batch.generation) is not None:
+                return
+            if judged_by is not None and self.plans.active.id != judged_by.id:
+                return

@@ -11,26 +11,20 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from router.batches.parts import Part
+from router.batches.splitting import BatchPart
 from router.errors import BatchPinError
-from router.judging.comparing import notes_of
-from router.judging.condemning import condemned
-from router.judging.judging import Tallies
-from router.judging.kinds import Kind
+from router.judging.comparing import Shadow, notes_of
+from router.judging.judging import Kind, TallyAccumulator
+from router.judging.outputs import Tally, collect
 from router.judging.plan import Plan
-from router.judging.shadow import Shadow
-from router.judging.stages import converts, judged, prepared, unified
-from router.judging.tally import Tally, collect
+from router.judging.stages import condemned, converts, judged, prepared, unified
 from router.logs import get_logger
-from router.state.state import State
-from router.watching.shadow import Pair
-from router.writing.commits import Batch
+from router.state.state import StateFolder
+from router.watching.shadow import EpochPair
 from router.writing.kafka_columns import OutgoingColumns
-from router.writing.kafka_writing import save_to_kafka
 from router.writing.outgoing import OnePass
-from router.writing.sink_rows import SinkRows
-from router.writing.spark_outcomes import SparkOutcomes
-from router.writing.staging import Share, StagingPass, results_of
+from router.writing.spark_outcomes import SparkOutcomes, save_to_kafka
+from router.writing.staging import BatchId, RowsForSink, SinkRows, StagingPass, results_of
 from router.writing.writer import BatchWriter, Counted, Nulled, Timed, uncounted, untimed
 
 if TYPE_CHECKING:
@@ -101,7 +95,7 @@ class LoadedPlan:
 
         plan, routes = self.plan, self.plan.routes
         alone = LoadedPlan(plan, self.judge, BatchWriter(plan, lambda _, __: None))
-        batch = Batch(kind, "", "", 0, datetime.now(UTC).isoformat(timespec="microseconds"))
+        batch = BatchId(kind, "", "", 0, datetime.now(UTC).isoformat(timespec="microseconds"))
         if self.one_pass:
             taker = _Taker("", kind, "", converts(rows, kind))
             outgoing = alone._columns(taker, alone._nothing_counted(rows, "")).of_rows(rows, batch.failed)
@@ -116,7 +110,7 @@ class LoadedPlan:
         ):
             results_of(StagingPass(SinkRows.of(batch, plan), ()).of_source(prepared(rows, kind), self.judge))
             return
-        outcomes = alone.outcomes(rows, batch, Part(), arrived=True)
+        outcomes = alone.outcomes(rows, batch, BatchPart(), arrived=True)
         try:
             outcomes.evaluate()
             nothing = outcomes.on_routes((_NO_ROUTE,))
@@ -131,7 +125,7 @@ class LoadedPlan:
             outcomes.release()
 
     def outcomes(
-        self, rows: DataFrame, batch: Batch, part: Part, *, arrived: bool, at_once: bool = False
+        self, rows: DataFrame, batch: BatchId, part: BatchPart, *, arrived: bool, at_once: bool = False
     ) -> SparkOutcomes:
         """Return the outcomes of a part, of its source's rows; nothing is judged before they are evaluated.
 
@@ -162,7 +156,7 @@ class LoadedPlan:
         how: dict[str, Any] = {"outgoing": outgoing, "staging": staging, "judge": self.judge, "may_reject": rejects}
         return SparkOutcomes(one_form, batch, self.plan, counted, **how)
 
-    def _staging(self, source: DataFrame, batch: Batch) -> tuple[Sequence[Share], DataFrame] | None:
+    def _staging(self, source: DataFrame, batch: BatchId) -> tuple[Sequence[RowsForSink], DataFrame] | None:
         """Return the one pass that stages all that sinks get of a batch; None where one takes it otherwise.
 
         What is judged again is looked at record by record before it is written.
@@ -177,7 +171,7 @@ class LoadedPlan:
         """Return what the workers of a query's next attempt count, which is nothing yet."""
         tallies = self.tallies.get(query)
         if tallies is None:
-            tallies = self.tallies[query] = rows.sparkSession.sparkContext.accumulator({}, Tallies())
+            tallies = self.tallies[query] = rows.sparkSession.sparkContext.accumulator({}, TallyAccumulator())
         tallies.value = {}
         return tallies
 
@@ -219,7 +213,7 @@ class PlanHolder:
     A shadow catalog judges beside the active plan, unless that is the same, or a batch failed for it.
     """
 
-    def __init__(self, spark: SparkSession, state: State, plan: Plan, metrics: Metrics) -> None:
+    def __init__(self, spark: SparkSession, state: StateFolder, plan: Plan, metrics: Metrics) -> None:
         self._spark = spark
         self._state = state
         self._metrics = metrics
@@ -239,7 +233,8 @@ class PlanHolder:
     def activate(self, plan: Plan, queries: Collection[str] = ()) -> None:
         """Make a plan the one for the next batches. First it is compiled, sent to workers, and prepared for *queries*.
 
-        No batch waits for that. Nothing is written: a plan is kept once a batch is pinned to it (:meth:`State.pin`).
+        No batch waits for that. Nothing is written: a plan is kept once a batch is pinned to it
+        (:meth:`StateFolder.pin`).
         """
         loaded = self._beside(self._load(plan))
         if self._current is not None:
@@ -318,7 +313,7 @@ class PlanHolder:
         shadow = self._shadow
         if shadow is None:
             return
-        pair = Pair(loaded.plan.epoch, shadow.epoch)
+        pair = EpochPair(loaded.plan.epoch, shadow.epoch)
         if pair.before == pair.after or loaded.without_shadow is not None:
             notes = list(notes_of(loaded.plan, shadow))
             self._metrics.shadow.judging(pair, len(shadow.catalog.definitions), notes)

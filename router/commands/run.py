@@ -1,5 +1,7 @@
 """``xrouter run``: the service."""
 
+# Small: help is shown without loading what the commands need.
+
 from __future__ import annotations
 
 import logging
@@ -20,10 +22,25 @@ def run(
 
     Example: xrouter run router.yaml --once
     """
-    from router.replay.single import SingleReplays  # these bring Spark along, which no other command needs
+    from router.replay.replay import SingleReplays  # these bring Spark along, which no other command needs
     from router.running.service import run as serve
 
     if not serve(config, SingleReplays(config.resolve().parent), once=once):
         # The interpreter would wait for the threads of the batch that was cut off, long past the grace limit.
         logging.shutdown()
         os._exit(0)
+
+
+# ``xrouter gateway``: gateways in a process of their own.
+
+
+def gateway(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file, with `inbox.kafka`.")],
+) -> None:
+    """Take messages into the inbox topic until SIGTERM or Ctrl-C; any number of these run side by side.
+
+    Example: xrouter gateway router.yaml
+    """
+    from router.running.service import serve
+
+    serve(config)

@@ -2,39 +2,314 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import socket
+import ssl
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
+from bindings.addresses import Address, AddressForm, addresses_of, tls_context
+from bindings.gateways import Connection, GatewayError, Tls
+from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.ends import KafkaEnds, Takes
+from bindings.protocols import BINDINGS
 from catalog.model import Catalog
-from router.examining.diagnosis import Check, Diagnosis, diagnoses, refusal
-from router.examining.machine import cluster, connectors, java, memory, open_files, spark
-from router.examining.places import http_port, metrics_port, sink_folders, state_folder
-from router.examining.reaching import peer_checks
+from catalog.schemas.ids.client import RegistryUnavailableError
+from router.errors import BrokerUnreachable, ConfigError, RouterError, SinkError
+from router.examining.diagnosis import (
+    Diagnosis,
+    PreflightCheck,
+    State,
+    cluster,
+    connectors,
+    diagnoses,
+    http_port,
+    java,
+    memory,
+    metrics_port,
+    open_files,
+    refusal,
+    sink_folders,
+    spark,
+    state_folder,
+)
+from router.intake.intake import connections_of
+from router.judging.plan import Plan
 from router.logs import few, get_logger
-from router.settings import Settings
-from router.settings.takers import event_sinks
-from router.sources.sources import INBOX, Source, by_query
+from router.overview.picture import sink_topics
+from router.schemaids.framing import IDS, address_of, folder_of, unidentified_text
+from router.schemaids.kept import Damaged, KeptIds
+from router.settings import KafkaSink, Settings
+from router.settings.checks import event_sinks
+from router.settings.sinks.contract import RemoteSink
+from router.sinks.messages.definitions import endpoint_of
+from router.sources import INBOX, Source, by_query, inbox_client, source_client
+from router.terminal import counted
+
+# Who is to be reached: the brokers and servers of sources and sinks, asked as far as that changes nothing there.
+#
+# Kafka is asked with our login, and a start ends where that is refused. Other brokers and servers are only connected
+# to, with TLS where it is spoken. All of them are waited for while they are away.
+
+CONNECT_SECONDS: Final = 5.0
+_START_KAFKA: Final = "start the broker, or correct bootstrap_servers and credentials"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked of a Kafka cluster, and for whom; with ``waited`` a start does not need the answer."""
+
+    name: str
+    client: KafkaClient
+    topic: str = ""
+    waited: bool = False
+
+
+def peer_checks(
+    settings: Settings,
+    catalog: Catalog,
+    sources: Sequence[Source],
+    *,
+    gateways: bool,
+    sinks: bool = True,
+    once: bool = False,
+) -> Iterator[PreflightCheck]:
+    """Yield checks of the brokers and servers to be reached: for sources and the inbox, and for *sinks*.
+
+    Without *gateways* the brokers that these connect to are left out. One check serves all on one Kafka cluster. With
+    *once* nobody waits for a cluster that is away: its ends are to be known at the start.
+    """
+    asked = [
+        _Asked(f"source {source.endpoint}", source_client(source), source.topic)
+        for source in sources
+        if not source.pushed
+    ]
+    chosen = settings.inbox.kafka
+    if chosen is not None:
+        asked.append(_Asked("inbox", inbox_client(chosen), chosen.topic))
+    others: list[PreflightCheck] = []
+    for broker in connections_of(sources, "check") if gateways else ():
+        form = BINDINGS[broker.protocol].sending.form
+        away = "start the broker, or correct the address; the gateway connects by itself once it answers"
+        # The server of NATS speaks first, and only then TLS.
+        greets = broker.protocol == "NATS"
+        name = f"source {broker.name}"
+        others.append(
+            PreflightCheck(name, partial(_servers, name, form, broker.connection, away, ConfigError, greets=greets))
+        )
+    for name, sink in settings.sinks.items() if sinks else ():
+        if sink.remote is not None:
+            looked = _sink(name, sink.remote, catalog)
+            (asked if isinstance(looked, _Asked) else others).append(looked)  # type: ignore[arg-type]
+    yield from (PreflightCheck(group[0].name, partial(_kafka, group, once=once)) for group in _by_cluster(asked))
+    yield from others
+    plan = Plan(catalog, settings)
+    for name, sink in settings.sinks.items() if sinks else ():
+        if sink.framed is not None:
+            called = f"sink {name} schemas"
+            yield PreflightCheck(called, partial(_written, called, name, plan))
+    if sinks and (unknown := tuple(plan.unidentified())):
+        yield PreflightCheck("schema ids", partial(_unidentified, unknown))
+    for name in settings.schema_registries if sinks else ():
+        called = f"schema registry {name}"
+        yield PreflightCheck(called, partial(_schema_registry, called, settings, name))
+    if sinks and any(sink.topics is not None for sink in settings.sinks.values()):
+        yield PreflightCheck("topics of sinks", partial(_sink_topics, plan))
+
+
+def _schema_registry(called: str, settings: Settings, name: str) -> Iterator[Diagnosis]:
+    """Ask a schema registry whether it lets us in; without it a router has the ids that are on the disk."""
+    address = address_of(settings, name)
+    kept = KeptIds(folder_of(settings, name), address.url)
+    ids, damaged = 0, ""
+    for schema_id in kept.ids():
+        try:
+            ids += kept.schema(schema_id) is not None
+        except Damaged as damage:
+            damaged = damaged or str(damage)
+    on_disk = f"{counted(ids, 'id')} on the disk"
+    try:
+        address.client().check()
+    except RegistryUnavailableError as error:
+        remedy = f"start it, or correct schema_registries.{name}; batches with other ids wait until it answers"
+        yield Diagnosis(called, "warn", f"{str(error).removeprefix(called).strip()}; {on_disk}", remedy)
+        return
+    if damaged:
+        remedy = "nothing is lost: it is asked for anew; see why the disk damages files"
+        yield Diagnosis(called, "warn", f"{address.url} answers; {on_disk}; {damaged}", remedy)
+        return
+    yield Diagnosis(called, "ok", f"{address.url} answers; {on_disk}")
+
+
+def _unidentified(unknown: Sequence[tuple[Source, Sequence[str]]]) -> Iterator[Diagnosis]:
+    """Tell of frames whose ids decide nothing; a router runs, and takes them for what the topic's definitions are."""
+    for source, xids in unknown:
+        state: State = "ok" if source.settings.framing == "auto" else "warn"
+        yield Diagnosis("schema ids", state, unidentified_text(source.settings, xids), IDS)
+
+
+def _written(called: str, name: str, plan: Plan) -> Iterator[Diagnosis]:
+    """Look whether the schemas of what a sink is to send have ids; nothing is registered here."""
+    try:
+        frames = plan.written_frames(name, register=False)
+    except SinkError as error:
+        text = error.message.removeprefix(f"sink {name}: ")
+        away = isinstance(error.__cause__, RegistryUnavailableError)
+        remedy = "start it, or correct schema_registries; batches for the sink wait until it answers"
+        yield Diagnosis(called, "warn" if away else "fail", text, remedy if away else error.hint, SinkError)
+        return
+    yield Diagnosis(called, "ok", f"{counted(len(frames), 'definition')} with the ids of their schemas")
+
+
+def _sink(name: str, sink: RemoteSink, catalog: Catalog) -> PreflightCheck | _Asked:
+    called = f"sink {name}"
+    try:
+        endpoint = endpoint_of(name, sink, catalog)
+        cluster = sink.cluster_at(name, endpoint)
+        if cluster is not None:
+            return _Asked(called, cluster, waited=sink.own_cluster() is None)
+        connection = sink.connection(name, endpoint)
+    except SinkError as error:
+        fault = Diagnosis(called, "fail", error.message.removeprefix(f"{called}: "), error.hint, SinkError)
+        return PreflightCheck(called, lambda: (fault,))
+    away = "start the server, or correct the address; batches wait until it answers"
+    greets = sink.family == "nats"
+    return PreflightCheck(
+        called, partial(_servers, called, sink.sending.form, connection, away, SinkError, greets=greets)
+    )
+
+
+def _by_cluster(asked: Iterable[_Asked]) -> list[list[_Asked]]:
+    """Gather what is asked of one cluster with one login."""
+    groups: list[list[_Asked]] = []
+    for each in asked:
+        group = next((group for group in groups if group[0].client == each.client), None)
+        if group is None:
+            groups.append([each])
+        else:
+            group.append(each)
+    return groups
+
+
+def _kafka(group: Sequence[_Asked], *, once: bool) -> Iterator[Diagnosis]:
+    """Ask a cluster once for all. One that is away is waited for; one that refuses us would do so for ever."""
+    client = group[0].client
+    try:
+        topics = KafkaEnds(client).partitions(sorted({each.topic for each in group if each.topic}))
+    except KafkaUnreachable as error:
+        for each in group:
+            fails = (error.refused or once) and not each.waited
+            remedy = _START_KAFKA if fails else f"{_START_KAFKA}; it is waited for"
+            yield Diagnosis(each.name, "fail" if fails else "warn", str(error), remedy, BrokerUnreachable)
+        return
+    for each in group:
+        if not each.topic:
+            yield Diagnosis(each.name, "ok", f"Kafka at {client.servers} answers")
+        elif each.topic not in topics:
+            yield Diagnosis(each.name, "warn", f"Kafka at {client.servers} has no topic {each.topic}", "make the topic")
+        else:
+            observation = f"Kafka at {client.servers}, topic {each.topic}, {len(topics[each.topic])} partitions"
+            yield Diagnosis(each.name, "ok", observation)
+
+
+def _sink_topics(plan: Plan) -> Iterator[Diagnosis]:
+    """Look whether the topics exist that routes name whatever a record has, and whether they take our records."""
+    for name, topics in sink_topics(plan).items():
+        sink = plan.settings.sinks[name]
+        if sink.topics is None:
+            continue
+        client = sink.topics.cluster()
+        try:
+            takes = KafkaEnds(client).takes(topics)
+        except KafkaUnreachable:
+            continue  # The check of the cluster says so.
+        told = list(_untaken(f"sink {name}", sink.topics, client.servers, topics, takes))
+        yield from told or (Diagnosis(f"sink {name}", "ok", f"{counted(len(topics), 'topic')} to write to"),)
+
+
+def _untaken(
+    called: str, sink: KafkaSink, servers: str, topics: Sequence[str], takes: Mapping[str, Takes]
+) -> Iterator[Diagnosis]:
+    """Say what is in the way of writing to topics; a start waits for none of it, since batches do."""
+    missing = [topic for topic in topics if topic not in takes]
+    if missing and sink.create_topics is not None:
+        yield Diagnosis(called, "ok", f"Kafka at {servers} has no topic {few(missing)}: create_topics makes it")
+    elif missing:
+        remedy = "make it before records come, or set create_topics of the sink; a batch for it waits"
+        yield Diagnosis(called, "warn", f"Kafka at {servers} has no topic {few(missing)}", remedy, SinkError)
+    if denied := [topic for topic, each in takes.items() if not each.writable]:
+        remedy = "grant the login of the sink Write and Describe on it; a batch for it waits"
+        yield Diagnosis(called, "warn", f"it may not write to topic {few(denied)}", remedy, SinkError)
+    small = {topic: each.most_bytes for topic, each in takes.items() if each.most_bytes is not None}
+    for topic in sorted(topic for topic, most in small.items() if most < sink.max_message_bytes):
+        told = f"topic {topic} takes {small[topic]} bytes at most (max.message.bytes)"
+        remedy = f"set max_message_bytes of the sink, now {sink.max_message_bytes}, to no more; or raise the topic's"
+        yield Diagnosis(called, "warn", told, remedy, SinkError)
+
+
+def _servers(
+    name: str, form: AddressForm, connection: Connection, away: str, error: type[RouterError], *, greets: bool
+) -> Iterator[Diagnosis]:
+    """Look whether one of the servers of a connection takes connections.
+
+    What waiting does not repair is ``fail``: a malformed address, a certificate that cannot be read.
+    """
+    try:
+        addresses = addresses_of(form, _bare(connection))
+        context = tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
+    except GatewayError as wrong:
+        yield Diagnosis(name, "fail", str(wrong), "correct its address, or its tls", error)
+        return
+    faults: list[str] = []
+    for address in addresses:
+        if fault := _fault(address, None if greets else context):
+            faults.append(f"{address.url}: {fault}")
+        else:
+            yield Diagnosis(name, "ok", f"{address.url} takes connections")
+            return
+    yield Diagnosis(name, "warn", "; ".join(faults) or "it has no address", away)
+
+
+def _bare(connection: Connection) -> Connection:
+    """Return the connection with addresses up to what differs from record to record."""
+    return Connection(tuple(uri.partition("{")[0] for uri in connection.uris), tls=connection.tls)
+
+
+def _fault(address: Address, context: ssl.SSLContext | None) -> str:
+    """Say why a server does not take a connection; empty when it does. No login is shown."""
+    try:
+        with socket.create_connection((address.host, address.port), CONNECT_SECONDS) as plain:
+            if address.tls and context is not None:
+                context.wrap_socket(plain, server_hostname=address.host).close()
+    except TimeoutError:
+        return f"no answer within {CONNECT_SECONDS:g} s"
+    except (OSError, ValueError) as error:
+        checked = getattr(error, "verify_message", "")
+        return f"its certificate does not hold: {checked}" if checked else getattr(error, "strerror", "") or str(error)
+    return ""
+
 
 _log = get_logger()
 
 
-def machine_checks() -> list[Check]:
+def machine_checks() -> list[PreflightCheck]:
     """Return what every start of a router needs, whatever its settings."""
     return [
-        Check("java", java),
-        Check("pyspark", spark),
-        Check("connectors", connectors),
-        Check("open files", open_files),
+        PreflightCheck("java", java),
+        PreflightCheck("pyspark", spark),
+        PreflightCheck("connectors", connectors),
+        PreflightCheck("open files", open_files),
     ]
 
 
-def place_checks(settings: Settings) -> list[Check]:
+def place_checks(settings: Settings) -> list[PreflightCheck]:
     """Return the checks that need only the settings."""
     return [
-        Check("memory", partial(memory, settings)),
-        Check("state", partial(state_folder, settings)),
-        Check("sinks", partial(sink_folders, settings)),
-        Check("metrics port", partial(metrics_port, settings)),
+        PreflightCheck("memory", partial(memory, settings)),
+        PreflightCheck("state", partial(state_folder, settings)),
+        PreflightCheck("sinks", partial(sink_folders, settings)),
+        PreflightCheck("metrics port", partial(metrics_port, settings)),
     ]
 
 
@@ -47,17 +322,17 @@ def reach_checks(
     listens: bool = True,
     beside: bool = False,
     once: bool = False,
-) -> Iterator[Check]:
+) -> Iterator[PreflightCheck]:
     """Yield the checks that need settings and catalog.
 
     Kafka gets our credentials, so its addresses must be known to be the right ones. With *gateways* messages are
     taken in here, with *listens* those over HTTP too; with *beside* another process may do the latter.
     """
     if listens and gateways and any(source.served for source in sources):
-        yield Check("http port", partial(http_port, settings, beside=beside))
-    yield Check("queries", partial(_queries, settings, sources))
+        yield PreflightCheck("http port", partial(http_port, settings, beside=beside))
+    yield PreflightCheck("queries", partial(_queries, settings, sources))
     pushed = any(source.pushed for source in sources)
-    yield Check("cluster", partial(cluster, settings, pushed=pushed))
+    yield PreflightCheck("cluster", partial(cluster, settings, pushed=pushed))
     yield from peer_checks(settings, catalog, sources, gateways=gateways, once=once)
 
 
@@ -75,7 +350,7 @@ def _queries(settings: Settings, sources: Sequence[Source]) -> Iterator[Diagnosi
             yield Diagnosis("queries", "ok", told)
 
 
-def require(checks: Iterable[Check]) -> None:
+def require(checks: Iterable[PreflightCheck]) -> None:
     """Look at everything at once; what does not stop a start goes to the log.
 
     Raises:
@@ -92,7 +367,7 @@ def require(checks: Iterable[Check]) -> None:
 
 def router_checks(
     settings: Settings, catalog: Catalog, sources: Sequence[Source], *, once: bool = False
-) -> Iterator[Check]:
+) -> Iterator[PreflightCheck]:
     """Yield what ``run`` looks at; its metrics are served by then."""
     # A start fetches missing connectors, and says so.
     every = [*machine_checks(), *place_checks(settings)]
@@ -101,10 +376,10 @@ def router_checks(
     yield from reach_checks(settings, catalog, sources, gateways=not apart, listens=not once, once=once)
 
 
-def gateway_checks(settings: Settings, catalog: Catalog, sources: Sequence[Source]) -> Iterator[Check]:
+def gateway_checks(settings: Settings, catalog: Catalog, sources: Sequence[Source]) -> Iterator[PreflightCheck]:
     """Yield what ``gateway`` looks at; it starts no Spark and writes to no sink."""
-    yield Check("open files", open_files)
+    yield PreflightCheck("open files", open_files)
     pushed = [source for source in sources if source.pushed]
     if any(source.served for source in pushed):
-        yield Check("http port", partial(http_port, settings))
+        yield PreflightCheck("http port", partial(http_port, settings))
     yield from peer_checks(settings, catalog, pushed, gateways=True, sinks=False)

@@ -2,21 +2,329 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import json
+import math
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from catalog.documents.logins import Logins
-from router.intake.subscribing import Held, status_name
-from router.sources.sources import Source
-from router.watching.status import Status
-from router.watching.subscriptions import SubscriptionMetrics
+from bindings.background import Background, Backoff
+from bindings.http.client import Subscribed, SubscriptionFailed, SubscriptionManager
+from catalog.documents.connecting import Logins, origin_of
+from catalog.errors import DocumentError
+from router.errors import StateError
+from router.logs import get_logger
+from router.settings.model import SubscriptionSettings
+from router.sources import Source
+from router.state.durable import damaged, read_object, write_durably
+from router.watching.collectors import SubscriptionMetrics
+from router.watching.status import RouterStatus as Status
+
+# One subscription of a running router: made, renewed before it ends, and deleted when it is not wanted any more.
+#
+# A note in ``state/subscriptions`` says where it is, so that a start renews the one that is there. The note is written
+# before one is asked for: after a crash in between, those that deliver to our sink are looked for, one is taken, and
+# others are deleted.
+
+REQUEST_SECONDS: Final = 15.0
+ENDLESS_LOOK: Final = timedelta(minutes=5)
+"""Time between two renewals of a subscription that has no end: its manager may have lost it."""
+_LEAST: Final = 1.0
+_SILENT: Final = "its manager is silent"
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
+_FOREVER: Final = datetime.max.replace(tzinfo=UTC)
+_log = get_logger()
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Where a subscription is; ``url`` is empty while it is being made."""
+
+    manager: str
+    sink: str
+    url: str
+
+
+class RunningSubscription:
+    """One subscription, and the thread that holds it, which alone looks at its note."""
+
+    def __init__(
+        self, source: Source, folder: Path, logins: Logins, status: Status, metrics: SubscriptionMetrics
+    ) -> None:
+        assert source.settings.subscription is not None
+        self.source = source
+        self.chosen: SubscriptionSettings = source.settings.subscription
+        self._path = folder / f"{hashlib.sha256(source.endpoint.encode()).hexdigest()[:16]}.json"
+        self._status = status
+        self._metrics = metrics
+        self._logins = logins
+        self._manager = self._at(source.manager)
+        self._backoff = Backoff(1.0, 300.0)
+        self._until = _NEVER
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._delete = False
+        self._over = False
+        self._lamented = False
+        self._by = math.inf
+        self._thread = Background("subscriptions", self._run)
+
+    def begin(self) -> None:
+        """Begin to hold it."""
+        self._say("not yet subscribed")
+        self._thread.start()
+
+    @property
+    def ending(self) -> bool:
+        """Whether it is asked to end."""
+        return self._stop.is_set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was asked to end, and its thread has ended."""
+        return self.ending and not self._thread.alive
+
+    def ask_to_end(self, *, delete: bool, by: float = math.inf) -> None:
+        """Let the thread end soon, after it has deleted the subscription if asked to; no deletion begins after *by*.
+
+        What was asked to end already may be asked to delete as well.
+        """
+        with self._lock:
+            again = delete and not self._delete and self._over
+            self._delete |= delete
+            self._by = min(self._by, by)
+        self._stop.set()
+        self._thread.ask_to_end()
+        if again:
+            self._thread = Background("subscriptions", self._run)
+            self._thread.start()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the end, at most *seconds*."""
+        if not self._thread.join(seconds) and self._delete:
+            self._lament(SubscriptionFailed(_SILENT))
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                pause, problem = self._ensure(), "it has ended"
+                self._backoff.reset()
+                self._say("")
+            except (SubscriptionFailed, DocumentError) as error:
+                if self._stop.is_set():
+                    break
+                pause, problem = max(self._backoff.pause(), getattr(error, "after", 0.0)), str(error)
+                self._say(problem)
+                _log.error(
+                    "subscription is not granted, will try again",
+                    endpoint=self.source.endpoint,
+                    problem=problem,
+                    hint=_remedy(error),
+                    seconds=round(pause, 1),
+                )
+            except (StateError, OSError):
+                if not self._stop.is_set():
+                    raise
+                break
+            self._rest(pause, problem)
+        with self._lock:
+            self._over, delete = True, self._delete
+        if delete:
+            self._end()
+
+    def _rest(self, seconds: float, problem: str) -> None:
+        """Wait until something is to be done; say the *problem* if the subscription ends before that."""
+        until = time.monotonic() + seconds
+        while not self._stop.is_set() and (left := until - time.monotonic()) > 0:
+            lasts = (self._until - datetime.now(UTC)).total_seconds()
+            if lasts <= 0:
+                self._say(problem)
+            self._stop.wait(min(left, lasts) if lasts > 0 else left)
+
+    def _end(self) -> None:
+        """Delete the subscription at its manager, and then its note."""
+        try:
+            seconds = min(REQUEST_SECONDS, self._by - time.monotonic())
+            if seconds <= 0:
+                raise SubscriptionFailed(_SILENT)
+            note = self._noted()
+            if note is not None and note.url:
+                self._requested("delete", lambda: self._at(note.manager, seconds).delete(note.url))
+                self._path.unlink(missing_ok=True)
+                _log.info("subscription deleted", endpoint=self.source.endpoint, subscription=note.url)
+        except (SubscriptionFailed, DocumentError, StateError, OSError) as error:
+            self._lament(error)
+
+    def _lament(self, error: Exception) -> None:
+        """Log once that the subscription is not deleted."""
+        with self._lock:
+            known, self._lamented = self._lamented, True
+        if not known:
+            hint = "delete it at its manager, or start the router again; what has an end ends by itself"
+            _log.warning("subscription stays", endpoint=self.source.endpoint, problem=str(error), hint=hint)
+
+    def _say(self, problem: str) -> None:
+        """Report whether there is a subscription; one that cannot be renewed now lasts until its end."""
+        if self._stop.is_set():
+            return
+        up = datetime.now(UTC) < self._until
+        self._status.gateway(status_name(self.source.endpoint), up, "" if up else problem)
+        self._metrics.up(self.source.endpoint, up)
+
+    def _ensure(self) -> float:
+        """Make the subscription, or renew it; return the seconds until it is to be renewed.
+
+        Raises:
+            SubscriptionFailed, DocumentError: it could not be.
+            StateError: the note cannot be read.
+            OSError: the note cannot be written.
+        """
+        note, document = self._noted(), self._document()
+        if note is not None and (note.manager, note.sink) != (self._manager.url, self.chosen.sink):
+            self._moved(note)
+            note, self._until = None, _NEVER
+        if note is not None and note.url:
+            try:
+                url = note.url
+                return self._pause(self._requested("renew", lambda: self._manager.renew(url, document)))
+            except SubscriptionFailed as error:
+                if not error.gone:
+                    raise
+                self._until = _NEVER
+                _log.warning("subscription is gone, and made anew", endpoint=self.source.endpoint, subscription=url)
+        return self._pause(self._create(document, sought=note is not None and not note.url))
+
+    def _create(self, document: Mapping[str, Any], *, sought: bool) -> Subscribed:
+        """Make the subscription; with *sought* a crash may have left one that is taken in its place."""
+        existing = self._manager.delivering(self.chosen.sink) if sought else []
+        if self._stop.is_set():
+            raise SubscriptionFailed("it is not wanted any more")
+        self._note("")
+        for other in existing[1:]:
+            self._manager.delete(other.url)
+        if existing:
+            subscription = self._requested("renew", lambda: self._manager.renew(existing[0].url, document))
+        else:
+            subscription = self._requested("create", lambda: self._manager.create(document))
+        self._note(subscription.url)
+        _log.info("subscribed", endpoint=self.source.endpoint, subscription=subscription.url)
+        return subscription
+
+    def _moved(self, note: Note) -> None:
+        """End a subscription at another manager, or to another sink, as far as that manager lets us."""
+        if note.url:
+            try:
+                self._at(note.manager).delete(note.url)
+            except (SubscriptionFailed, DocumentError) as error:
+                hint = "delete it at its manager"
+                _log.warning("earlier subscription stays", subscription=note.url, problem=str(error), hint=hint)
+        self._path.unlink(missing_ok=True)
+
+    def _document(self) -> dict[str, Any]:
+        chosen = self.chosen
+        document: dict[str, Any] = {"protocol": origin_of(chosen.sink).partition(":")[0].upper(), "sink": chosen.sink}
+        if chosen.source is not None:
+            document["source"] = chosen.source
+        if chosen.types:
+            document["types"] = list(chosen.types)
+        dialects = {"exact": chosen.exact, "prefix": chosen.prefix, "suffix": chosen.suffix}
+        if wanted := {name: dict(values) for name, values in dialects.items() if values}:
+            document["filter"] = wanted
+        if chosen.token is not None:
+            token = chosen.token.get_secret_value()
+            document["sinkCredential"] = {"credentialType": "ACCESSTOKEN", "accessToken": token}
+        if chosen.lasts:
+            end = datetime.now(UTC) + chosen.lasts
+            document["expiration"] = end.isoformat(timespec="seconds").replace("+00:00", "Z")
+        return document
+
+    def _pause(self, subscription: Subscribed) -> float:
+        """Note until when a subscription lasts, and return the seconds until half of that is over.
+
+        What its manager says of its end counts before what was asked for, unless that is over already.
+        """
+        asked = (self.chosen.lasts or ENDLESS_LOOK).total_seconds() / (2 if self.chosen.lasts else 1)
+        end = _moment(subscription.document.get("expiration"))
+        now = datetime.now(UTC)
+        if end is not None and end <= now:
+            _log.warning(
+                "subscription has ended by the clock of its manager",
+                endpoint=self.source.endpoint,
+                expiration=end.isoformat(),
+                hint="compare the clocks; until then it is taken to last as long as was asked for",
+            )
+            end = now + timedelta(seconds=2 * asked)
+        self._until = _FOREVER if end is None else end
+        left = asked if end is None else (end - now).total_seconds() / 2
+        return max(_LEAST, min(asked, left))
+
+    def _at(self, url: str, seconds: float = REQUEST_SECONDS) -> SubscriptionManager:
+        origin = origin_of(url)
+        return SubscriptionManager(
+            url,
+            lambda: asyncio.run(self._logins.authorization(origin, seconds)),
+            lambda: self._logins.context(origin),
+            seconds=seconds,
+        )
+
+    def _requested(self, action: str, work: Callable[[], T]) -> T:
+        """Do something at the manager, and count how it went."""
+        try:
+            done = work()
+        except (SubscriptionFailed, DocumentError):
+            self._metrics.request(self.source.endpoint, action, "error")
+            raise
+        self._metrics.request(self.source.endpoint, action, "ok")
+        return done
+
+    def _noted(self) -> Note | None:
+        form = read_object(self._path, hint="remove it, and delete the subscription at its manager")
+        if form is None:
+            return None
+        members = (form.get("manager"), form.get("sink"), form.get("url"))
+        if not all(isinstance(each, str) for each in members):
+            raise damaged(self._path, "it names no subscription", hint="remove it, and delete the subscription")
+        return Note(*map(str, members))
+
+    def _note(self, url: str) -> None:
+        """Note, durably, where the subscription is."""
+        form = {"endpoint": self.source.endpoint, "manager": self._manager.url, "sink": self.chosen.sink, "url": url}
+        write_durably(self._path, json.dumps(form).encode())
+
+
+def status_name(endpoint: str) -> str:
+    """Return what the status calls a subscription, among the gateways."""
+    return f"subscription {endpoint}"
+
+
+def _remedy(error: SubscriptionFailed | DocumentError) -> str:
+    if isinstance(error, DocumentError):
+        return error.hint
+    if error.login:
+        return "give catalog.logins a login for the manager that may subscribe"
+    return "check subscription.manager and sink of the source, and that the manager can reach the sink"
+
+
+def _moment(text: object) -> datetime | None:
+    """Return an instant of RFC 3339; None for what is none."""
+    try:
+        instant = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return instant if instant is not None and instant.tzinfo is not None else None
+
 
 FOLDER: Final = "subscriptions"
 
 
-class Subscriptions:
+class RouterSubscriptions:
     """All subscriptions of a router. Not for concurrent use."""
 
     def __init__(self, state: Path, logins: Logins, status: Status, metrics: Callable[[], SubscriptionMetrics]) -> None:
@@ -27,7 +335,7 @@ class Subscriptions:
         self._make = metrics
         self._metrics: SubscriptionMetrics | None = None
         self._seen: tuple[Source, ...] | None = None
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, RunningSubscription] = {}
 
     def follow(self, sources: tuple[Source, ...]) -> None:
         """Hold the subscriptions of these sources from now on; one that is not asked for any more is deleted.
@@ -49,7 +357,7 @@ class Subscriptions:
         for endpoint in wanted.keys() - self._held.keys():
             if self._metrics is None:
                 self._metrics = self._make()
-            held = Held(wanted[endpoint], self._folder, self._logins, self._status, self._metrics)
+            held = RunningSubscription(wanted[endpoint], self._folder, self._logins, self._status, self._metrics)
             self._held[endpoint] = held
             held.begin()
 

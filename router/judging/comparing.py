@@ -5,25 +5,71 @@ Whole columns are compared. What a column cannot settle, as attributes in anothe
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bindings.kafka.binding import PROTOCOL as KAFKA
+from bindings.kafka.binding import parts_of_row
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
-from router.judging.chunk import Chunk
-from router.judging.outputs import Decided
+from bindings.parts import Part
+from bindings.protocols import BINDINGS, Binding, binding_of
+from router.judging.judging import JUDGING, Kind
+from router.judging.outputs import RoutedOutcomes as Decided
+from router.matching.inbox_facts import UNKNOWN, inbox_parts
 from router.routing.routes import DEAD, letter_number
 from router.settings import Settings
 
 if TYPE_CHECKING:
-    from router.judging.plan import Plan
+    from router.judging.plan import Judge, Plan
+
+# Rows of one kind of source, as judging takes them, and what a record among them is made of.
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows that are judged together."""
+
+    kind: Kind
+    rows: pa.RecordBatch
+
+    @property
+    def pushed(self) -> bool:
+        """Whether the rows are those of an inbox, which say when they were received."""
+        return self.kind != "kafka"
+
+    def position(self, row: int) -> str:
+        """Return where a record lies."""
+        if self.pushed:
+            return str(self.rows.column("position")[row].as_py())
+        place = (self.rows.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
+        return "-".join(map(str, place))
+
+    def positions(self) -> Iterator[str]:
+        """Yield where the records lie, in order."""
+        if self.pushed:
+            yield from self.rows.column("position").to_pylist()
+            return
+        places = self.rows.select(["topic", "partition", "offset"]).to_pylist()
+        yield from (f"{each['topic']}-{each['partition']}-{each['offset']}" for each in places)
+
+    def taken_apart(self, row: int) -> tuple[Binding, list[Part], bytes | None]:
+        """Return the binding, the parts and the body of a record."""
+        given: dict[str, Any] = self.rows.slice(row, 1).to_pylist()[0]
+        if self.kind == "kafka":
+            return BINDINGS[KAFKA], parts_of_row(given), given["value"]
+        binding = binding_of(given["protocol"] or "") or BINDINGS[UNKNOWN]
+        return binding, inbox_parts(given["properties"]), given["body"]
+
 
 DifferenceKind = Literal["matched", "dead-letter", "definition", "route", "event", "reason"]
 KINDS: Final[Mapping[DifferenceKind, str]] = {
@@ -40,7 +86,7 @@ Pairs = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CatalogOutcome:
     """What becomes of a record by one catalog: a definition, or a reason for none."""
 
     message: str | None
@@ -54,14 +100,14 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class SinksByRoute:
     """The sinks of each route, and those of dead letters that have none: what settings say, without secrets."""
 
     routes: tuple[tuple[str, ...], ...]
     letters: tuple[str, ...]
 
     @classmethod
-    def of(cls, settings: Settings) -> Ways:
+    def of(cls, settings: Settings) -> SinksByRoute:
         """Return those of some settings."""
         return cls(tuple(tuple(route.to) for route in settings.routes), tuple(settings.dead_letters.sinks))
 
@@ -81,7 +127,7 @@ class Changed:
     kinds: tuple[DifferenceKind, ...]
     before: str
     after: str
-    verdicts: Callable[[], tuple[Verdict, Verdict]]
+    verdicts: Callable[[], tuple[CatalogOutcome, CatalogOutcome]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +144,7 @@ class Comparison:
 
 
 def compare_outcomes(
-    chunk: Chunk, before: Decided, after: Decided, ways: Ways, chosen: Ints | None = None
+    chunk: Chunk, before: Decided, after: Decided, ways: SinksByRoute, chosen: Ints | None = None
 ) -> Comparison:
     """Hold two judgements of the rows of a chunk against each other.
 
@@ -154,7 +200,7 @@ def _pairs(before: Decided, after: Decided, chosen: Ints) -> Ints:
 class _Side:
     """One judgement, its columns in the order of pairs; *places* are those of its records in the chunk."""
 
-    def __init__(self, chunk: Chunk, decided: Decided, rows: Ints, ways: Ways, places: Ints | None) -> None:
+    def __init__(self, chunk: Chunk, decided: Decided, rows: Ints, ways: SinksByRoute, places: Ints | None) -> None:
         self._chunk, self._decided, self._rows, self._ways, self._places = chunk, decided, rows, ways, places
         self._take = pa.array(rows)
         self.messages = self.column("message").cast(pa.string())
@@ -191,13 +237,13 @@ class _Side:
             return dict(binding.envelope(parts, body, lambda: False).attributes)
         return {_name(each["key"]): (each["value"] or b"").decode("utf-8", "backslashreplace") for each in given}
 
-    def verdict(self, at: int) -> Verdict:
+    def verdict(self, at: int) -> CatalogOutcome:
         row = int(self._rows[at])
         outcomes, columns = self._decided.outcomes, self._decided.columns
         routed = bool(self.routed[at])
         prefix = "topic_" if routed else "letters_"
         topics = {name.removeprefix(prefix): columns[name][row].as_py() for name in columns if name.startswith(prefix)}
-        return Verdict(
+        return CatalogOutcome(
             self.messages[at].as_py(),
             outcomes.reasons.get(row),
             outcomes.details.get(row, ""),
@@ -276,3 +322,134 @@ def notes_of(before: Plan, after: Plan) -> Iterator[str]:
         yield f"no longer read with the new catalog: {', '.join(gone)}"
     if come := sorted(coming - known):
         yield f"read only with the new catalog, and so not looked at: {', '.join(come)}"
+
+
+# A catalog that judges beside the active one, in the workers, and only counts: what it would change, and for how many.
+#
+# It may use a share of the processor time that judging takes in a worker. It judges as many rows as that allows, chosen
+# at random. When it has used too much time, it pauses until that is made up for. Its failures are counted as well; the
+# outcomes of the batch never depend on it.
+
+SAME: Final = "unchanged"
+CHANGED: Final = "changed"
+FAILED: Final = "failed"
+"""The result of records that the shadow catalog could not judge or compare; beside it stands the kind of error."""
+GROUPS: Final = 1_000
+"""Differences of one look that are counted apart, by what became of records before and after."""
+OTHERS: Final = "others"
+FIRST: Final = 100
+"""Rows of the first look, before it is known how long one takes."""
+LEAST: Final = 50
+"""Rows that are worth a look, where there are as many."""
+MOST: Final = 5_000
+CountKey = tuple[str, str, str, str]
+"""Endpoint, result or difference, and what became of records by both catalogs."""
+_SHUFFLED: Final = np.random.default_rng(0)
+KEPT_SECONDS: Final = 1.0
+"""Time that is saved up at most, besides what the batch at hand gives."""
+
+
+class Allowance:
+    """What a worker may spend on the shadow: a share of the time of judging. What was overdrawn is saved up first."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._seconds = 0.0
+        self._each: float | None = None
+
+    def earn(self, seconds: float) -> None:
+        """Take in how long judging took."""
+        self._seconds = min(self._seconds, KEPT_SECONDS) + seconds * self._share
+
+    def rows(self, given: int) -> int:
+        """Return how many of the rows at hand may be looked at."""
+        if self._seconds <= 0:
+            return 0
+        affordable = FIRST if self._each is None else int(self._seconds / self._each)
+        rows = min(given, affordable, MOST)
+        return rows if rows >= min(given, LEAST) else 0
+
+    def spend(self, seconds: float, rows: int) -> None:
+        """Take in how long a look at so many rows took."""
+        self._seconds -= seconds
+        each = max(seconds / rows, 1e-9)
+        self._each = each if self._each is None else (self._each + each) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """The shadow catalog as workers have it, beside the active one: ``before`` and ``after`` are the epochs of both."""
+
+    judge: Judge
+    ways: SinksByRoute
+    before: str
+    after: str
+    share: float
+
+    @classmethod
+    def of(cls, active: Plan, shadow: Plan) -> Shadow:
+        """Return that of two plans, compiled, which have the same settings."""
+        settings = active.settings
+        ways, share = SinksByRoute.of(settings), settings.catalog.shadow_share
+        return cls(shadow.judge, ways, active.epoch, shadow.epoch, share)
+
+    def beside(self, kind: Kind, judge: Judge, rows: pa.RecordBatch) -> Decided:
+        """Judge an Arrow batch by the active plan's *judge*; what the shadow would change goes into its counts."""
+        began = time.thread_time()
+        decided = JUDGING[kind](judge, rows)
+        allowance = _allowance_of(self)
+        allowance.earn(time.thread_time() - began)
+        counts: Counter[CountKey] = Counter()
+        left = _SHUFFLED.permutation(rows.num_rows)
+        while number := allowance.rows(len(left)):
+            began = time.thread_time()
+            chosen, left = np.sort(left[:number]), left[number:]
+            try:
+                counts.update(self._compared(kind, rows, decided, chosen))
+            except Exception as error:  # The counts report it: the faults of a new catalog stop no stream.
+                counts.update(self._failed(decided, chosen, type(error).__name__))
+            allowance.spend(time.thread_time() - began, number)
+        if not counts or decided.counts is None:
+            return decided
+        tally = msgspec.json.decode(decided.counts)
+        tally["shadow"] = [[self.before, self.after, *key, count] for key, count in counts.items()]
+        return replace(decided, counts=msgspec.json.encode(tally).decode())
+
+    def _compared(self, kind: Kind, rows: pa.RecordBatch, decided: Decided, chosen: Ints) -> Counter[CountKey]:
+        looked_at = rows if len(chosen) == rows.num_rows else rows.take(pa.array(chosen))
+        after = JUDGING[kind](self.judge, looked_at)
+        return counts_of(compare_outcomes(Chunk(kind, rows), decided, after, self.ways, chosen))
+
+    def _failed(self, decided: Decided, chosen: Ints, error: str) -> Counter[CountKey]:
+        rows = decided.order[np.isin(decided.sources[decided.order], chosen)]
+        endpoints = Counter(each or "" for each in decided.columns["endpoint"].take(pa.array(rows)).to_pylist())
+        return Counter({(endpoint, FAILED, error, ""): count for endpoint, count in endpoints.items()})
+
+
+def counts_of(compared: Comparison) -> Counter[CountKey]:
+    """Count outcomes by endpoint and result, and differences by endpoint, kind, and what became of records."""
+    counts: Counter[CountKey] = Counter()
+    changed = Counter(each.endpoint for each in compared.changed)
+    for endpoint, number in compared.endpoints.items():
+        counts[endpoint, SAME, "", ""] = number - changed[endpoint]
+        counts[endpoint, CHANGED, "", ""] = changed[endpoint]
+    groups: Counter[CountKey] = Counter()
+    for endpoint in changed:
+        mine = [each for each in compared.changed if each.endpoint == endpoint]
+        groups.update({(endpoint, *group): number for group, number in count_groups(mine).items()})
+    for place, ((endpoint, kind, before, after), number) in enumerate(groups.most_common()):
+        labels = (before, after) if place < GROUPS else (OTHERS, OTHERS)
+        counts[endpoint, kind, *labels] += number
+    return +counts
+
+
+_allowances: dict[tuple[str, str], Allowance] = {}
+
+
+def _allowance_of(shadow: Shadow) -> Allowance:
+    """Return what this worker may spend; it begins anew with another catalog."""
+    key = (shadow.before, shadow.after)
+    if key not in _allowances:
+        _allowances.clear()
+        _allowances[key] = Allowance(shadow.share)
+    return _allowances[key]

@@ -5,9 +5,12 @@ Without Spark, :func:`judge_letters` says what would become of dead letters now.
 
 from __future__ import annotations
 
+import gc
+import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,28 +18,110 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
-from bindings.kafka.codec import INTEGERS
-from bindings.kafka.codec import PROTOCOL as KAFKA
+from bindings.kafka.binding import INTEGERS
+from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.kafka.facts import SOURCE_SCHEMA, body_column
 from bindings.parts import Part
 from bindings.protocols import binding_of
-from catalog.schemas.ids.frames import HEAD_BYTES
-from router.judging.kinds import Kind
-from router.judging.outputs import Decided
+from catalog.schemas.ids.deciding import HEAD_BYTES
+from router.judging.outputs import RoutedOutcomes as Decided
 from router.judging.plan import TOPIC, Judge
-from router.judging.worker_memory import judging, load
 from router.matching.facts import NO_SOURCE, Facts
-from router.matching.inbox_facts import facts_of_inbox, inbox_parts
-from router.matching.index.columns import Int
-from router.matching.joining import join
-from router.matching.kafka_facts import HEAD, facts_of_kafka
+from router.matching.inbox_facts import HEAD, facts_of_inbox, facts_of_kafka, inbox_parts, join
+from router.matching.index.columns import IntArray
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import Column
 
+# The kinds of sources: topics (``kafka``), the inbox (``inbox``), and dead letters that are judged again.
+
+Kind = Literal["kafka", "inbox", "letters"]
+
+
+# A limit on the memory that judging takes in a Python worker of Spark.
+#
+# A worker that asks for more than it may have gets a ``MemoryError``, which fails its task with a reason. Without the
+# limit the kernel would end some process of the machine. The limit holds only while our code runs: Spark's own code,
+# when it has no memory left to report an error, waits for an answer that never comes.
+
+ENVIRONMENT: Final = {"MIMALLOC_ARENA_EAGER_COMMIT": "0"}
+"""For the workers: Arrow's allocator else takes a gigabyte at once, whether it needs it or not."""
+SETTING: Final = "memory.worker"
+_STATM: Final = Path("/proc/self/statm")
+_DATA: Final = 5
+_MIB: Final = 2**20
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Process:
+    """What a worker knows of itself: its bytes ``bare`` of any plan, the plan it has, and its ceiling with that."""
+
+    bare: int | None = None
+    plan: Judge | None = None
+    ceiling: int = 0
+
+
+_process: Final = _Process()
+
+
+def load(judge: Broadcast[Judge]) -> Judge:
+    """Return the compiled plan, in a worker. What loading it takes is not counted against the limit."""
+    before = data_bytes()
+    if _process.bare is None:
+        _process.bare = before
+    plan = judge.value
+    if plan is not _process.plan:
+        if _process.plan is not None:
+            gc.unfreeze()
+        _process.plan = plan
+        # A compiled plan is hundreds of thousands of objects that stay: collections need not look at them. Nor at what
+        # lay in memory before the fork, as long as there was no plan before.
+        gc.collect()
+        gc.freeze()
+        _process.ceiling = _process.bare + max(0, data_bytes() - before) + plan.memory
+    return plan
+
+
+def judging(plan: Judge, rows: int, judge: Callable[[], T]) -> T:
+    """Return what *judge* returns, which looks at so many rows by the plan that was loaded.
+
+    Raises:
+        MemoryError: it needs more memory than there may be; names the setting. What it had taken is free again.
+    """
+    try:
+        return _limited(_process.ceiling, judge)
+    except MemoryError:
+        pass  # Left behind before anything else, for its traceback holds on to all that was allocated.
+    raise MemoryError(
+        f"judging {rows} records takes a Python worker more memory than {SETTING} allows it, "
+        f"{plan.memory // _MIB} MiB; raise {SETTING}"
+    )
+
+
+def data_bytes() -> int:
+    """Return the bytes that count against the limit: private writable memory, resident or not."""
+    try:
+        return int(_STATM.read_text().split()[_DATA]) * resource.getpagesize()
+    except OSError:
+        return 0  # Not Linux: the limit below is then one on growth alone, if it holds at all.
+
+
+def _limited(ceiling: int, call: Callable[[], T]) -> T:
+    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        ceiling = min(ceiling, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (ceiling, hard))
+    try:
+        return call()
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
+
+
 Judged = tuple[pa.ListArray, str | None]
-"""A list for each row, of outcomes or what becomes of them, and their tally (:mod:`router.judging.tally`)."""
+"""A list for each row, of outcomes or what becomes of them, and their tally (:mod:`router.judging.outputs`)."""
 HEADER: Final = "headers."
 SIZE: Final = "size"
 """Bytes of key and body of a Kafka row."""
@@ -91,20 +176,20 @@ def _facts_of_inbox(judge: Judge, batch: pa.RecordBatch) -> Facts:
     return facts_of_inbox(batch, judge.matcher, judge.channels, judge.outputs.attributes)
 
 
-def _arrivals(batch: pa.RecordBatch) -> Int:
+def _arrivals(batch: pa.RecordBatch) -> IntArray:
     """Return when rows arrived, in milliseconds; 0 for one that does not say."""
     moments = batch.column("received").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-    milliseconds: Int = pc.fill_null(moments, 0).to_numpy() // 1000
+    milliseconds: IntArray = pc.fill_null(moments, 0).to_numpy() // 1000
     return milliseconds
 
 
-def _sizes(batch: pa.RecordBatch) -> Int:
+def _sizes(batch: pa.RecordBatch) -> IntArray:
     """Return the bytes of bodies."""
-    sizes: Int = pc.fill_null(pc.binary_length(batch.column("body")), 0).to_numpy().astype(np.int64)
+    sizes: IntArray = pc.fill_null(pc.binary_length(batch.column("body")), 0).to_numpy().astype(np.int64)
     return sizes
 
 
-def _placed(facts: Facts, numbers: Int) -> Facts:
+def _placed(facts: Facts, numbers: IntArray) -> Facts:
     """Return the facts of rows whose places in the batch are *numbers*."""
     sources = np.where(facts.sources == NO_SOURCE, NO_SOURCE, numbers[facts.sources])
     return replace(facts, sources=sources, batches=frozenset(int(numbers[at]) for at in facts.batches))
@@ -133,7 +218,7 @@ def source_row(parts: Sequence[Part]) -> dict[str, Any]:
     return row
 
 
-def _facts_of_kafka_letters(judge: Judge, rows: Sequence[Mapping[str, Any]], numbers: Int) -> Facts:
+def _facts_of_kafka_letters(judge: Judge, rows: Sequence[Mapping[str, Any]], numbers: IntArray) -> Facts:
     """Return the facts of rows of Kafka, whose places in the batch are *numbers*."""
     # The topic decides, as when the record was read. If no source reads that topic any more, the endpoint decides.
     places = judge.channels
@@ -156,7 +241,7 @@ def judge_rows(kind: Kind, judge: Judge, rows: pa.RecordBatch) -> Decided:
     return JUDGING[kind](judge, rows) if judge.shadow is None else judge.shadow.beside(kind, judge, rows)
 
 
-class Tallies(AccumulatorParam[dict[str, str]]):
+class TallyAccumulator(AccumulatorParam[dict[str, str]]):
     """An accumulator of the tallies of Arrow batches, by their places: one that is judged again counts once.
 
     Spark judges rows again when an executor is lost that kept them, or had written what another stage takes.

@@ -1,17 +1,14 @@
-"""From outcomes to the columns that sinks need: what the match UDF hands back to Spark.
-
-One list of structs per input row, since a CloudEvents batch gives several. Bodies and headers of records that
-pass unchanged are not among them: those never leave the JVM. Attributes have the names of Kafka's binary mode.
-"""
+"""From outcomes to the columns that sinks need, and the tally of an Arrow batch."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,10 +17,12 @@ from bindings.envelope import attribute_name
 from bindings.events import typed_names
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
 from bindings.protocols import BINDINGS
+from catalog.values import YEAR_10000
 from router.judging.carried import (
     HEADERS,
     PARTITION_KEY,
     Filling,
+    RelationColumns,
     attributes_from_json,
     attributes_of,
     data_from_json,
@@ -35,21 +34,277 @@ from router.judging.carried import (
     typed_from_json,
     typed_of,
 )
-from router.judging.relating import RelationColumns
-from router.judging.tally import tally
-from router.matching.facts import EVENT_MEDIA, NO_SOURCE, SCHEMA_ID, Facts, Reading
-from router.matching.index.columns import Int
-from router.matching.matcher import Matcher, Outcomes
-from router.routing.destinations import Destinations
-from router.routing.limits import SizeLimits, sizes_of
+from router.matching.facts import EVENT_MEDIA, NO_SOURCE, SCHEMA_ID, Facts
+from router.matching.facts import ExactReading as Reading
+from router.matching.index.columns import IntArray
+from router.matching.matcher import Matcher
+from router.matching.matcher import MatchOutcomes as Outcomes
+from router.routing.destinations import Destinations, SizeLimits, sizes_of
 from router.routing.routes import Routes
+
+if TYPE_CHECKING:
+    from catalog.definitions.constraints import MatchCandidate as Target
+    from router.routing.destinations import RowDestinations as Placed
+
+# The tally of one Arrow batch: counts that reach the driver through an accumulator.
+#
+# Definitions are counted by the places of their targets in the plan: with thousands of them in an Arrow batch, their
+# names would make most of what workers send, and of what the driver does between batches.
+#
+# Every attempt to write a batch has an accumulator of its own, read only when the attempt succeeded, and Spark applies
+# the updates of each successful task once. (``observe`` would carry them too, but its result never arrives for a write
+# command, which is what a Kafka batch is: measured with Spark 4.2.)
+
+ROUTED: Final = "routed"
+DEAD_LETTER: Final = "dead-letter"
+EMPTY: Final = "empty"
+"""The outcome of a batch of no events: it was judged, and nothing comes of it."""
+ShadowKey = tuple[str, str, str, str, str, str]
+"""The epochs of the active and the shadow catalog, endpoint, result or difference, and what became of records by
+both."""
+BUCKETS: Final = 64
+"""The most arrival times that are counted apart, over the span of the Arrow batch."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of a whole batch: records by (endpoint, outcome, reason), by (endpoint, definition), by arrival in ms.
+
+    ``spilled`` counts dead letters that are kept in files; ``bytes`` are those of keys and bodies as they arrived.
+    ``ties`` counts routed records, by endpoint, for which ``match.ambiguous`` decided. ``rows`` are the records as the
+    source gave them, of which one may hold several events. ``routes`` has outcomes and their bytes by endpoint and the
+    number of their route, as they were judged. The rest is known once they are written: ``delivered`` outcomes by sink
+    and endpoint, ``delivered_bytes``, and ``missing``, how many a sink should have and reports not to have. ``shadow``
+    is what the shadow catalog would change (:mod:`router.judging.comparing`). ``ids`` counts routed records with the id
+    of a schema by definition, id, and what decided by it.
+    """
+
+    records: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    definitions: Counter[tuple[str, str]] = field(default_factory=Counter)
+    arrivals: Counter[int] = field(default_factory=Counter)
+    spilled: int = 0
+    bytes: int = 0
+    ties: Counter[str] = field(default_factory=Counter)
+    rows: int = 0
+    routes: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    delivered: Counter[tuple[str, str]] = field(default_factory=Counter)
+    delivered_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    missing: int = 0
+    shadow: Counter[ShadowKey] = field(default_factory=Counter)
+    ids: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+
+    @property
+    def total(self) -> int:
+        """Outcomes in the batch; those of batches of no events are written nowhere."""
+        return self.records.total()
+
+    @property
+    def dead(self) -> int:
+        """Dead letters in the batch."""
+        return sum(count for (_, outcome, _), count in self.records.items() if outcome == DEAD_LETTER)
+
+    def add(self, other: Tally) -> None:
+        """Add the counts of another part of the same batch."""
+        self.records.update(other.records)
+        self.definitions.update(other.definitions)
+        self.arrivals.update(other.arrivals)
+        self.spilled += other.spilled
+        self.bytes += other.bytes
+        self.ties.update(other.ties)
+        self.rows += other.rows
+        for (endpoint, route), (count, size) in other.routes.items():
+            self.route(endpoint, route, count, size)
+        self.delivered.update(other.delivered)
+        self.delivered_bytes.update(other.delivered_bytes)
+        self.missing += other.missing
+        self.shadow.update(other.shadow)
+        self.ids.update(other.ids)
+
+    def route(self, endpoint: str, route: int, count: int, size: int) -> None:
+        """Add outcomes of an endpoint that a route takes."""
+        before, taken = self.routes.get((endpoint, route), (0, 0))
+        self.routes[endpoint, route] = (before + count, taken + size)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts as JSON, without those by route: other plans number these otherwise."""
+        return {
+            "records": [[*key, count] for key, count in self.records.items()],
+            "definitions": [[*pair, count] for pair, count in self.definitions.items()],
+            "arrivals": [[at, count] for at, count in self.arrivals.items()],
+            "spilled": self.spilled,
+            "bytes": self.bytes,
+            "ties": dict(self.ties),
+            "rows": self.rows,
+            "delivered": [[*key, count, self.delivered_bytes[key]] for key, count in self.delivered.items()],
+            "missing": self.missing,
+            "shadow": [[*key, count] for key, count in self.shadow.items()],
+            "ids": [[*key, count] for key, count in self.ids.items()],
+        }
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> Tally:
+        """Return the tally that :meth:`to_json` wrote."""
+        records = Counter({(endpoint, outcome, reason): count for endpoint, outcome, reason, count in form["records"]})
+        arrivals = Counter({at: count for at, count in form["arrivals"]})
+        definitions = Counter({(endpoint, message): count for endpoint, message, count in form["definitions"]})
+        total = cls(records, definitions, arrivals, spilled=form["spilled"], bytes=form["bytes"])
+        total.ties.update(form.get("ties", {}))
+        total.rows, total.missing = form.get("rows", 0), form.get("missing", 0)
+        for sink, endpoint, count, size in form.get("delivered", ()):
+            total.delivered[sink, endpoint] = count
+            total.delivered_bytes[sink, endpoint] = size
+        total.shadow.update(_shadowed(form))
+        total.ids.update({(message, name, by): count for message, name, by, count in form.get("ids", ())})
+        return total
+
+    def reject(self, counts: Mapping[tuple[str, str], int], reason: str) -> None:
+        """Move records of (endpoint, definition) from routed to dead letters: a sink rejected them at write time."""
+        for (endpoint, message), count in counts.items():
+            self.records[(endpoint, ROUTED, "")] -= count
+            self.records[(endpoint, DEAD_LETTER, reason)] += count
+            self.definitions[endpoint, message] -= count
+
+
+def tally(
+    placed: Placed,
+    reasons: Mapping[int, str],
+    tied: Sequence[int],
+    order: IntArray,
+    arrivals: IntArray,
+    sizes: IntArray,
+    *,
+    ids: Sequence[Sequence[Any]] = (),
+    spilled: int = 0,
+    size: int = 0,
+    rows: int = 0,
+    empty: Mapping[str, int] | None = None,
+) -> str | None:
+    """Return the tally of the outcomes in *order* of *rows* records, which took *size* bytes, as text.
+
+    ``reasons`` are those of dead letters by outcome, ``tied`` the routed ones for which ``match.ambiguous`` decided,
+    ``sizes`` the bytes of each, ``empty`` batches of no events by endpoint, ``ids`` the targets of records with the id
+    of a schema, with it, what decided by it, and how many they are. None when there is nothing to count.
+    """
+    if not rows and not len(order):
+        return None
+    counted = np.zeros(len(placed.numbers), bool)
+    counted[order] = True
+    dead = [row for row in reasons if counted[row]]
+    letters = Counter((endpoint, reasons[row]) for row, endpoint in zip(dead, placed.endpoint_names(dead), strict=True))
+    counted[dead] = False
+    form: dict[str, Any] = {
+        "routed": _routed(placed, np.flatnonzero(counted)),
+        "letters": sorted([endpoint, reason, count] for (endpoint, reason), count in letters.items()),
+        "arrivals": _histogram(arrivals),
+        "spilled": spilled,
+        "bytes": size,
+        "rows": rows,
+        "routes": _by_route(placed, order, sizes),
+    }
+    if tied:
+        form["ties"] = sorted(Counter(placed.endpoint_names(tied)).items())
+    if empty:
+        form["empty"] = sorted(empty.items())
+    if ids:
+        form["ids"] = ids
+    return msgspec.json.encode(form).decode()
+
+
+def collect(texts: Iterable[str], targets: Sequence[Target]) -> Tally:
+    """Add up the tallies of all Arrow batches of one batch; *targets* are those of the plan that judged it."""
+    total = Tally()
+    routed: dict[str, tuple[list[int], list[int]]] = {}
+    for text in texts:
+        form: dict[str, Any] = msgspec.json.decode(text)
+        for endpoint, numbers, counts in form.get("routed", ()):
+            total.records[(endpoint, ROUTED, "")] += sum(counts)
+            known = routed.setdefault(endpoint, ([], []))
+            known[0].extend(numbers)
+            known[1].extend(counts)
+        for endpoint, reason, count in form.get("letters", ()):
+            total.records[(endpoint, DEAD_LETTER, reason)] += count
+        for endpoint, count in form.get("ties", ()):
+            total.ties[endpoint] += count
+        for endpoint, count in form.get("empty", ()):
+            total.records[(endpoint, EMPTY, "")] += count
+        for number, name, by, count in form.get("ids", ()):
+            total.ids[targets[number].xid, name, by] += count
+        for endpoint, route, count, size in form.get("routes", ()):
+            total.route(endpoint, route, count, size)
+        total.shadow.update(_shadowed(form))
+        total.rows += form.get("rows", 0)
+        total.spilled += form["spilled"]
+        total.bytes += form["bytes"]
+        total.arrivals.update({int(at): count for at, count in form["arrivals"]})
+    for endpoint, (numbers, counts) in routed.items():
+        distinct, places = np.unique(np.array(numbers, np.int64), return_inverse=True)
+        sums = np.zeros(len(distinct), np.int64)
+        np.add.at(sums, places, np.array(counts, np.int64))
+        for number, count in zip(distinct.tolist(), sums.tolist(), strict=True):
+            total.definitions[endpoint, targets[number].xid] += count
+    return total
+
+
+def _shadowed(form: Mapping[str, Any]) -> dict[ShadowKey, int]:
+    lines: list[list[Any]] = form.get("shadow", [])
+    return {
+        (before, after, endpoint, what, was, now): count for before, after, endpoint, what, was, now, count in lines
+    }
+
+
+def _routed(placed: Placed, rows: IntArray) -> list[list[Any]]:
+    """Return for each endpoint the targets of these rows, and how many have each."""
+    counts = np.bincount(placed.numbers[rows], minlength=len(placed.pairs.targets))
+    there = np.flatnonzero(counts)
+    endpoints = placed.pairs.endpoints[there]
+    there = there[np.argsort(endpoints, kind="stable")]
+    endpoints = placed.pairs.endpoints[there]
+    bounds = np.flatnonzero(np.diff(endpoints)) + 1
+    return [
+        [placed.pairs.names[endpoints_of[0]], placed.pairs.targets[own].tolist(), counts[own].tolist()]
+        for endpoints_of, own in zip(np.split(endpoints, bounds), np.split(there, bounds), strict=True)
+        if len(own)
+    ]
+
+
+def _by_route(placed: Placed, order: IntArray, sizes: IntArray) -> list[list[Any]]:
+    """Return endpoint, route, outcomes and bytes of them, for each that there is."""
+    if not len(order):
+        return []
+    routes = placed.routes.to_numpy(zero_copy_only=False)[order]
+    low = int(routes.min())
+    width = int(routes.max()) - low + 1
+    codes = placed.pairs.endpoints[placed.numbers[order]] * width + (routes - low)
+    counts = np.bincount(codes)
+    taken = np.bincount(codes, weights=sizes[order])
+    return sorted(
+        [placed.pairs.names[code // width], low + code % width, int(counts[code]), int(taken[code])]
+        for code in np.flatnonzero(counts).tolist()
+    )
+
+
+def _histogram(arrivals: IntArray) -> list[list[int]]:
+    # A time outside of the calendar says nothing about latency.
+    known = arrivals[(arrivals > 0) & (arrivals < YEAR_10000)]
+    if not len(known):
+        return []
+    low = int(known.min())
+    step = max(1, (int(known.max()) - low) // BUCKETS)
+    counts = np.bincount((known - low) // step)
+    return [[low + value * step, int(counts[value])] for value in np.flatnonzero(counts).tolist()]
+
+
+# From outcomes to the columns that sinks need: what the match UDF hands back to Spark.
+#
+# One list of structs per input row, since a CloudEvents batch gives several. Bodies and headers of records that pass
+# unchanged are not among them: those never leave the JVM. Attributes have the names of Kafka's binary mode.
 
 _RULES: Final = tuple(binding.rule for binding in BINDINGS.values())
 Pairs = list[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class RoutedOutcomes:
     """The outcomes of a batch, and where they go.
 
     ``columns`` are by the names of :func:`output_type`, with a row for each row of facts. The context is not among
@@ -59,7 +314,7 @@ class Decided:
 
     outcomes: Outcomes
     columns: dict[str, pa.Array]
-    order: Int
+    order: IntArray
     offsets: Any
     counts: str | None
 
@@ -68,7 +323,7 @@ class Decided:
         return self.outcomes.contexts if name == "context" else self.columns[name]
 
     @property
-    def sources(self) -> Int:
+    def sources(self) -> IntArray:
         """Per row of facts its input row, negative for one that stands for nothing."""
         return self.outcomes.facts.sources
 
@@ -99,12 +354,12 @@ class OutputBuilder:
         """Return whether a route may check bodies of records on that channel against schemas."""
         return self.destinations.needs_bodies(channel)
 
-    def lists(self, decided: Decided) -> tuple[pa.ListArray, str | None]:
+    def lists(self, decided: RoutedOutcomes) -> tuple[pa.ListArray, str | None]:
         """Return one list of outcomes per input row, and their tally."""
         arrays = [decided.column(field.name).cast(field.type) for field in self.type]
         return decided.lists(pa.StructArray.from_arrays(arrays, fields=list(self.type))), decided.counts
 
-    def decide(self, outcomes: Outcomes, arrivals: Int, sizes: Int) -> Decided:
+    def decide(self, outcomes: Outcomes, arrivals: IntArray, sizes: IntArray) -> RoutedOutcomes:
         """Return what became of the rows of a batch, and where they go.
 
         ``arrivals`` are the milliseconds of each input row's arrival, ``sizes`` the bytes of its key and body.
@@ -136,7 +391,7 @@ class OutputBuilder:
         kept: dict[str, int] = {"spilled": len(spilled), "size": taken, "rows": len(sizes)}
         ids, empty = self._ids.counted(facts, outcomes.winners, order), self._empty(facts)
         counts = tally(placed, outcomes.reasons, decided, order, arrived, own, empty=empty, ids=ids, **kept)
-        return Decided(outcomes, columns, order, offsets, counts)
+        return RoutedOutcomes(outcomes, columns, order, offsets, counts)
 
     def _empty(self, facts: Facts) -> Counter[str]:
         """Return how many batches of no events each endpoint had; the empty name is that of none."""
@@ -173,7 +428,7 @@ def output_type(routes: Routes, relating: RelationColumns | None = None, *, ids:
     return pa.struct(fields)
 
 
-def in_order(facts: Facts, rows: int) -> tuple[Int, Any]:
+def in_order(facts: Facts, rows: int) -> tuple[IntArray, Any]:
     """Return the fact rows in the order of their input rows, and the offsets of each input row's share."""
     real = np.flatnonzero(facts.sources != NO_SOURCE)
     order = real[np.argsort(facts.sources[real], kind="stable")]
@@ -307,7 +562,7 @@ def _keys(outcomes: Outcomes, keys: Mapping[int, bytes | None]) -> pa.Array:
     """Return the partition key of rows whose attributes are given here; the JVM finds those of its own rows.
 
     *keys* are those of readings, also of rows that became no event, which the order of their key asks for
-    (:mod:`router.writing.ordering`).
+    (:mod:`router.writing.outcomes`).
     """
     fillings = [_filling(keys, pa.binary()), *(keys_of(outcomes, each) for each in outcomes.facts.settled)]
     mapped = outcomes.attributes

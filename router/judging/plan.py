@@ -16,31 +16,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from bindings.kafka.codec import PROTOCOL as KAFKA
+from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.kafka.facts import KafkaReader
+from catalog.errors import DocumentError
 from catalog.listing import catalog_from_json, catalog_to_json
+from catalog.load import load
 from catalog.model import Catalog
 from catalog.paused_gc import paused_gc
-from catalog.schemas.ids.deciding import SchemaIdRule
-from catalog.schemas.ids.frames import Frames
+from catalog.schemas.ids.deciding import Frames, SchemaIdRule
 from catalog.schemas.validation import PayloadValidation
-from router.errors import BatchPinError
+from router.errors import BatchPinError, CatalogUnavailable
+from router.judging.carried import RelationColumns
 from router.judging.outputs import OutputBuilder
-from router.judging.relating import RelationColumns
-from router.machine.memory import divided
+from router.machine import divided
 from router.matching.channels import ChannelBuilder
-from router.matching.correlation import RELATED
+from router.matching.context import RELATED
 from router.matching.facts import SCHEMA_ID
 from router.matching.matcher import Matcher
-from router.routing.limits import SizeLimits
+from router.routing.destinations import SizeLimits
 from router.routing.routes import Routes
-from router.schemaids.framing import SinkFrames, WrittenFrame
-from router.schemaids.opening import frames_of
+from router.schemaids.framing import SinkFrames, WrittenFrame, frames_of
 from router.settings import Settings, settings_from_dict
-from router.sources.sources import Source, by_query, sources_of
+from router.settings.catalogs import fetcher_of
+from router.sources import Source, by_query, sources_of
 
 if TYPE_CHECKING:
-    from router.judging.shadow import Shadow
+    from router.judging.comparing import Shadow
 
 FORMAT: Final = 1
 VERSION: Final = version("xregistry-router")
@@ -255,3 +256,27 @@ def plan_of(document: bytes, *, environ: Mapping[str, str], base: Path) -> Plan:
             hint="start that version once, so that it finishes the batch, and stop it again",
         )
     return Plan(catalog_from_json(form["catalog"]), settings_from_dict(form["settings"], environ, base))
+
+
+# The catalog that the settings name, loaded.
+
+
+def read_catalog(settings: Settings) -> Catalog:
+    """Load the catalog of the settings.
+
+    Raises:
+        CatalogUnavailable: nothing of it can be read, or nothing in it can be used.
+    """
+    read = settings.catalog
+    try:
+        catalog = load(read.source, fetcher=fetcher_of(settings), base_uri=read.base_uri)
+    except DocumentError as error:
+        unavailable = CatalogUnavailable(f"catalog: {error}", hint=error.hint or "correct catalog.source")
+        unavailable.awaited = error.file if error.transient else ""
+        raise unavailable from error
+    if not catalog.definitions:
+        sources = ", ".join(settings.catalog.source)
+        raise CatalogUnavailable(
+            f"catalog {sources} has no usable message definition", hint="run `xrouter check` on it"
+        )
+    return catalog

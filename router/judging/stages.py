@@ -9,17 +9,23 @@ position and the letter's id that they have, and are judged as their first sourc
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from bindings.kafka.columns import first_bytes, first_text
 from bindings.kafka.facts import SOURCE_SCHEMA
+from bindings.kafka.store import first_bytes, first_text
 from catalog.values import YEAR_10000
-from router.judging.judging import judged_columns, judging_column, outcome_lists
-from router.judging.kinds import Kind
+from router.judging.judging import INBOX_COLUMNS, SIZE, Kind, judged_columns, judging_column, outcome_lists
+from router.judging.outputs import DEAD_LETTER, RoutedOutcomes, Tally
+from router.judging.plan import Plan
+from router.matching.inbox_facts import instants, positions_of
+from router.routing.destinations import LetterLimits
+from router.settings.names import dead_letter_values
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast
@@ -148,7 +154,7 @@ def event_headers() -> Column:
 def lineage_headers(epoch: str, related: Sequence[str] = ()) -> Column:
     """Return the headers that say where an event comes from (JUDGING.md#what-comes-out).
 
-    *related* are the columns of relations (:mod:`router.judging.relating`) that outcomes of the plan have.
+    *related* are the columns of relations (:mod:`router.judging.carried`) that outcomes of the plan have.
     """
     from pyspark.sql import functions as F
 
@@ -193,3 +199,141 @@ def partition_key() -> Column:
 
     own = first_bytes("headers", "ce_partitionkey")
     return F.coalesce(F.col("m.key"), F.when(F.col("m.attributes").isNull(), own), F.col("key"))
+
+
+# Outcomes of one Arrow batch, with the columns that :func:`router.judging.stages.unified` gives them in Spark.
+
+SOURCE_COLUMNS: Final[dict[Kind, tuple[str, ...]]] = {"kafka": tuple(SOURCE_SCHEMA.names), "inbox": INBOX_COLUMNS}
+"""What a source's rows have, bodies included."""
+OUTCOME_COLUMNS: Final = ("raw", MATCHED, "position", "received", "protocol", "body")
+"""The columns of outcomes that sinks are given. What a dead letter's id is made of is among them."""
+_BODY: Final = {"kafka": "value", "inbox": "body"}
+_INSTANT: Final = pa.timestamp("us", tz="UTC")
+
+
+def with_sizes(kind: Kind, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the source's rows as they are judged: those of Kafka with the bytes of key and body."""
+    if kind != "kafka":
+        return rows
+    lengths = (pc.fill_null(pc.binary_length(rows.column(name)), 0) for name in ("key", "value"))
+    return rows.append_column(SIZE, pc.add(*lengths))
+
+
+def outcome_rows(kind: Kind, type_: pa.StructType, rows: pa.RecordBatch, decided: RoutedOutcomes) -> pa.RecordBatch:
+    """Return one row for each outcome of the source's rows, in their order: ``OUTCOME_COLUMNS``.
+
+    *type_* is that of an outcome (:attr:`router.judging.outputs.OutputBuilder.type`).
+    """
+    order = decided.order
+    sources = decided.sources[order]
+    given = rows if _is_range(sources, rows.num_rows) else rows.take(pa.array(sources))
+    fields = [decided.column(field.name).cast(field.type) for field in type_]
+    matched = pa.StructArray.from_arrays(fields, fields=list(type_))
+    if not _is_range(order, len(matched)):
+        matched = matched.take(pa.array(order))
+    names = [name for name in SOURCE_COLUMNS[kind] if name != _BODY[kind]]
+    raw = pa.StructArray.from_arrays([given.column(name) for name in names], names=names)
+    replaced, data = pc.struct_field(matched, "replaced"), pc.struct_field(matched, "data")
+    body = given.column(_BODY[kind])
+    columns = [
+        raw,
+        matched,
+        positions_in(kind, given, pc.struct_field(matched, "place")),
+        _received(kind, given),
+        pa.repeat(pa.scalar("KAFKA"), len(raw)) if kind == "kafka" else given.column("protocol"),
+        pc.if_else(replaced, data, body) if pc.any(replaced).as_py() else body,
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=list(OUTCOME_COLUMNS))
+
+
+def _is_range(numbers: np.typing.NDArray[np.int64], length: int) -> bool:
+    return len(numbers) == length and bool((numbers == np.arange(length)).all())
+
+
+def positions_in(kind: Kind, rows: pa.RecordBatch, places: pa.Int32Array) -> pa.StringArray:
+    """Return where each record of a source lies, with the number of an event in its batch (*places*) behind it."""
+    records = positions_of(rows) if kind == "kafka" else rows.column("position")
+    if places.null_count == len(places):
+        return records
+    events = pc.binary_join_element_wise(records, places.cast(pa.string()), "#")
+    return pc.if_else(places.is_valid(), events, records)
+
+
+def _received(kind: Kind, rows: pa.RecordBatch) -> pa.TimestampArray:
+    """Return when records arrived; what is no instant of the calendar is none."""
+    moments = instants(rows.column("timestamp")) if kind == "kafka" else rows.column("received")
+    return moments.cast(_INSTANT)
+
+
+# The dead letter of a record that could not be judged or written, made without judging or mapping it.
+#
+# It is ``undecodable``, its detail names the fault, and it goes where its endpoint's letters go. Only JVM expressions
+# and the rendering of the native record touch it; *bare*, the native record has no properties but its place, and what
+# the source gave is kept whole in ``state/spill``.
+
+REASON: Final = "undecodable"
+_PLACE: Final[dict[str, tuple[str, ...]]] = {
+    "kafka": ("topic", "partition", "offset", "timestamp", "timestampType", "value"),
+    "inbox": ("endpoint", "protocol", "received", "body", "position"),
+}
+"""What a bare letter keeps of its row."""
+
+
+def condemned(rows: DataFrame, kind: Kind, plan: Plan, fault: str, *, bare: bool = False) -> tuple[DataFrame, Tally]:
+    """Return the one row in *rows* as the outcome of a dead letter, and its count.
+
+    *rows* are those of :func:`router.judging.stages.prepared`. There is none when the source no longer has the record;
+    then there is no outcome either.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    endpoint = _endpoint(rows, kind, plan)
+    route = plan.routes.letters(endpoint, REASON)
+    size: Column = F.lit(0)
+    for name in ("key", "value") if kind == "kafka" else ("body",):
+        size = size + F.coalesce(F.length(name), F.lit(0))
+    spilled = size > F.lit(LetterLimits(plan.settings).of(route))
+    given: dict[str, Column] = {
+        "endpoint": F.lit(endpoint),
+        "reason": F.lit(REASON),
+        "detail": F.lit(fault),
+        "replaced": F.lit(False),
+        "route": F.lit(route),
+        "spilled": spilled,
+    }
+    for name, template in plan.routes.letter_topics.items():
+        given[f"letters_{name}"] = F.lit(template.expand(dead_letter_values(endpoint, REASON), escape="_"))
+    members = (
+        given.get(field.name, F.lit(None)).cast(from_arrow_type(field.type)).alias(field.name)
+        for field in plan.judge.outputs.type
+    )
+    kept = _PLACE[kind] if bare else RAW_COLUMNS[kind]
+    raw = (
+        (F.col(name) if name in kept else F.lit(None).cast(rows.schema[name].dataType)).alias(name)
+        for name in RAW_COLUMNS[kind]
+    )
+    tally = Tally()
+    for spills, length in rows.select(spilled, size).collect():
+        tally.add(Tally(spilled=int(spills), rows=1))
+        tally.route(endpoint, route, 1, length)
+        tally.records[(endpoint, DEAD_LETTER, REASON)] += 1
+    return rows.select(*raw, F.struct(*members).alias(MATCHED)), tally
+
+
+def raw_records(rows: DataFrame, kind: Kind, query: str) -> Iterator[tuple[str, bytes]]:
+    """Yield letter and what the source gave, whole, as JSON that the JVM writes; bytes are in base64."""
+    from pyspark.sql import functions as F
+
+    position = F.concat_ws("-", "topic", "partition", "offset") if kind == "kafka" else F.col("position")
+    lines = rows.select(letter_id(kind, query, position), F.to_json(F.struct(*RAW_COLUMNS[kind])))
+    for letter, line in lines.toLocalIterator():
+        yield letter, line.encode("utf-8", "surrogatepass")
+
+
+def _endpoint(rows: DataFrame, kind: Kind, plan: Plan) -> str:
+    """Return the endpoint whose letter it is: the one it came by, or the first that reads its topic; "" for none."""
+    channel = next((row[0] for row in rows.select("topic" if kind == "kafka" else "endpoint").collect()), None)
+    if kind != "kafka":
+        return channel or ""
+    return next((source.endpoint for source in plan.sources if source.topic == channel), "")

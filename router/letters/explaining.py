@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from catalog.model import Catalog
-from catalog.schemas.ids.frames import Frames
+from catalog.schemas.ids.deciding import Frames
 from router.letters.letter import Letter
 from router.letters.redaction import HIDDEN, Redaction
 from router.matching.explanation import FITS, EventExplained, ExplainedCandidate, Explainer, RecordExplained
 from router.matching.records import RecordMatcher
-from router.schemaids.opening import frames_of
+from router.schemaids.framing import frames_of
 from router.settings import Settings, SourceSettings
 
 _BY_NAME = ("context", "cloudevent")

@@ -16,11 +16,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from glob import escape
 from typing import Any, Final
 from urllib.parse import unquote
 
+from catalog.errors import DocumentError
+from catalog.findings import Declarations
+from catalog.load import load
+from catalog.model import Catalog
 from catalog.parsing.pointers import steps_of
 from router.letters.letter import Letter
+from router.logs import get_logger
+from router.settings import Settings
+from router.settings.catalogs import fetcher_of
 
 HIDDEN: Final = "•••"
 _PREFIXES: Final = ("ce-", "ce_", "cloudevents:", "cloudevents_")
@@ -43,7 +51,7 @@ class _Written(float):
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class SensitiveMarks:
     """What is sensitive: ``names`` are globs, ``pointers`` JSON pointers, ``members`` names of JSON members.
 
     With ``everything`` all that came with a record is sensitive, since the marks could not be read.
@@ -54,9 +62,9 @@ class Marks:
     members: frozenset[str] = frozenset()
     everything: bool = False
 
-    def __or__(self, other: Marks) -> Marks:
+    def __or__(self, other: SensitiveMarks) -> SensitiveMarks:
         """Return both together."""
-        return Marks(
+        return SensitiveMarks(
             self.names | other.names,
             self.pointers | other.pointers,
             self.members | other.members,
@@ -64,17 +72,17 @@ class Marks:
         )
 
 
-def marks_of_settings(redact: Iterable[str]) -> Marks:
+def marks_of_settings(redact: Iterable[str]) -> SensitiveMarks:
     """Return what ``dead_letters.redact`` marks."""
     given = frozenset(redact)
     pointers = frozenset(each for each in given if each.startswith("/"))
-    return Marks(names=frozenset(each.lower() for each in given - pointers), pointers=pointers)
+    return SensitiveMarks(names=frozenset(each.lower() for each in given - pointers), pointers=pointers)
 
 
 class Redactor:
     """Hides what is marked. Without marks it shows everything, which is what ``--reveal`` asks for."""
 
-    def __init__(self, marks: Marks) -> None:
+    def __init__(self, marks: SensitiveMarks) -> None:
         self._marks = marks
         self._paths = [tuple(steps_of(pointer)) for pointer in marks.pointers]
 
@@ -294,3 +302,77 @@ def _without(text: str, value: str) -> str:
 def _common(one: str, other: str) -> int:
     """Return how many characters two texts have in common at their beginnings."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+# What a catalog marks as sensitive: an extension of ours, read the same in every dialect.
+#
+# A property of a message (an attribute of its envelope, a protocol option, a header) with the member ``sensitive:
+# true`` marks its name; a property in a JSON schema or JsonStructure document with ``writeOnly: true`` or
+# ``x-sensitive: true`` marks the JSON member of that name. Marks hold for all letters, since one that matched nothing
+# has no definition.
+
+SENSITIVE: Final = "sensitive"
+_OF_SCHEMAS: Final = ("writeOnly", "x-sensitive")
+_DECLARED: Final = ("envelopemetadata", "protocoloptions")
+_log = get_logger()
+
+
+def marked_catalog(settings: Settings) -> tuple[Catalog | None, SensitiveMarks]:
+    """Load the catalog of the settings; return it with all that is sensitive by it and by the settings.
+
+    When it cannot be read nobody knows what it marks: then everything is sensitive, and a warning says so.
+    """
+    given = marks_of_settings(settings.dead_letters.redact)
+    declarations = Declarations()
+    read = settings.catalog
+    try:
+        catalog = load(read.source, fetcher=fetcher_of(settings), declarations=declarations, base_uri=read.base_uri)
+    except DocumentError as error:
+        _log.warning("the catalog cannot be read, so what it marks as sensitive is unknown", problem=str(error))
+        return None, given | SensitiveMarks(everything=True)
+    return catalog, given | marks_of(declarations, catalog)
+
+
+def redactor_of(marks: SensitiveMarks, *, reveal: bool) -> Redactor:
+    """Return what hides the marks, or with *reveal* nothing."""
+    return Redactor(SensitiveMarks() if reveal else marks)
+
+
+def marks_of(declarations: Declarations, catalog: Catalog) -> SensitiveMarks:
+    """Return what a catalog marks."""
+    names = {
+        escape(name.lower())
+        for message in declarations.messages.values()
+        for attribute in _DECLARED
+        for name in _marked(message.attributes.get(attribute))
+    }
+    members = {name for schema in catalog.schemas.values() for name in _members(schema.get("document"))}
+    return SensitiveMarks(names=frozenset(names), members=frozenset(members))
+
+
+def _marked(node: Any, name: str = "") -> Iterator[str]:
+    """Yield the names under which an object with the mark stands, at any depth."""
+    if isinstance(node, Mapping):
+        own = node.get("name")
+        called = own if isinstance(own, str) and own else name
+        if node.get(SENSITIVE) is True and called:
+            yield called
+        for key, value in node.items():
+            yield from _marked(value, str(key))
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from _marked(value, name)
+
+
+def _members(node: Any) -> Iterator[str]:
+    """Yield the names of marked properties in a schema document."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            if key == "properties" and isinstance(value, Mapping):
+                for name, inner in value.items():
+                    if isinstance(inner, Mapping) and any(inner.get(mark) is True for mark in _OF_SCHEMAS):
+                        yield str(name)
+            yield from _members(value)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from _members(value)

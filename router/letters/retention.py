@@ -7,20 +7,267 @@ crash in between can leave rows of letters that are no more, and never open a le
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Final
+from types import TracebackType
+from typing import Any, BinaryIO, Final, Self
 
-from router.errors import StateError
-from router.letters.delta_retention import OldRows
-from router.letters.folder_retention import OldFiles
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from bindings.background import Background
+from bindings.private import sync_path
+from router.errors import RouterError, SinkError, StateError
 from router.letters.reading import read_letters, readable_sinks
-from router.settings import Settings, letter_sinks
+from router.letters.stores import FAILED, PARQUET, first_failed, letter_of_line, ordered_files
+from router.letters.stores import SUFFIX as JSON_LINES
+from router.letters.stores import first_failed_line as first_of_lines
+from router.logs import get_logger
+from router.rendering.texts import INSTANT
+from router.settings import JsonLinesSink, Settings, TableSink, letter_sinks
+from router.sinks.jsonlines import DEAD_LETTER
+from router.sinks.tables.head import dataset_of, refused, sole_rewriter, write_atomically
 from router.state.ledger import LetterLedger
+
+# Removing old letters from a folder of batch files, Parquet or JSON lines: whole files.
+#
+# A repeated batch is known by the name of its file. So the last file of each app is not removed but emptied, its name
+# kept; a crash in between leaves it as it was.
+
+
+@dataclass(frozen=True, slots=True)
+class OldFiles:
+    """Files of a sink that are to go; ``last`` are those of them whose names must stay."""
+
+    sink: str
+    folder: Path
+    files: tuple[Path, ...]
+    last: frozenset[Path]
+    letters: int
+    size: int
+
+    def ids(self) -> Iterator[str]:
+        """Yield the ids of the letters in them."""
+        for path in self.files:
+            yield from _ids(path)
+
+    def remove(self) -> None:
+        """Remove the files, or empty those whose names must stay.
+
+        Raises:
+            SinkError: the file system refuses; what is gone then stays gone, and the next purge goes on.
+        """
+        try:
+            for path in self.files:
+                if path in self.last:
+                    write_atomically(path, _fill(path))
+                else:
+                    path.unlink(missing_ok=True)
+            sync_path(self.folder)
+        except OSError as error:
+            raise refused(self.sink, str(self.folder), error) from error
+
+
+def old_lines(name: str, sink: JsonLinesSink, *, before: datetime | None, most: int) -> OldFiles | None:
+    """Return what may go of the letters in the JSON lines of a sink; see :func:`old_files`."""
+    return old_files(name, Path(sink.path), JSON_LINES, before=before, most=most)
+
+
+def old_files(sink: str, folder: Path, suffix: str, *, before: datetime | None, most: int) -> OldFiles | None:
+    """Return the files with letters written before a time, and the oldest until the rest takes *most* bytes (0: any).
+
+    None when there are none.
+
+    Raises:
+        SinkError: the folder cannot be read.
+    """
+    written = first_failed if suffix == PARQUET else first_of_lines
+    try:
+        files = ordered_files(folder, suffix, written)
+        sizes = {path: path.stat().st_size for path in files}
+        total = sum(sizes.values())
+        chosen: list[Path] = []
+        for path in files:
+            if (before is not None and _age(path, written) < before) or (most and total > most):
+                total -= sizes[path]
+                chosen.append(path)
+        last = frozenset(_last_of_each_app(files))
+        counts = {path: _count(path) for path in chosen}
+    except OSError as error:
+        raise SinkError(
+            sink, f"{folder} cannot be read: {error.strerror}", hint="check the path and its permissions"
+        ) from error
+    doomed = tuple(path for path in chosen if counts[path] or path not in last)
+    if not doomed:
+        return None
+    return OldFiles(sink, folder, doomed, last, sum(counts.values()), sum(sizes[path] for path in doomed))
+
+
+def _age(path: Path, written: Callable[[Path], datetime | None]) -> datetime:
+    """Return when the letters of a file were written; the file's own time where they do not say."""
+    return written(path) or datetime.fromtimestamp(path.stat().st_mtime, UTC)
+
+
+def _last_of_each_app(files: list[Path]) -> list[Path]:
+    last: dict[str, Path] = {}
+    for path in sorted(files, key=lambda each: each.name):
+        last[path.stem.rpartition("-")[0]] = path
+    return list(last.values())
+
+
+def _count(path: Path) -> int:
+    if path.suffix == PARQUET:
+        return int(pq.read_metadata(path).num_rows)
+    with path.open("rb") as file:
+        return sum(1 for line in file if line.strip())
+
+
+def _ids(path: Path) -> Iterator[str]:
+    if path.suffix == PARQUET:
+        for batch in pq.ParquetFile(path).iter_batches(columns=["letter"]):
+            yield from batch.column("letter").to_pylist()
+        return
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                yield letter_of_line(line, "").id
+            except ValueError:
+                continue  # No letter, hence nothing that the ledger knows.
+
+
+def _fill(path: Path) -> Callable[[BinaryIO], None]:
+    """Return what makes a file of that kind without letters."""
+
+    def fill(file: BinaryIO) -> None:
+        if path.suffix != JSON_LINES:
+            pq.write_table(DEAD_LETTER.empty_table(), file)
+
+    return fill
+
+
+# Removing old letters from a Delta table: by one delete; writers beside it go on, and readers see all or none.
+
+_ATTEMPTS: Final = 5
+_TICK: Final = timedelta(milliseconds=1)
+"""Resolution of the times in a table's statistics."""
+_HINT: Final = "check the path and its permissions; nothing is lost, and the next purge tries again"
+
+
+@dataclass(frozen=True, slots=True)
+class OldRows:
+    """The letters of a table that were written before ``before``; ``keep`` is how long replaced files stay."""
+
+    sink: str
+    uri: str
+    before: datetime
+    keep: timedelta
+    letters: int
+    size: int
+
+    def ids(self) -> Iterator[str]:
+        """Yield their ids."""
+        try:
+            rows = dataset_of(DeltaTable(self.uri)).scanner(columns=["letter"], filter=_older(self.before))
+            for batch in rows.to_batches():
+                yield from batch.column("letter").to_pylist()
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise _refused(self.sink, self.uri, error) from error
+
+    def remove(self) -> None:
+        """Remove them, and files that were replaced long enough ago for nobody to read them any more.
+
+        Raises:
+            SinkError: the table cannot be changed now; nothing of it was.
+        """
+        try:
+            with sole_rewriter(self.uri):
+                self._remove()
+        except OSError as error:
+            raise _refused(self.sink, self.uri, error) from error
+
+    def _remove(self) -> None:
+        last: DeltaError | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                table = DeltaTable(self.uri)
+                table.delete(f"{FAILED} < '{self.before.astimezone(UTC).strftime('%Y-%m-%dT%H:%M:%S.%fZ')}'")
+                hours = int(self.keep.total_seconds() // 3600)
+                table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
+                return
+            except CommitFailedError as error:
+                last = error  # A batch or a compaction committed first.
+            except (DeltaError, OSError) as error:
+                raise _refused(self.sink, self.uri, error) from error
+        assert last is not None
+        raise _refused(self.sink, self.uri, last) from last
+
+
+def old_in_table(name: str, sink: TableSink, *, before: datetime | None, most: int) -> OldRows | OldFiles | None:
+    """Return what may go of the letters in the table of a sink; see :func:`old_rows` and :func:`old_files`."""
+    if sink.format == "parquet":
+        return old_files(name, Path(sink.path), PARQUET, before=before, most=most)
+    return old_rows(name, sink.path, sink.keep_replaced, before=before, most=most)
+
+
+def old_rows(sink: str, uri: str, keep: timedelta, *, before: datetime | None, most: int) -> OldRows | None:
+    """Return the letters written before a time, and the oldest until the rest takes at most *most* bytes (0: any).
+
+    None when there are none. What is too much is counted in whole files, as the table has them now.
+
+    Raises:
+        SinkError: the table cannot be read.
+    """
+    try:
+        if not DeltaTable.is_deltatable(uri):
+            return None
+        table = DeltaTable(uri)
+        files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        bounds = [bound for bound in (before, _beyond(files, most)) if bound is not None]
+        if not bounds:
+            return None
+        bound = max(bounds)
+        letters = dataset_of(table).count_rows(filter=_older(bound))
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise _refused(sink, uri, error) from error
+    size = sum(file["size_bytes"] for file in files if _newest(file) is not None and _newest(file) < bound)
+    return OldRows(sink, uri, bound, keep, letters, size) if letters else None
+
+
+def _beyond(files: list[dict[str, Any]], most: int) -> datetime | None:
+    """Return the time before which letters must go so that the others fit; None when all fit."""
+    total = sum(file["size_bytes"] for file in files)
+    bound: datetime | None = None
+    if not most:
+        return None
+    for file in sorted((file for file in files if _newest(file) is not None), key=lambda file: str(_newest(file))):
+        if total <= most:
+            break
+        total -= file["size_bytes"]
+        bound = _newest(file) + _TICK
+    return bound
+
+
+def _newest(file: dict[str, Any]) -> Any:
+    """Return when the last letter of a file was written, by the table's statistics."""
+    return file.get(f"max.{FAILED}")
+
+
+def _older(before: datetime) -> Any:
+    return pc.field(FAILED) < pa.scalar(before, INSTANT)
+
+
+def _refused(sink: str, uri: str, error: Exception) -> SinkError:
+    lines = str(error).split("\n") if str(error) else [type(error).__name__]
+    return SinkError(sink, f"{uri}: old letters cannot be removed: {lines[0]}", hint=_HINT)
+
 
 SPILL: Final = "spill"
 _CHUNK: Final = 500
@@ -28,7 +275,7 @@ _CHUNK: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """What letters may stay: ``age`` zero is any, ``size`` 0 is any; as in :mod:`router.settings.dead_letters`."""
+    """What letters may stay: ``age`` zero is any, ``size`` 0 is any; as in :mod:`router.settings.model`."""
 
     age: timedelta = timedelta(0)
     size: int = 0
@@ -132,3 +379,48 @@ def _spilled(root: Path, before: datetime | None, *, remove: bool) -> list[Remov
         for path in files:
             path.unlink(missing_ok=True)
     return [Removed(SPILL, len(files), size)] if files else []
+
+
+# Retention of dead letters in a running router: a thread of its own, beside the batches and never inside one.
+
+INTERVAL_SECONDS: Final = 600.0
+_STOP_SECONDS: Final = 5.0
+_log = get_logger()
+
+
+class Housekeeping:
+    """Removes what is beyond ``dead_letters.retention``: when entered, and every ten minutes until it is left.
+
+    Without limits there is no thread. What goes wrong is logged and tried again; the router goes on. A removal that is
+    cut off by the end of the process leaves each table whole, and is made good by the next.
+    """
+
+    def __init__(self, settings: Settings, *, interval: float = INTERVAL_SECONDS) -> None:
+        self._settings = settings
+        self._interval = interval
+        self._stop = threading.Event()
+        self._thread = Background("dead-letter-retention", self._run)
+
+    def __enter__(self) -> Self:
+        if self._settings.dead_letters.retention.on:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.ask_to_end()
+        # A purge of a large table must not hold up the end of the router.
+        self._thread.join(_STOP_SECONDS)
+
+    def _run(self) -> None:
+        retention = self._settings.dead_letters.retention
+        limits = RetentionLimits(retention.age, retention.size)
+        while not self._stop.is_set():
+            try:
+                for removed in purge(self._settings, limits):
+                    _log.info("dead letters removed", sink=removed.sink, letters=removed.letters, bytes=removed.bytes)
+            except (RouterError, OSError) as error:
+                _log.warning("dead letters were not removed, will try again", problem=str(error))
+            self._stop.wait(self._interval)

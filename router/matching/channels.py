@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from catalog.definitions.targets import Target, target_of, targets_of
+from catalog.definitions.constraints import MatchCandidate, target_of, targets_of
 from catalog.model import Catalog, Endpoint
-from catalog.schemas.ids.frames import Frames
+from catalog.schemas.ids.deciding import Frames
 from catalog.values import is_valid
 from router.matching.mapping import ChannelOrigin
 from router.matching.ties import Ambiguous, Ties
@@ -50,7 +50,7 @@ class ChannelBuilder:
         self._ambiguous = ambiguous
         self._bases: dict[int, tuple[int, ...]] = {}
         self._hop_by_hop = hop_by_hop
-        self.targets: list[Target] = []
+        self.targets: list[MatchCandidate] = []
         self.channels: list[Channel] = []
         self._numbers: dict[tuple[str, str | None, bool, bool], int] = {}
 
@@ -111,7 +111,7 @@ class ChannelBuilder:
         self.channels.append(channel)
         return channel
 
-    def _number(self, target: Target) -> int:
+    def _number(self, target: MatchCandidate) -> int:
         key = (target.xid, target.protocol, target.envelope, target.native is not None)
         known = self._numbers.get(key)
         if known is None:

@@ -18,15 +18,14 @@ from typing import Any, Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from catalog.definitions.targets import Target
+from catalog.definitions.constraints import MatchCandidate
 from catalog.schemas.contract import MAX_FAULTS, SchemaFault
-from catalog.schemas.ids.frames import PLAIN, Begin
+from catalog.schemas.ids.deciding import PLAIN, Begin
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
 from router.matching.facts import Facts, Payload
-from router.matching.index.coincidence import Coincidence
-from router.matching.index.columns import Bool, Int
-from router.matching.index.index import MatchIndex
+from router.matching.index.columns import BoolArray, IntArray
+from router.matching.index.index import Coincidence, MatchIndex
 from router.matching.schema_ids import SchemaIdStage
 
 Validation = Literal["never", "ambiguous", "always"]
@@ -50,7 +49,7 @@ class Checked:
     end as ``schema-violation``, the others never matched at all.
     """
 
-    sets: Int
+    sets: IntArray
     rejected: dict[int, Rejections] = field(default_factory=dict)
     violations: set[int] = field(default_factory=set)
 
@@ -93,7 +92,7 @@ class PayloadChecks:
         """Tell whether bodies of records on that channel may have to be looked at."""
         return channel >= 0 and (self._needs[channel] or self._ids.needs_bodies(channel))
 
-    def check(self, facts: Facts, sets: Int) -> Checked:
+    def check(self, facts: Facts, sets: IntArray) -> Checked:
         """Return the sets without the candidates whose schemas reject the body."""
         if not any(self._needs):
             return Checked(sets)
@@ -122,7 +121,7 @@ class PayloadChecks:
         faults = self._elaborated(facts, {row: rejections})[row]
         return {target: faults.get(xids[target], ()) for target in first}
 
-    def violations(self, facts: Facts, rows: Int, winners: Int) -> dict[int, Rejections]:
+    def violations(self, facts: Facts, rows: IntArray, winners: IntArray) -> dict[int, Rejections]:
         """Return, of these rows, those whose body the schema of their winner rejects, with what is wrong by xid.
 
         For routes that ask for conforming bodies, where :meth:`check` has not looked at all of them.
@@ -142,7 +141,7 @@ class PayloadChecks:
         targets = [self._index.targets[number] for number in candidates]
         return any(self.has_schema(each) and (self._mode == "always" or decides(each)) for each in targets)
 
-    def has_schema(self, target: Target) -> bool:
+    def has_schema(self, target: MatchCandidate) -> bool:
         """Tell whether there is a schema of a known format for the target's definition."""
         return self._payloads is not None and self._payloads.has_schema(target.definition)
 
@@ -230,7 +229,7 @@ class PayloadChecks:
         faults |= {at: fault for (at, _), fault in zip(looked, verdicts, strict=True) if fault is not None}
         return faults
 
-    def _accepted(self, facts: Facts, xid: str, payloads: PayloadValidation, rows: list[int]) -> Bool:
+    def _accepted(self, facts: Facts, xid: str, payloads: PayloadValidation, rows: list[int]) -> BoolArray:
         """Return which of the rows that columns settle conform for sure."""
         accepted = np.zeros(len(rows), bool)
         if facts.bodies is None or facts.codings is None or facts.inner is not None:
@@ -252,7 +251,7 @@ class PayloadChecks:
         return accepted
 
 
-def decides(target: Target) -> bool:
+def decides(target: MatchCandidate) -> bool:
     """Tell whether content type and schema alone decide for this candidate: it has no envelope and no protocol."""
     return not target.envelope and target.protocol is None
 
@@ -271,7 +270,7 @@ def listing(faults: Sequence[SchemaFault], most: int = NAMED) -> str:
     return "; ".join(map(str, faults[:most])) + more
 
 
-def mismatches(rejected: Rejections, targets: Sequence[Target]) -> list[dict[str, Any]]:
+def mismatches(rejected: Rejections, targets: Sequence[MatchCandidate]) -> list[dict[str, Any]]:
     """Return the rejecting definitions as ``nearest`` gives them, with MAX_FAULTS violations in all."""
     definitions = {target.xid: target.definition for target in targets if target.xid in rejected}
     shown = sorted(rejected)[:MAX_SCHEMAS]

@@ -1,28 +1,69 @@
-"""Context attributes: taking the values of placeholders out of whole columns.
-
-Where a placeholder's value lies is settled when the plan is compiled: it is a whole value, or one segment of it, or
-(mixed templates) something only the template itself can find. The first two are one ``take`` for any number of rows
-and definitions. A name that occurs more than once gives pairs of slots whose values must be equal.
-"""
+"""What records give beside their definition: values of placeholders, and what relates them to others."""
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catalog.definitions.constraints import Constraint
-from catalog.definitions.targets import Keyed
+from bindings.columns.texts import valid
+from catalog.definitions.constraints import Constraint, Keyed, MatchCandidate
 from catalog.templates import Placeholder, Template
 from catalog.values import percent_decode
-from router.matching.index.columns import Bool, Columns, Int
-from router.matching.index.segments import segments_of, separator_of
-from router.matching.mixed import FEW, captured
+from router.matching.index.classes import segments_of, separator_of
+from router.matching.index.columns import BatchColumns, BoolArray, IntArray
+
+if TYPE_CHECKING:
+    from router.matching.matcher import MatchOutcomes as Outcomes
+
+# Context attributes: taking the values of placeholders out of whole columns.
+#
+# Where a placeholder's value lies is settled when the plan is compiled: it is a whole value, or one segment of it, or
+# (mixed templates) something only the template itself can find. The first two are one ``take`` for any number of rows
+# and definitions. A name that occurs more than once gives pairs of slots whose values must be equal.
+
+# Placeholders that are but part of a segment, taken out of many values of one template at once.
+#
+# RE2 does it, in time that grows with the texts alone. Like :meth:`catalog.templates.Template.match` it gives each
+# placeholder as few characters as let the rest match; a property test holds the two equal.
+
+FEW: Final = 16
+"""Values for which compiling a pattern takes longer than a look at each."""
+
+
+def captured(template: Template, name: str, values: pa.StringArray) -> pa.StringArray | None:
+    """Return what the placeholder of that name takes from each value, as it is written; null where it does not fit.
+
+    None for a template that must be asked value by value, since some name occurs in it again.
+    """
+    pattern = _pattern(template)
+    if pattern is None:
+        return None
+    return pc.struct_field(pc.extract_regex(values, pattern), f"p{template.names.index(name)}")
+
+
+@lru_cache(maxsize=4096)
+def _pattern(template: Template) -> str | None:
+    if len(set(template.names)) < len(template.names):
+        return None
+    ends = "/." if template.dots else "/"
+    pieces: list[str] = []
+    number = 0
+    for part in template.parts:
+        if isinstance(part, Placeholder):
+            pieces.append(f"(?P<p{number}>[^{ends}]+?)")
+            number += 1
+        else:
+            pieces.append(re.escape(part))
+    return rf"\A{''.join(pieces)}\z"
+
 
 _WHOLE: Final = -1
 _MIXED: Final = -2
@@ -78,29 +119,29 @@ class _Tables:
     """
 
     places: tuple[tuple[str, str], ...]
-    spots: Int
+    spots: IntArray
     """Per slot its spot."""
-    locations: Int
+    locations: IntArray
     """Per spot its location."""
-    shifts: Int
+    shifts: IntArray
     """Per spot the entries between the first one of a value and that of the spot."""
-    groups: Int
+    groups: IntArray
     """Per slot the number of its property, template and name, if only its template can find it; else -1."""
     examples: tuple[Slot, ...]
     """Per such number, one of its slots."""
-    decodes: Bool
+    decodes: BoolArray
     """Per slot, whether its value is percent-decoded."""
 
 
 class _Pool:
     """The arrays that hold the values of some locations, one behind the other, and where each row is in them."""
 
-    def __init__(self, tables: _Tables, columns: Columns, wanted: Bool) -> None:
+    def __init__(self, tables: _Tables, columns: BatchColumns, wanted: BoolArray) -> None:
         """``wanted`` marks the spots whose value is to be taken."""
         self.pools: list[pa.StringArray] = []
         self.size = 0
         self.percent = self.parted = False
-        places: list[Int] = []
+        places: list[IntArray] = []
         self.bases = np.zeros(len(tables.places) + 1, np.int64)
         """Per location, where the places of its rows in the pool begin in :attr:`origins`."""
         for location in np.unique(tables.locations[wanted]).tolist():
@@ -143,7 +184,7 @@ class SlotTable:
             self._laid = None
         return known
 
-    def values(self, columns: Columns, rows: Int, slots: Int) -> pa.StringArray:
+    def values(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> pa.StringArray:
         """Return the value of ``slots[i]`` in ``rows[i]``, percent-decoded where its type says so.
 
         The rows are known to match: a mixed template that does not fit gives null.
@@ -166,10 +207,10 @@ class SlotTable:
         values = pool.take(pa.array(indices))
         return _decoded(values, tables.decodes[slots]) if gathered.percent or len(alone) else values
 
-    def equal(self, columns: Columns, rows: Int, ones: Int, others: Int) -> Bool:
+    def equal(self, columns: BatchColumns, rows: IntArray, ones: IntArray, others: IntArray) -> BoolArray:
         """Tell whether slots ``ones[i]`` and ``others[i]`` have the same value in ``rows[i]``; null equals nothing."""
         sides = [self.values(columns, rows, slots) for slots in (ones, others)]
-        same: Bool = pc.fill_null(pc.equal(*sides), False).to_numpy(zero_copy_only=False)
+        same: BoolArray = pc.fill_null(pc.equal(*sides), False).to_numpy(zero_copy_only=False)
         return same
 
     def _tables(self) -> _Tables:
@@ -195,7 +236,7 @@ class SlotTable:
             )
         return self._laid
 
-    def _alone(self, columns: Columns, rows: Int, slots: Int) -> Int:
+    def _alone(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> IntArray:
         """Return the places of what is not taken from a pool: mixed templates, and rows that repeat the property."""
         tables = self._tables()
         if not columns.repeats and not tables.examples:
@@ -203,7 +244,7 @@ class SlotTable:
         alone = tables.groups[slots] >= 0
         return np.flatnonzero(alone | _repeating(columns, rows) if columns.repeats else alone)
 
-    def _each(self, columns: Columns, rows: Int, slots: Int) -> pa.StringArray:
+    def _each(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> pa.StringArray:
         """Return the values that are not taken from a pool: those of one template together, where it has many."""
         taken = list(self._together(columns, rows, slots))
         rest = np.ones(len(rows), bool)
@@ -215,7 +256,9 @@ class SlotTable:
         back[np.concatenate([places for places, _ in taken])] = np.arange(len(rows))
         return pa.concat_arrays([values for _, values in taken]).take(pa.array(back))
 
-    def _together(self, columns: Columns, rows: Int, slots: Int) -> Iterator[tuple[Int, pa.StringArray]]:
+    def _together(
+        self, columns: BatchColumns, rows: IntArray, slots: IntArray
+    ) -> Iterator[tuple[IntArray, pa.StringArray]]:
         """Yield places, and the values there, of placeholders of mixed templates that many rows have."""
         tables = self._tables()
         groups = tables.groups[slots]
@@ -230,7 +273,7 @@ class SlotTable:
             if taken is not None:
                 yield places, taken
 
-    def _one_by_one(self, columns: Columns, rows: Int, slots: Int) -> list[str | None]:
+    def _one_by_one(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> list[str | None]:
         taken: list[str | None] = []
         texts = self._texts(columns, rows, slots)
         # The names of one template are taken out of a value together.
@@ -248,7 +291,7 @@ class SlotTable:
             taken.append(values[slot.name] if values is not None else None)
         return taken
 
-    def _texts(self, columns: Columns, rows: Int, slots: Int) -> list[str]:
+    def _texts(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> list[str]:
         """Return the value of each slot's property in its row; nothing where the property is not there."""
         texts = [""] * len(rows)
         properties = np.array([self._keys[slot.key] for slot in self.slots], np.int64)[slots]
@@ -265,7 +308,7 @@ def _group(slot: Slot) -> tuple[str, Template, str]:
     return slot.key, slot.constraint.template, slot.name
 
 
-def _repeating(columns: Columns, rows: Int) -> Bool:
+def _repeating(columns: BatchColumns, rows: IntArray) -> BoolArray:
     """Tell of which of these rows some property repeats."""
     repeated = {row for row, _ in columns.repeats}
     return np.isin(rows, np.fromiter(repeated, np.int64, len(repeated)))
@@ -282,10 +325,132 @@ def raw_value(slot: Slot, texts: Sequence[str | None]) -> str | None:
     return None
 
 
-def _decoded(values: pa.StringArray, decodes: Bool) -> pa.StringArray:
+def _decoded(values: pa.StringArray, decodes: BoolArray) -> pa.StringArray:
     encoded = pc.fill_null(pc.match_substring(values, "%"), False).to_numpy(zero_copy_only=False)
     where = encoded & decodes
     if not where.any():
         return values
     replacement = [percent_decode(values[int(at)].as_py()) for at in np.flatnonzero(where)]
     return pc.replace_with_mask(values, pa.array(where), pa.array(replacement, pa.string()))
+
+
+# What relates a record to another one: the values that relations of definitions name, and the context attribute
+# ``correlation``.
+
+# Attributes that events leave with, as columns over all rows.
+#
+# They lie in three places: in the selected columns of a record that those settled, in the reading of the exact codec,
+# or in what a native record was mapped to.
+
+
+def attribute_of(outcomes: Outcomes, name: str) -> pa.StringArray:
+    """Return an attribute of all rows; null where the event has none, and for rows that are no event."""
+    facts = outcomes.facts
+    column = facts.columns.by_key.get(f"e.{name}")
+    pools = [pa.nulls(facts.columns.rows, pa.string()) if column is None else column.values]
+    own = facts.events.astype(bool)
+    own[list(facts.readings)] = False
+    indices = np.where(own, np.arange(len(own)), -1)
+    mapped, values = _mapped(outcomes, name)
+    indices[mapped] = len(own) + np.arange(len(mapped))
+    pools.append(values)
+    read = {row: each.envelope.attributes for row, each in facts.readings.items() if each.envelope.is_event}
+    indices[list(read)] = len(own) + len(mapped) + np.arange(len(read))
+    pools.append(pa.array([attributes.get(name) for attributes in read.values()], pa.string()))
+    return pa.concat_arrays(pools).take(pa.array(indices, mask=indices < 0))
+
+
+def _mapped(outcomes: Outcomes, name: str) -> tuple[IntArray, pa.StringArray]:
+    """Return the rows whose mapping gave an attribute, and its values."""
+    attributes = outcomes.attributes
+    if not len(attributes):
+        return np.zeros(0, np.int64), pa.array([], pa.string())
+    places = np.flatnonzero(pc.equal(attributes.values.field("key"), name).to_numpy(zero_copy_only=False))
+    owners = np.searchsorted(attributes.offsets.to_numpy(), places, "right") - 1
+    return outcomes.mapped[owners], attributes.values.field("value").take(pa.array(places)).cast(pa.string())
+
+
+CORRELATION: Final = "correlation"
+"""The context attribute of a record that relates it to another."""
+
+
+RELATED: Final[tuple[str, ...]] = ("relation", "relatedto")
+"""What the lineage says of an event whose definition is related to another: what the relation is, and to which."""
+
+
+class Correlations:
+    """What the relations of a plan's targets look at.
+
+    ``keys`` are the properties that facts must have for it; without relations there are none.
+    """
+
+    def __init__(self, targets: Sequence[MatchCandidate]) -> None:
+        relations = [target.definition.relation for target in targets]
+        self._vias = [relation.via if relation is not None else "" for relation in relations]
+        of = (relation.of for relation in relations if relation is not None)
+        named = tuple(key for key in (*self._vias, *of) if key)
+        self.keys = tuple(dict.fromkeys(("e.id", *named))) if named else ()
+        numbers = {via: number for number, via in enumerate(dict.fromkeys(via for via in self._vias if via))}
+        self._numbers = np.array([*(numbers.get(via, -1) for via in self._vias), -1], np.int64)
+        self._distinct = tuple(numbers)
+
+    def has(self, target: int) -> bool:
+        """Tell whether records of a target may have a context attribute ``correlation``."""
+        return bool(self._vias[target])
+
+    def values(self, outcomes: Outcomes, winners: IntArray) -> pa.StringArray:
+        """Return of every row what relates it to another; null where nothing does."""
+        rows = outcomes.facts.columns.rows
+        numbers = self._numbers[np.where(winners >= 0, winners, -1)]
+        pools = [value_of(outcomes, via) for via in self._distinct]
+        indices = np.where(numbers >= 0, numbers * rows + np.arange(rows), -1)
+        pool = pa.concat_arrays(pools) if pools else pa.nulls(0, pa.string())
+        return pool.take(pa.array(indices, mask=indices < 0))
+
+    def added(self, contexts: pa.MapArray, outcomes: Outcomes, winners: IntArray, own: Sequence[bool]) -> pa.MapArray:
+        """Return contexts with ``correlation`` behind the others, where the row has such a value.
+
+        *own* says for each target, as a native record and as an event in turn, whether a placeholder of its own has
+        that name.
+        """
+        values = self.values(outcomes, winners)
+        taken = np.array((*own, False), bool)[np.where(winners >= 0, 2 * winners + outcomes.facts.events, -1)]
+        return _with_entry(contexts, CORRELATION, values, valid(values) & ~taken)
+
+
+def value_of(outcomes: Outcomes, key: str) -> pa.StringArray:
+    """Return a property (``e.NAME``, ``p.PATH``) of every row: an attribute as the event leaves with it.
+
+    What is there several times counts as its first; what is empty is null.
+    """
+    if key.startswith("e."):
+        texts = attribute_of(outcomes, key.removeprefix("e."))
+    else:
+        columns = outcomes.facts.columns
+        column = columns.by_key.get(key)
+        texts = pa.nulls(columns.rows, pa.string()) if column is None else column.values
+        first = {row: values[0] for (row, name), values in columns.repeats.items() if name == key and values}
+        if first:
+            listed = texts.to_pylist()
+            for row, text in first.items():
+                listed[row] = text
+            texts = pa.array(listed, pa.string())
+    filled = pc.fill_null(pc.not_equal(texts, ""), False)
+    return pc.if_else(filled, texts, pa.scalar(None, pa.string()))
+
+
+def _with_entry(contexts: pa.MapArray, name: str, values: pa.StringArray, there: BoolArray) -> pa.MapArray:
+    """Return maps with one more entry, behind the others, in the rows where it is *there*."""
+    rows = np.flatnonzero(there)
+    if not len(rows):
+        return contexts
+    old = len(contexts.keys)
+    offsets = contexts.offsets.to_numpy().astype(np.int64)
+    offsets[1:] += np.cumsum(there)
+    places = np.full(old + len(rows), -1, np.int64)
+    places[offsets[rows + 1] - 1] = old + np.arange(len(rows))
+    places[places < 0] = np.arange(old)
+    at = pa.array(places)
+    keys = pa.concat_arrays([contexts.keys, pa.repeat(pa.scalar(name, pa.string()), len(rows))]).take(at)
+    items = pa.concat_arrays([contexts.items, values.take(pa.array(rows))]).take(at)
+    return pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), keys, items)

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from bindings.parts import Part, first
 from catalog.schemas.ids.deciding import PROPERTY
-from router.matching.checks import Check, Row
 from router.matching.conformance import decides
 from router.matching.facts import Facts
-from router.matching.index.columns import Int
+from router.matching.index.columns import IntArray
 from router.matching.index.index import MatchSet, members
-from router.matching.records import Decided, RecordMatcher, envelope_of_row
-from router.matching.schema_ids import Group
+from router.matching.nearest import ConstraintResult, NearestRow
+from router.matching.records import MatchedRecords, RecordMatcher, envelope_of_row
+from router.matching.schema_ids import FrameGroup
 
 BEST: Final = 5
 """Candidates that an explanation shows unless all are asked for."""
@@ -41,7 +41,7 @@ class ExplainedCandidate:
     """
 
     message: str
-    checks: tuple[Check, ...]
+    checks: tuple[ConstraintResult, ...]
     schema: tuple[str, ...]
     literals: int
     characters: int
@@ -122,10 +122,10 @@ class RecordExplained:
 class _Judged:
     """One decided record with what every explanation of its rows needs."""
 
-    decided: Decided
-    classes: Sequence[Int]
-    matched: Int
-    left: Int
+    decided: MatchedRecords
+    classes: Sequence[IntArray]
+    matched: IntArray
+    left: IntArray
 
 
 class Explainer:
@@ -158,7 +158,7 @@ class Explainer:
             events,
         )
 
-    def _judged(self, decided: Decided) -> _Judged:
+    def _judged(self, decided: MatchedRecords) -> _Judged:
         facts, matcher = decided.outcomes.facts, self._matcher
         classes = matcher.index.classify(facts.columns)
         sets = matcher.index.match(classes, facts.channels, facts.protocols, facts.events)
@@ -184,7 +184,7 @@ class Explainer:
         return EventExplained(place, envelope.mode, faults, shown, total - len(shown), winner, why, outcome)
 
     def _candidates(
-        self, judged: _Judged, row: int, row_facts: Row
+        self, judged: _Judged, row: int, row_facts: NearestRow
     ) -> tuple[tuple[ExplainedCandidate, ...], list[int], int | None]:
         """Return the candidates in order, all that match and the nearest others, those that specificity leaves, and
         the target that takes the record, which may be a base that is no candidate.
@@ -212,7 +212,7 @@ class Explainer:
         order = sorted(candidates, key=lambda n: self._promise(n, candidates[n], n in dropped, best))
         return tuple(candidates[number] for number in order), best, chosen
 
-    def _bits(self, sets: Int, row: int) -> int:
+    def _bits(self, sets: IntArray, row: int) -> int:
         return self._matcher.index.sets[int(sets[row])].bits
 
     def _verdicts(self, facts: Facts, judged: _Judged, row: int) -> dict[int, tuple[str, ...]]:
@@ -232,7 +232,7 @@ class Explainer:
     def _candidate(
         self,
         number: int,
-        checks: Sequence[Check],
+        checks: Sequence[ConstraintResult],
         event: bool,
         schema: tuple[str, ...],
         dropped: set[int],
@@ -272,17 +272,17 @@ class Explainer:
         return only + (", by content type and schema alone" if decides(self._matcher.targets[best[0]]) else "")
 
 
-def _by_id(group: Group, number: int) -> list[Check]:
+def _by_id(group: FrameGroup, number: int) -> list[ConstraintResult]:
     """Return what the id of a record's schema says of a candidate."""
     decision = group.decisions.get(number)
     if decision is None:
         return []
-    return [Check(f"protocoloptions.{PROPERTY}", decision.expected, decision.found, decision.takes)]
+    return [ConstraintResult(f"protocoloptions.{PROPERTY}", decision.expected, decision.found, decision.takes)]
 
 
-def _matching(ranked: Iterator[tuple[int, list[Check]]]) -> dict[int, list[Check]]:
+def _matching(ranked: Iterator[tuple[int, list[ConstraintResult]]]) -> dict[int, list[ConstraintResult]]:
     """Return those that match of what is still to come."""
-    matching: dict[int, list[Check]] = {}
+    matching: dict[int, list[ConstraintResult]] = {}
     for number, checks in ranked:
         if not all(check.holds for check in checks):
             break

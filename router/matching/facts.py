@@ -17,18 +17,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from bindings.codings import coding_of
 from bindings.columns.envelopes import Envelopes
 from bindings.envelope import Envelope
 from bindings.events import NotAnEvent, decode_batch
-from bindings.parts import BINARY_KIND, Part, Parts, first
+from bindings.parts import BINARY_KIND, Part, Parts, coding_of, first
 from bindings.protocols import BINDINGS, Binding, stream_id
-from catalog.schemas.codings import decoded
-from catalog.schemas.contract import SchemaFault
+from catalog.schemas.contract import SchemaFault, decoded
 from catalog.values import is_timestamp
-from router.matching.attributes import value_fault
-from router.matching.index.columns import Bool, Columns, Int, SplitColumn
-from router.matching.mapping import Defaults
+from router.matching.index.columns import BatchColumns as Columns
+from router.matching.index.columns import BoolArray, IntArray, SplitColumn
+from router.matching.mapping import Defaults, value_fault
 
 if TYPE_CHECKING:
     from router.matching.schema_ids import Identified
@@ -73,7 +71,7 @@ class RawRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ExactReading:
     """The exact reading of one fact row. ``place`` is its place in a batch, -1 outside of one."""
 
     parts: Parts
@@ -121,12 +119,12 @@ def _opened(payload: Payload | None) -> Payload | SchemaFault | None:
 class FoundIds:
     """The ids of schemas that bodies begin with: ``codes`` number them in ``names``, -1 for a body without a frame."""
 
-    codes: Int
+    codes: IntArray
     names: list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class ColumnRows:
     """Rows whose parts are at hand as columns: row *i* of ``envelopes`` is fact row ``start`` + *i*."""
 
     start: int
@@ -145,19 +143,19 @@ class Facts:
     """
 
     columns: Columns
-    channels: Int
-    protocols: Int
-    events: Int
-    sources: Int
+    channels: IntArray
+    protocols: IntArray
+    events: IntArray
+    sources: IntArray
     defaults: Defaults
     faults: dict[int, tuple[str, str]] = field(default_factory=dict)
-    readings: dict[int, Reading] = field(default_factory=dict)
+    readings: dict[int, ExactReading] = field(default_factory=dict)
     batches: frozenset[int] = frozenset()
     empty: tuple[int, ...] = ()
     bodies: pa.BinaryArray | None = None
     codings: pa.StringArray | None = None
-    inner: Bool | None = None
-    settled: tuple[Settled, ...] = ()
+    inner: BoolArray | None = None
+    settled: tuple[ColumnRows, ...] = ()
     ids: FoundIds | None = None
     """The ids of schemas in bodies, where they are looked for."""
     identified: Identified | None = None
@@ -236,27 +234,27 @@ class RawFacts:
         self._batches: set[int] = set()
         self._empty: list[int] = []
         self._faults: dict[int, tuple[str, str]] = {}
-        self._readings: dict[int, Reading] = {}
+        self._readings: dict[int, ExactReading] = {}
 
     def add(self, raw: RawRow) -> None:
         """Read one raw row; a batch adds a fact row per event, and none when it is empty."""
         envelope = raw.binding.envelope(raw.parts, raw.body, raw.sniff)
         if envelope.mode != "batch":
-            self._add(raw, Reading(raw.parts, raw.body, envelope))
+            self._add(raw, ExactReading(raw.parts, raw.body, envelope))
             return
         try:
             events = decode_batch(raw.body)
             _require_few(len(events), raw.parts)
         except NotAnEvent as error:
             failed = Envelope("undecodable", data=raw.body, content_type=envelope.content_type, detail=str(error))
-            self._add(raw, Reading(raw.parts, raw.body, failed))
+            self._add(raw, ExactReading(raw.parts, raw.body, failed))
             return
         self._batches.add(raw.source)
         if not events:
             self._empty.append(raw.channel)
         parts = single(raw.parts, raw.binding.rule.content_type)
         for place, event in enumerate(events):
-            self._add(raw, Reading(parts, event, raw.binding.envelope(parts, event, raw.sniff), place))
+            self._add(raw, ExactReading(parts, event, raw.binding.envelope(parts, event, raw.sniff), place))
 
     def build(self) -> Facts:
         """Return the facts of all rows added."""
@@ -279,7 +277,7 @@ class RawFacts:
             tuple(self._empty),
         )
 
-    def _add(self, raw: RawRow, reading: Reading) -> None:
+    def _add(self, raw: RawRow, reading: ExactReading) -> None:
         row = len(self._lines)
         envelope = reading.envelope
         number = protocol_number(raw.binding.protocol)
@@ -329,7 +327,7 @@ class RawFacts:
                 self._sparse.put(row, key, None)
                 self._repeats[(row, key)] = texts
 
-    def _default(self, raw: RawRow, reading: Reading) -> tuple[str, str | None, str | None, str | None]:
+    def _default(self, raw: RawRow, reading: ExactReading) -> tuple[str, str | None, str | None, str | None]:
         binding, parts = raw.binding, reading.parts
         if reading.envelope.is_event:
             return raw.identity, None, None, None

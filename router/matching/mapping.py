@@ -2,7 +2,7 @@
 
 What an attribute is made of is settled once per definition and channel: literal text, placeholders and defaults,
 joined. Whether every placeholder is supplied is settled there too, so that a definition which can never be mapped
-is known before the first record. No attribute leaves that CloudEvents forbids (:mod:`router.matching.attributes`): a
+is known before the first record. No attribute leaves that CloudEvents forbids (:mod:`router.matching.mapping`): a
 definition that always gives one is unmappable as such, a record that makes it give one is a dead letter.
 """
 
@@ -13,29 +13,128 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.columns.texts import printable
+from bindings.envelope import ATTRIBUTE_NAME
+from bindings.events import FORBIDDEN
+from catalog.definitions.constraints import MatchCandidate as Target
 from catalog.definitions.constraints import template_of
-from catalog.definitions.targets import Target
-from catalog.model import Definition, Property
-from catalog.schemas.formats import inferred_content_type
+from catalog.model import Definition, Property, PropertyType
+from catalog.schemas.families import inferred_content_type
+from catalog.schemas.library import is_absolute
 from catalog.templates import TEMPLATE_TYPES, Placeholder
-from catalog.values import is_any_timestamp, percent_encode, text_of
-from router.matching.attributes import (
-    Types,
-    always_valid,
-    name_fault,
-    of_types,
-    types_of,
-    usable,
-    value_fault,
-)
+from catalog.values import is_any_timestamp, is_valid, percent_encode, text_of
 from router.matching.context import Slot
-from router.matching.index.columns import Columns, Int
-from router.matching.index.ragged import Ragged
+from router.matching.index.columns import BatchColumns as Columns
+from router.matching.index.columns import IntArray, Ragged
 from router.matching.verdicts import WinnerChooser
+
+# What CloudEvents 1.0.2 lets an attribute be: the last look before a mapped event leaves (JUDGING.md#mapping).
+#
+# Names are lower-case letters and digits, a String holds neither control characters nor noncharacters, the core
+# attributes are not empty, and each value is of its type: the one CloudEvents gives, and the one declared. What breaks
+# a rule must never leave, so constants are looked at once, when a definition is compiled, and of the rest only values
+# of types that can be broken; text that is plain ASCII passes by two reductions over a whole batch.
+
+Bool = npt.NDArray[np.bool_]
+Types = tuple[str, ...]
+"""The types that a value must be valid for; ``VERSION`` and ``ABSOLUTE`` are of our own."""
+VERSION: Final = "specversion"
+ABSOLUTE: Final = "absolute URI"
+"""The type of ``dataschema``: in a catalog a URI may be relative, in an event that leaves it may not."""
+CORE_TYPES: Final = {"source": "urireference", "dataschema": ABSOLUTE, "time": "timestamp", VERSION: VERSION}
+NOT_EMPTY: Final = frozenset({"id", "type", "subject", "datacontenttype", *CORE_TYPES})
+RESERVED: Final = frozenset({"data", "data_base64"})
+"""Members of the JSON format, and so no names of attributes."""
+_SHOWN: Final = 60
+_ANY_TEXT: Final = frozenset({"any", "string"})
+_SURE_REFERENCE: Final = (
+    r"^(?:[A-Za-z][A-Za-z0-9+.\-]*:(?://)?[A-Za-z0-9\-._~/]*|/?[A-Za-z0-9\-._~]+(?:/[A-Za-z0-9\-._~]*)*)$"
+)
+_SURE: Final = {
+    "uri": _SURE_REFERENCE,
+    ABSOLUTE: r"^[A-Za-z][A-Za-z0-9+\-]*:(?://)?[A-Za-z0-9\-._~/]+$",
+    "urireference": _SURE_REFERENCE,
+    "uritemplate": _SURE_REFERENCE,
+    "timestamp": (
+        r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?"
+        r"(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$"
+    ),
+    "symbol": r"^[!-~]*$",
+}
+"""Expressions for values that are valid beyond doubt; the rest is asked one by one."""
+
+
+def name_fault(name: str) -> str:
+    """Return what is wrong with an attribute's name; empty when nothing is."""
+    if name in RESERVED:
+        return "the name is reserved for data"
+    return "" if ATTRIBUTE_NAME.fullmatch(name) else "no attribute name; those are lower-case letters and digits"
+
+
+def types_of(name: str, declared: PropertyType) -> Types:
+    """Return the types that values of an attribute must be valid for, other than any text."""
+    return tuple(dict.fromkeys(each for each in (CORE_TYPES.get(name), declared) if each and each not in _ANY_TEXT))
+
+
+def value_fault(name: str, types: Types, text: str) -> str:
+    """Return what is wrong with an attribute's value; empty when nothing is."""
+    if not text and name in NOT_EMPTY:
+        return "must not be empty"
+    if FORBIDDEN.search(text):
+        return f"{_quoted(text)} holds a control character or a noncharacter"
+    for each in types:
+        if not _of_type(each, text):
+            return f"{_quoted(text)} is no valid {each}"
+    return ""
+
+
+def always_valid(name: str, types: Types, text_with: Sequence[str]) -> bool:
+    """Tell whether a template that encodes all it takes gives valid values only.
+
+    ``text_with`` are its expansions with a letter and with an escape for every placeholder. An encoded value has only
+    those and other characters that URIs allow wherever they allow both.
+    """
+    uris = all(each in ("uri", "urireference", "uritemplate", ABSOLUTE) for each in types)
+    return uris and not any(value_fault(name, types, text) for text in text_with)
+
+
+def usable(values: pa.StringArray) -> pa.StringArray:
+    """Return values without those that no attribute may be; a Kafka key of control characters is no text key."""
+    return pc.if_else(pc.and_(printable(values), pc.not_equal(values, "")), values, pa.scalar(None, pa.string()))
+
+
+def of_types(values: pa.StringArray, types: Types) -> pa.BooleanArray:
+    """Tell which values are valid for all of these types; null for a null."""
+    held = pa.array(np.ones(len(values), bool))
+    for each in types:
+        sure = pc.match_substring_regex(values, _SURE[each]) if each in _SURE else pc.equal(values, "1.0")
+        held = pc.and_(held, _settled(values, sure, each))
+    return held
+
+
+def _settled(values: pa.StringArray, sure: pa.BooleanArray, kind: str) -> pa.BooleanArray:
+    """Ask for the values that are not surely valid, each distinct one once."""
+    if pc.all(sure, min_count=0).as_py():
+        return sure
+    doubtful = pc.dictionary_encode(values.filter(pc.invert(sure)))
+    verdicts = pa.array([_of_type(kind, text) for text in doubtful.dictionary.to_pylist()], pa.bool_())
+    return pc.replace_with_mask(sure, pc.fill_null(pc.invert(sure), False), verdicts.take(doubtful.indices.drop_null()))
+
+
+def _of_type(kind: str, text: str) -> bool:
+    if kind == ABSOLUTE:
+        return is_absolute(text) and is_valid("uri", text)
+    return text == "1.0" if kind == VERSION else is_valid(kind, text, bits32=True)
+
+
+def _quoted(text: str) -> str:
+    shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return repr(shown)
+
 
 Default = Literal["id", "time", "datacontenttype", "partitionkey"]
 DEFAULTS: Final[tuple[Default, ...]] = ("id", "time", "datacontenttype", "partitionkey")
@@ -56,7 +155,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Attribute:
+class MappedAttribute:
     """One attribute of a mapped event: what it is made of, and the types to hold its values against.
 
     A ``needed`` one makes the record unmappable when its default turns out to be absent.
@@ -83,7 +182,7 @@ class Attribute:
 class Program:
     """How one definition maps on one channel: attributes in order, or the one that makes it unmappable and why."""
 
-    attributes: tuple[Attribute, ...] = ()
+    attributes: tuple[MappedAttribute, ...] = ()
     content_type: str | None = None
     unmappable: str = ""
 
@@ -116,29 +215,29 @@ def program_of(
 
     ``envelope`` tells whether it declares the CloudEvents envelope on this channel, by itself or by default.
     """
-    mapped = {"specversion": Attribute("specversion", (Piece("1.0"),))}
+    mapped = {"specversion": MappedAttribute("specversion", (Piece("1.0"),))}
     declared = {prop.name: _absolute(prop, definition) for prop in definition.envelopemetadata} if envelope else {}
     for name, prop in declared.items():
         pieces, missing = _declared(prop, supplied, origin)
         if missing and name not in FALLBACKS:
             return Program(unmappable=f"{name}: nothing supplies {{{missing}}}")
         if pieces and not missing:
-            mapped[name] = Attribute(name, pieces, types_of(name, prop.type))
+            mapped[name] = MappedAttribute(name, pieces, types_of(name, prop.type))
     content = definition.datacontenttype or inferred_content_type(definition.dataschemaformat)
     for name, pieces in _left(definition, origin).items():
         # Arrival has a time in every source, so that only what `match` reads may lack one.
         needed = name in declared and declared[name].required and name != "time"
-        mapped.setdefault(name, Attribute(name, pieces, needed=needed))
+        mapped.setdefault(name, MappedAttribute(name, pieces, needed=needed))
     for name, prop in declared.items():
         if (prop.required or name in REQUIRED) and name not in mapped:
             return Program(unmappable=f"{name}: required, and has neither a value nor a default")
     attributes = [_checked(each) for each in mapped.values()]
     fault = next((each for each in attributes if isinstance(each, str)), "")
-    kept = tuple(each for each in attributes if isinstance(each, Attribute))
+    kept = tuple(each for each in attributes if isinstance(each, MappedAttribute))
     return Program(unmappable=fault) if fault else Program(kept, content_type=content)
 
 
-def _checked(attribute: Attribute) -> Attribute | str:
+def _checked(attribute: MappedAttribute) -> MappedAttribute | str:
     """Return the attribute without types that it cannot break, or what it always breaks."""
     fault, constant = name_fault(attribute.name), attribute.constant
     if not fault and constant is not None:
@@ -216,7 +315,7 @@ class Mapper:
         return known
 
     def map(
-        self, columns: Columns, rows: Int, programs: Int, defaults: Defaults
+        self, columns: Columns, rows: IntArray, programs: IntArray, defaults: Defaults
     ) -> tuple[pa.ListArray, dict[int, str]]:
         """Return, for each of *rows*, its attributes in order; unmappable programs give an empty list.
 
@@ -246,10 +345,10 @@ class Mapper:
         self,
         laid: _Laid,
         columns: Columns,
-        rows: Int,
-        programs: Int,
-        owners: Int,
-        pieces: Int,
+        rows: IntArray,
+        programs: IntArray,
+        owners: IntArray,
+        pieces: IntArray,
         defaults: Defaults,
     ) -> pa.StringArray:
         """Return the value of each piece in the row of its owner (owners index into *rows*)."""
@@ -270,7 +369,9 @@ class Mapper:
             start += len(column)
         return pa.concat_arrays(pools).take(pa.array(indices))
 
-    def _default_columns(self, laid: _Laid, rows: Int, programs: Int, defaults: Defaults) -> list[pa.StringArray]:
+    def _default_columns(
+        self, laid: _Laid, rows: IntArray, programs: IntArray, defaults: Defaults
+    ) -> list[pa.StringArray]:
         at = pa.array(rows)
         content = pc.coalesce(usable(defaults.datacontenttype.take(at)), laid.content_types.take(pa.array(programs)))
         return [defaults.id.take(at), defaults.time.take(at), content, usable(defaults.partitionkey.take(at))]
@@ -286,7 +387,7 @@ class _Laid:
         self, programs: Sequence[Program], slots: Sequence[Mapping[str, Slot]], chooser: WinnerChooser
     ) -> None:
         lists: list[list[int]] = []
-        attributes: list[Attribute] = []
+        attributes: list[MappedAttribute] = []
         piece_lists: list[list[int]] = []
         texts: dict[str, int] = {}
         flat: list[tuple[int, int, bool]] = []
@@ -309,7 +410,7 @@ class _Laid:
         self.arguments = np.array([argument for _, argument, _ in flat], np.int64)
         self.encodes = np.array([encode for _, _, encode in flat], bool)
 
-    def faults(self, values: pa.StringArray, attributes: Int, owners: Int) -> dict[int, str]:
+    def faults(self, values: pa.StringArray, attributes: IntArray, owners: IntArray) -> dict[int, str]:
         """Return per owner the first of its values that breaks a rule, and which rule."""
         bad = pc.fill_null(pc.invert(printable(values)), False).to_numpy(zero_copy_only=False).copy()
         bad |= self._needed[attributes] & pc.is_null(values).to_numpy(zero_copy_only=False)

@@ -15,19 +15,19 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from bindings.entries import numbered
+from bindings.columns.texts import numbered
 from bindings.protocols import BINDINGS
-from catalog.definitions.targets import Target
+from catalog.definitions.constraints import MatchCandidate as Target
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
-from router.matching.checks import Row
 from router.matching.conformance import Checked, PayloadChecks, Validation, mismatches, rejection_detail
-from router.matching.correlation import CORRELATION, Correlations
+from router.matching.context import CORRELATION, Correlations
 from router.matching.facts import NO_SOURCE, Facts
-from router.matching.index.columns import Int
+from router.matching.index.columns import IntArray
 from router.matching.index.index import MatchIndex
 from router.matching.mapping import Mapper
 from router.matching.nearest import Nearest
+from router.matching.nearest import NearestRow as Row
 from router.matching.schema_ids import SchemaIdStage, detail_of, mismatches_of
 from router.matching.ties import Ties
 from router.matching.verdicts import AMBIGUOUS, Verdicts, WinnerChooser
@@ -39,7 +39,7 @@ LOOKED_AT: Final = 20_000
 
 
 @dataclass(slots=True)
-class Outcomes:
+class MatchOutcomes:
     """What became of each fact row.
 
     ``winners`` number targets, negative for dead letters, whose ``reasons``, ``details`` and ``nearest`` are given
@@ -48,13 +48,13 @@ class Outcomes:
     """
 
     facts: Facts
-    winners: Int
+    winners: IntArray
     reasons: dict[int, str]
     details: dict[int, str]
     nearest: dict[int, list[dict[str, Any]]]
-    mapped: Int
+    mapped: IntArray
     attributes: pa.ListArray
-    take: Callable[[Outcomes], pa.MapArray]
+    take: Callable[[MatchOutcomes], pa.MapArray]
     """Takes the context attributes out of the rows, as matching left them. It keeps no reference to its outcomes: a
     circle would keep each batch's columns until the next garbage collection."""
     ties: dict[int, str] = field(default_factory=dict)
@@ -110,11 +110,11 @@ class Matcher:
             )
         return known
 
-    def winners(self, facts: Facts) -> Int:
+    def winners(self, facts: Facts) -> IntArray:
         """Return the target that each row of a batch goes to, negative for none, whatever mapping makes of it."""
         return self._decided(facts, self.index.classify(facts.columns))[2]
 
-    def _decided(self, facts: Facts, classes: Sequence[Int]) -> tuple[Checked, Verdicts, Int]:
+    def _decided(self, facts: Facts, classes: Sequence[IntArray]) -> tuple[Checked, Verdicts, IntArray]:
         sets = self.index.match(classes, facts.channels, facts.protocols, facts.events)
         facts.identified = self.ids.drop(facts, self.chooser.drop_unequal(facts.columns, sets))
         checked = self.checks.check(facts, facts.identified.sets)
@@ -123,12 +123,12 @@ class Matcher:
         winners[np.fromiter(facts.faults, np.int64, len(facts.faults))] = -1
         return checked, verdicts, winners
 
-    def match(self, facts: Facts) -> Outcomes:
+    def match(self, facts: Facts) -> MatchOutcomes:
         """Decide every row of a batch."""
         columns = facts.columns
         classes = self.index.classify(columns)
         checked, verdicts, winners = self._decided(facts, classes)
-        outcomes = Outcomes(facts, winners, {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0), lambda _: pa.nulls(0))
+        outcomes = MatchOutcomes(facts, winners, {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0), lambda _: pa.nulls(0))
         self._map(outcomes)
         # The context of rows that mapping turned into dead letters is of no use any more, so it is taken after.
         outcomes.take = partial(self._contexts, winners=winners.copy())
@@ -137,7 +137,7 @@ class Matcher:
         self._explain_ties(outcomes, verdicts)
         return outcomes
 
-    def _contexts(self, outcomes: Outcomes, winners: Int) -> pa.MapArray:
+    def _contexts(self, outcomes: MatchOutcomes, winners: IntArray) -> pa.MapArray:
         contexts = self.chooser.contexts(outcomes.facts.columns, winners, outcomes.facts.events)
         if not self.correlations.keys:
             return contexts
@@ -152,7 +152,7 @@ class Matcher:
             for event in (False, True)
         ]
 
-    def _explain_ties(self, outcomes: Outcomes, verdicts: Verdicts) -> None:
+    def _explain_ties(self, outcomes: MatchOutcomes, verdicts: Verdicts) -> None:
         """Add how a tie was decided to each routed row that several definitions match equally well."""
         texts: dict[int, str] = {}
         for row in verdicts.ties.tolist():
@@ -164,7 +164,7 @@ class Matcher:
                 texts[number] = self.chooser.ties.explanation(self.targets, best)
             outcomes.ties[row] = texts[number]
 
-    def _map(self, outcomes: Outcomes) -> None:
+    def _map(self, outcomes: MatchOutcomes) -> None:
         facts, winners = outcomes.facts, outcomes.winners
         rows = np.flatnonzero((winners >= 0) & (facts.events == 0))
         width = len(self.channels)
@@ -183,7 +183,7 @@ class Matcher:
             rows, attributes = rows[valid], attributes.take(pa.array(valid))
         outcomes.mapped, outcomes.attributes = rows, attributes
 
-    def _unmappable(self, outcomes: Outcomes, rows: Int, faults: Mapping[int, str]) -> None:
+    def _unmappable(self, outcomes: MatchOutcomes, rows: IntArray, faults: Mapping[int, str]) -> None:
         """Make dead letters of rows that map to no valid event; *faults* go by the place in *rows*."""
         for at, fault in faults.items():
             row = int(rows[at])
@@ -191,7 +191,7 @@ class Matcher:
             outcomes.details[row] = f"{self.targets[int(outcomes.winners[row])].xid}: {fault}"
             outcomes.winners[row] = -1
 
-    def _reject(self, outcomes: Outcomes, checked: Checked) -> None:
+    def _reject(self, outcomes: MatchOutcomes, checked: Checked) -> None:
         """Explain the rows whose candidates were all dropped by the ids of schemas, or by their schemas."""
         identified = outcomes.facts.identified
         for row, group in identified.lost().items() if identified is not None else ():
@@ -204,7 +204,7 @@ class Matcher:
             outcomes.details[row] = rejection_detail(rejected)
             outcomes.nearest[row] = mismatches(rejected, self.targets)
 
-    def row(self, facts: Facts, row: int, classes: Sequence[Int]) -> Row:
+    def row(self, facts: Facts, row: int, classes: Sequence[IntArray]) -> Row:
         """Return what explanations need to know of one row; ``classes`` are those of the whole batch."""
         values = {key: facts.values(row, key) for key in self.index.keys}
         return Row(
@@ -215,7 +215,7 @@ class Matcher:
             lambda key: values.get(key, ()),
         )
 
-    def _explain(self, outcomes: Outcomes, verdicts: Verdicts, classes: Sequence[Int]) -> None:
+    def _explain(self, outcomes: MatchOutcomes, verdicts: Verdicts, classes: Sequence[IntArray]) -> None:
         unmatched: list[int] = []
         for row in np.flatnonzero(outcomes.winners < 0).tolist():
             if row in outcomes.reasons or outcomes.facts.sources[row] == NO_SOURCE:
@@ -234,7 +234,7 @@ class Matcher:
                 unmatched.append(row)
         self._no_match(outcomes, unmatched, classes)
 
-    def _no_match(self, outcomes: Outcomes, rows: Sequence[int], classes: Sequence[Int]) -> None:
+    def _no_match(self, outcomes: MatchOutcomes, rows: Sequence[int], classes: Sequence[IntArray]) -> None:
         facts = outcomes.facts
         explained: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for number, row in enumerate(rows):

@@ -18,10 +18,229 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from router.matching.checks import Check, Row, checks_of, kind_checks, tested
-from router.matching.index.columns import Int
+from catalog.definitions.constraints import Constraint, Keyed
+from catalog.definitions.constraints import MatchCandidate as Target
+from catalog.model import CLOUDEVENTS
+from catalog.values import percent_decode
+from router.matching.context import raw_value, slots_of
+from router.matching.index.columns import IntArray
 from router.matching.index.index import MatchIndex
-from router.matching.likeness import FAR, LONGEST, Spellings, has_text
+
+# How far a value is from what a constraint asks for, in characters that would have to change.
+#
+# It separates definitions that are otherwise equally near to a record: a typo is a letter or two away from what was
+# meant. Placeholders of a template take what stands at their place. Texts come from outside, so the work is bounded:
+# texts longer than ``LONGEST`` are *far*, and so are those that are ``FAR`` or more changes away.
+
+FAR: Final = 8
+"""The distance of a value that is farther, absent or no text, and of a constraint that asks for no text."""
+LONGEST: Final = 200
+_BUCKETS: Final = 16
+_TEXTUAL: Final = ("literal", "media", "template")
+
+
+def distance(constraint: Constraint, texts: Sequence[str | None]) -> int:
+    """Return how many characters of the first value must change before it can be what is asked for, 1 to ``FAR``.
+
+    The values are known not to satisfy the constraint.
+    """
+    text = texts[0] if texts else None
+    if text is None or not has_text(constraint) or len(text) > LONGEST:
+        return FAR
+    wanted: str | None = constraint.value or ""
+    if constraint.kind == "template":
+        wanted = constraint.template.alongside(text)
+    return FAR if wanted is None else max(1, min(FAR, _changes(wanted, text)))
+
+
+def has_text(constraint: Constraint) -> bool:
+    """Tell whether a constraint asks for a text that values can be alike to."""
+    return constraint.kind in _TEXTUAL and constraint.type != "binary" and len(constraint.value or "") <= LONGEST
+
+
+class Spellings:
+    """What the constraints on one property ask for, to find those that a value may be alike to.
+
+    A change of one character changes by one how often two characters occur, so what a value lacks of the characters
+    that a constraint asks for, or has beyond them, bounds their distance from below, for all constraints at once.
+    """
+
+    def __init__(self, constraints: Sequence[Constraint]) -> None:
+        self._textual = np.array([has_text(each) for each in constraints], np.bool_)
+        self._counts = np.zeros((_BUCKETS, len(constraints)), np.uint8)
+        self._lengths, self._slashes, self._dots = (np.zeros(len(constraints), np.int64) for _ in range(3))
+        self._templates = np.array([each.kind == "template" for each in constraints], np.bool_)
+        for place in np.flatnonzero(self._textual).tolist():
+            constraint, value = constraints[place], constraints[place].value or ""
+            if constraint.kind == "template":
+                value = constraint.template.alongside_nothing
+                self._slashes[place] = value.count("/")
+                self._dots[place] = value.count(".") if constraint.dots else -1
+            self._counts[:, place] = _counted(value)
+            self._lengths[place] = len(value)
+
+    def at_least(self, text: str, numbers: IntArray | slice) -> IntArray:
+        """Return for each of these constraints a number that is no larger than the distance of a value that fails it.
+
+        It is ``FAR`` for those without a text.
+        """
+        occurrences = _counted(text)[:, None]
+        missing = (np.maximum(self._counts[:, numbers], occurrences) - occurrences).sum(axis=0, dtype=np.int64)
+        beyond = missing + len(text) - self._lengths[numbers]
+        templates, slashes, dots = self._templates[numbers], self._slashes[numbers], self._dots[numbers]
+        bound = np.where(templates, missing, np.maximum(missing, beyond))
+        parted = (slashes != text.count("/")) | ((dots >= 0) & (dots != text.count(".")))
+        bound[~self._textual[numbers] | (templates & parted)] = FAR
+        bounded: IntArray = np.clip(bound, 1, FAR)
+        return bounded
+
+
+def _counted(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """Return how often the characters of each bucket occur."""
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    return np.bincount(points % _BUCKETS, minlength=_BUCKETS).astype(np.uint8)
+
+
+def _changes(wanted: str, value: str) -> int:
+    """Return the edit distance of two texts (Levenshtein's), by a column of bits for each character.
+
+    The columns are those of Myers (1999) and Hyyrö (2003): two words of bits hold where a column of the usual table
+    goes up and down, so that one step does what is a step for each character of the other text.
+    """
+    start, end = 0, min(len(wanted), len(value))
+    while start < end and wanted[start] == value[start]:
+        start += 1
+    end -= start
+    tail = 0
+    while tail < end and wanted[-1 - tail] == value[-1 - tail]:
+        tail += 1
+    wanted, value = wanted[start : len(wanted) - tail], value[start : len(value) - tail]
+    if abs(len(wanted) - len(value)) >= FAR or not wanted:
+        return max(len(wanted), len(value))
+    places: dict[str, int] = {}
+    for place, character in enumerate(wanted):
+        places[character] = places.get(character, 0) | 1 << place
+    every, last = (1 << len(wanted)) - 1, 1 << (len(wanted) - 1)
+    up, down, changes = every, 0, len(wanted)
+    for left, character in zip(range(len(value), 0, -1), value, strict=True):
+        if changes - left >= FAR:
+            return FAR
+        same = places.get(character, 0)
+        level = (((same & up) + up) ^ up) | same | down
+        right_up, right_down = (down | ~(level | up)) & every, up & level
+        changes += bool(right_up & last) - bool(right_down & last)
+        right_up, right_down = (right_up << 1 | 1) & every, right_down << 1 & every
+        up, down = (right_down | ~(same | down | right_up)) & every, right_up & (same | down)
+    return changes
+
+
+# What one candidate asks of one record, property by property, and what it has there.
+
+FOUND_LIMIT: Final = 200
+NOT_TEXT: Final = "(bytes that are no UTF-8 text)"
+Values = Callable[[str], Sequence[str | None]]
+"""Gives all values of a property of the record by key, in order; None stands for one that is no text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintResult:
+    """One thing that a candidate asks of a record: ``actual`` is None for what is absent, ``holds`` the verdict.
+
+    ``distance`` is how far the value is from what was expected, for a property that fails by itself.
+    """
+
+    property: str
+    expected: str | None
+    actual: str | None
+    holds: bool
+    constraint: Constraint | None = None
+    distance: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that dead letters and ``match`` have."""
+        return {"property": self.property, "expected": self.expected, "found": self.actual}
+
+
+@dataclass(frozen=True, slots=True)
+class NearestRow:
+    """What is known of one record: its channel, protocol and kind, the class of each property, and the values."""
+
+    channel: int
+    protocol: int
+    event: bool
+    classes: tuple[int, ...]
+    values: Values
+
+
+def checks_of(target: Target, row: NearestRow, protocols: Sequence[str]) -> list[ConstraintResult]:
+    """Return all that one candidate asks of a record, in its own order; it matches when everything holds.
+
+    *protocols* are those that a row names by number.
+    """
+    checks = kind_checks(target, row.protocol, protocols, event=row.event)
+    holding: list[Keyed] = []
+    for key, constraint in tested(target, event=row.event):
+        texts = row.values(key)
+        holds = any(constraint.satisfied(text, present=True) for text in texts)
+        if not texts:
+            holds = constraint.satisfied(None, present=False)
+        if holds:
+            holding.append((key, constraint))
+        unlike = 0 if holds else distance(constraint, texts)
+        checks.append(
+            ConstraintResult(property_name(key), constraint.expected, _shown(texts), holds, constraint, unlike)
+        )
+    return checks + _unequal(holding, row.values)
+
+
+def kind_checks(target: Target, protocol: int, protocols: Sequence[str], *, event: bool) -> list[ConstraintResult]:
+    """Return what a candidate asks of the kind of a record: its protocol, and whether it is an event."""
+    checks: list[ConstraintResult] = []
+    name = protocols[protocol] if protocol >= 0 else None
+    if target.protocol is not None:
+        checks.append(ConstraintResult("protocol", target.protocol, name, target.protocol == name))
+    if target.constraints(event=event) is None:
+        checks.append(ConstraintResult("envelope", CLOUDEVENTS, None, False))
+    elif target.envelope and event:
+        checks.append(ConstraintResult("envelope", CLOUDEVENTS, CLOUDEVENTS, True))
+    return checks
+
+
+def tested(target: Target, *, event: bool) -> Sequence[Keyed]:
+    """Return the constraints to report on: for a native record and a target that needs an event, all of them."""
+    constraints = target.constraints(event=event)
+    return constraints if constraints is not None else target.event or ()
+
+
+def property_name(key: str) -> str:
+    """Return the place in the definition that a property key stands for."""
+    if key == "d":
+        return "datacontenttype"
+    member = "envelopemetadata" if key.startswith("e.") else "protocoloptions"
+    return f"{member}.{key[2:]}"
+
+
+def _unequal(holding: Sequence[Keyed], values: Values) -> list[ConstraintResult]:
+    """Return one failed check for each property that holds alone and takes other values than those before it."""
+    failed: dict[tuple[str, Constraint], ConstraintResult] = {}
+    for one, other in slots_of(holding)[1]:
+        texts = []
+        for slot in (one, other):
+            text = raw_value(slot, values(slot.key))
+            texts.append(percent_decode(text) if text is not None and slot.constraint.decodes else text)
+        if texts[0] != texts[1]:
+            place = f"{property_name(other.key)} {{{other.name}}}"
+            check = ConstraintResult(place, f"{texts[0]} as in {property_name(one.key)}", texts[1], False)
+            failed.setdefault((other.key, other.constraint), check)
+    return list(failed.values())
+
+
+def _shown(texts: Sequence[str | None]) -> str | None:
+    if not texts:
+        return None
+    shown = ", ".join(NOT_TEXT if text is None else text for text in texts)
+    return shown if len(shown) <= FOUND_LIMIT else shown[:FOUND_LIMIT] + "…"
+
 
 MOST: Final = 3
 LOOKS: Final = 256
@@ -47,12 +266,12 @@ class _Table:
     Those of a target begin at its place in ``starts``, and end where those of the next one begin.
     """
 
-    targets: Int
-    numbers: Int
-    literals: Int
-    starts: Int
+    targets: IntArray
+    numbers: IntArray
+    literals: IntArray
+    starts: IntArray
 
-    def summed(self, wanted: Int, of: Callable[[Int | slice], Int]) -> Int:
+    def summed(self, wanted: IntArray, of: Callable[[IntArray | slice], IntArray]) -> IntArray:
         """Return for each of the *wanted* targets the sum of what *of* gives for its constraints, by their numbers."""
         starts, ends = self.starts[wanted], self.starts[wanted + 1]
         counts = ends - starts
@@ -68,9 +287,9 @@ class _Table:
 class _Change:
     """How many failures and matched literals each of these targets has more, or less."""
 
-    targets: Int
-    failed: Int
-    literals: Int
+    targets: IntArray
+    failed: IntArray
+    literals: IntArray
 
 
 class Nearest:
@@ -86,16 +305,16 @@ class Nearest:
         self._order = np.argsort(self._by_order)
         self._tables = {event: self._table(event=event) for event in (False, True)}
         self._absent = {event: self._of_absent(event=event) for event in (False, True)}
-        self._kinds: dict[tuple[int, bool], Int] = {}
+        self._kinds: dict[tuple[int, bool], IntArray] = {}
         self._changes: dict[tuple[bool, int, int], _Change] = {}
         self._changed_targets = 0
-        self._orders: dict[_Place, Int] = {}
+        self._orders: dict[_Place, IntArray] = {}
         self._ordered_targets = 0
-        self._spelled: dict[tuple[_Place, Texts, int], Int] = {}
+        self._spelled: dict[tuple[_Place, Texts, int], IntArray] = {}
         self._spellings: dict[str, Spellings] = {}
         self._misspelt: dict[tuple[int, int], bool] = {}
 
-    def explain(self, row: Row) -> list[dict[str, Any]]:
+    def explain(self, row: NearestRow) -> list[dict[str, Any]]:
         """Return up to three nearest candidates, as the JSON form of JUDGING.md#nearest-definitions."""
         mismatches: dict[str, list[dict[str, Any]]] = {}
         for number, checks in self.ranked(row, looks=LOOKS):
@@ -106,13 +325,13 @@ class Nearest:
                 break
         return [{"message": xid, "mismatches": failed} for xid, failed in mismatches.items()]
 
-    def ranked(self, row: Row, looks: int | None = None) -> Iterator[tuple[int, list[Check]]]:
+    def ranked(self, row: NearestRow, looks: int | None = None) -> Iterator[tuple[int, list[ConstraintResult]]]:
         """Yield candidates with their checks, nearest first.
 
         Fewest failed come first, then most literals matched, then the fewest characters that differ, then the xid.
         With ``looks``, at most so many of them, and no more than ``SPELLED`` for their spelling.
         """
-        waiting: list[tuple[int, int, list[Check]]] = []
+        waiting: list[tuple[int, int, list[ConstraintResult]]] = []
         looked = spelled = 0
         for bound, number in self._in_order(row):
             while waiting and waiting[0][0] <= bound:
@@ -134,11 +353,11 @@ class Nearest:
             _, nearest, checks = heappop(waiting)
             yield nearest, checks
 
-    def checks(self, number: int, row: Row) -> list[Check]:
-        """Return all that one candidate asks of a record; see :func:`router.matching.checks.checks_of`."""
+    def checks(self, number: int, row: NearestRow) -> list[ConstraintResult]:
+        """Return all that one candidate asks of a record; see :func:`router.matching.nearest.checks_of`."""
         return checks_of(self._index.targets[number], row, self._protocols)
 
-    def _in_order(self, row: Row) -> Iterator[tuple[int, int | None]]:
+    def _in_order(self, row: NearestRow) -> Iterator[tuple[int, int | None]]:
         """Yield (bound, target) of all candidates, ascending; it has failures, literals, distance and order in it.
 
         Before those that tie, their bound comes without a target: it may tell that none of them is wanted.
@@ -160,7 +379,7 @@ class Nearest:
             yield from self._by_spelling(row, place, texts, order[start:end])
             start = end
 
-    def _by_spelling(self, row: Row, place: _Place, texts: Texts, ties: Int) -> Iterator[tuple[int, int]]:
+    def _by_spelling(self, row: NearestRow, place: _Place, texts: Texts, ties: IntArray) -> Iterator[tuple[int, int]]:
         """Yield (bound, target) of candidates that tie but for their spelling, ascending."""
         if len(ties) == 1 or not any(text is not None for text in texts):
             yield from self._numbered(ties)
@@ -176,10 +395,10 @@ class Nearest:
         if len(first) < len(ties):
             yield from self._numbered(np.sort(self._with_spelling(row, texts, ties))[len(first) :])
 
-    def _numbered(self, bounds: Int) -> Iterator[tuple[int, int]]:
+    def _numbered(self, bounds: IntArray) -> Iterator[tuple[int, int]]:
         yield from zip(bounds.tolist(), self._by_order[bounds % _DISTANCE].tolist(), strict=True)
 
-    def _text(self, row: Row, key: int) -> str | None:
+    def _text(self, row: NearestRow, key: int) -> str | None:
         """Return the first value of a property when it is a text that fails a constraint it may be alike to."""
         number = row.classes[key]
         misspelt = self._misspelt.get((key, number))
@@ -195,7 +414,7 @@ class Nearest:
         text = next(iter(row.values(self._index.keys[key])), None)
         return text if text is not None and len(text) <= LONGEST else None
 
-    def _with_spelling(self, row: Row, texts: Texts, ties: Int) -> Int:
+    def _with_spelling(self, row: NearestRow, texts: Texts, ties: IntArray) -> IntArray:
         """Return the bounds of candidates that tie, each with how many characters differ at least."""
         targets = self._by_order[ties % _DISTANCE]
         failed = ties[0] // _FAILED - self._kind_failures(row.protocol, row.event)[targets]
@@ -207,17 +426,17 @@ class Nearest:
                 satisfied = self._satisfied(name, row.classes[key])
                 unlike -= table.summed(targets, partial(self._nearer, name, text, satisfied))
         farther = np.minimum(unlike, _FARTHEST) * _DISTANCE
-        bounds: Int = ties - ties % _LITERALS + farther + ties % _DISTANCE
+        bounds: IntArray = ties - ties % _LITERALS + farther + ties % _DISTANCE
         return bounds
 
-    def _nearer(self, name: str, text: str, satisfied: Bool, chosen: Int | slice) -> Int:
+    def _nearer(self, name: str, text: str, satisfied: Bool, chosen: IntArray | slice) -> IntArray:
         """Return how much nearer than ``FAR`` a value may be to what each constraint on its property asks for."""
         spellings = self._spellings.get(name)
         if spellings is None:
             spellings = self._spellings[name] = Spellings(self._index.classes[name].constraints)
         return np.where(satisfied[chosen], 0, FAR - spellings.at_least(text, chosen))
 
-    def _scores(self, row: Row) -> Int:
+    def _scores(self, row: NearestRow) -> IntArray:
         """Return the bounds of all candidates, where all that fails is as far as can be."""
         chosen = self._candidates[row.channel]
         failed, literals = (values.copy() for values in self._absent[row.event])
@@ -229,7 +448,7 @@ class Nearest:
         unlike = np.minimum(failed * FAR, _FARTHEST) * _DISTANCE
         failed += self._kind_failures(row.protocol, row.event)
         few = _FAILED // _LITERALS - 1
-        scores: Int = failed * _FAILED + (few - np.minimum(literals, few)) * _LITERALS + self._order + unlike
+        scores: IntArray = failed * _FAILED + (few - np.minimum(literals, few)) * _LITERALS + self._order + unlike
         return scores[chosen]
 
     def _table(self, *, event: bool) -> dict[str, _Table]:
@@ -246,7 +465,7 @@ class Nearest:
         places = np.arange(len(self._index.targets) + 1)
         return {key: _Table(a[0], a[1], a[2], np.searchsorted(a[0], places)) for key, a in arrays.items()}
 
-    def _of_absent(self, *, event: bool) -> tuple[Int, Int]:
+    def _of_absent(self, *, event: bool) -> tuple[IntArray, IntArray]:
         """Return how many properties fail and literals match, per target, when every property is absent."""
         failed, literals = (np.zeros(len(self._index.targets), np.int64) for _ in range(2))
         for key, table in self._tables[event].items():
@@ -284,7 +503,7 @@ class Nearest:
         classes = self._index.classes[key]
         return _bools(classes.bits[number], len(classes.constraints))
 
-    def _kind_failures(self, protocol: int, event: bool) -> Int:
+    def _kind_failures(self, protocol: int, event: bool) -> IntArray:
         known = self._kinds.get((protocol, event))
         if known is None:
             kinds = (kind_checks(target, protocol, self._protocols, event=event) for target in self._index.targets)

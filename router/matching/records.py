@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from bindings.envelope import Envelope
 from bindings.events import members_of
-from bindings.kafka.codec import PROTOCOL as KAFKA
+from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.kafka.facts import SOURCE_SCHEMA, KafkaReader
 from bindings.parts import Part, first
 from bindings.protocols import BINDINGS, Binding, binding_of
@@ -21,14 +21,15 @@ from catalog.errors import RecordError
 from catalog.model import Catalog, Relation
 from catalog.paused_gc import paused_gc
 from catalog.record import Record, parse_record
-from catalog.schemas.ids.frames import Frames
+from catalog.schemas.ids.deciding import Frames
 from catalog.schemas.validation import PayloadValidation
 from catalog.values import is_timestamp
 from router.matching.channels import ChannelBuilder
 from router.matching.conformance import Validation
 from router.matching.facts import Facts, RawFacts, RawRow
-from router.matching.kafka_facts import facts_of_kafka
-from router.matching.matcher import Matcher, Outcomes
+from router.matching.inbox_facts import facts_of_kafka
+from router.matching.matcher import Matcher
+from router.matching.matcher import MatchOutcomes as Outcomes
 from router.matching.ties import Ambiguous
 
 CHUNK: Final = 5_000
@@ -47,7 +48,7 @@ class NumberedRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class MatchedRecords:
     """Outcomes of records that were matched together; the sources of their facts number the entries."""
 
     outcomes: Outcomes
@@ -105,7 +106,7 @@ class RecordMatcher:
             outcomes.update(self.numbered_outcomes(decided))
         return [outcomes[number] for number in range(len(lines))]
 
-    def judge(self, lines: list[bytes | str]) -> tuple[dict[int, dict[str, Any]], list[Decided]]:
+    def judge(self, lines: list[bytes | str]) -> tuple[dict[int, dict[str, Any]], list[MatchedRecords]]:
         """Match these lines; returns the outcomes of those that are no records by number, and what became of others."""
         failed: dict[int, dict[str, Any]] = {}
         kafka: list[NumberedRecord] = []
@@ -125,7 +126,7 @@ class RecordMatcher:
         together = [(self._kafka(kafka), kafka)] if kafka else []
         if others:
             together.append((raw.build(), others))
-        return failed, [Decided(self.matcher.match(facts), entries) for facts, entries in together]
+        return failed, [MatchedRecords(self.matcher.match(facts), entries) for facts, entries in together]
 
     def _channel(self, record: Record) -> int:
         if self._fixed is not None:
@@ -152,7 +153,7 @@ class RecordMatcher:
         times = pa.array([_timestamp(entry.record.time) for entry in entries], pa.string())
         return facts_of_kafka(batch, self.matcher, self._reader, channels, times=times)
 
-    def numbered_outcomes(self, decided: Decided) -> Iterator[tuple[int, dict[str, Any]]]:
+    def numbered_outcomes(self, decided: MatchedRecords) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield what :meth:`outcomes` gives for each entry, with its number."""
         facts = decided.outcomes.facts
         batches: dict[int, list[dict[str, Any]]] = {source: [] for source in facts.batches}

@@ -16,16 +16,16 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from bindings.kafka.codec import PROTOCOL as KAFKA
-from catalog.schemas.codings import decoded
-from catalog.schemas.contract import MessagePlace
-from catalog.schemas.ids.contract import Framing
-from catalog.schemas.ids.deciding import DIGITS, PROPERTY, Asked, Decision
-from catalog.schemas.ids.frames import PLAIN, Begin, Frames, frame_of, ids_of, message_place
+from bindings.kafka.binding import PROTOCOL as KAFKA
+from catalog.schemas.contract import MessagePlace, decoded
+from catalog.schemas.ids.client import Framing
+from catalog.schemas.ids.deciding import DIGITS, PLAIN, PROPERTY, Begin, Frames, frame_of, ids_of, message_place
+from catalog.schemas.ids.deciding import FrameLookup as Asked
+from catalog.schemas.ids.deciding import IdDecision as Decision
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
 from router.matching.facts import Facts, FoundIds, Payload, protocol_number
-from router.matching.index.columns import Bool, Int, SplitColumn
+from router.matching.index.columns import BoolArray, IntArray, SplitColumn
 from router.matching.index.index import MatchIndex
 
 KEY: Final = f"p.{PROPERTY}"
@@ -41,7 +41,7 @@ _KAFKA: Final = protocol_number(KAFKA)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FrameGroup:
     """What holds for rows of one channel, match set and frame: the decisions by target, the set that is left, and how
     bodies are read, by xid.
     """
@@ -62,16 +62,16 @@ class Group:
 class Identified:
     """The sets that ids leave. ``numbers`` say in which of the ``groups`` a row is, -1 for none."""
 
-    sets: Int
-    numbers: Int
-    groups: list[Group] = field(default_factory=list)
+    sets: IntArray
+    numbers: IntArray
+    groups: list[FrameGroup] = field(default_factory=list)
 
-    def group(self, row: int) -> Group | None:
+    def group(self, row: int) -> FrameGroup | None:
         """Return the group of a row; None for one whose id decided nothing."""
         number = int(self.numbers[row])
         return self.groups[number] if number >= 0 else None
 
-    def lost(self) -> dict[int, Group]:
+    def lost(self) -> dict[int, FrameGroup]:
         """Return the rows whose candidates did all not take their id."""
         empty = [bool(each.dropped) and len(each.dropped) == len(each.decisions) for each in self.groups]
         rows = np.flatnonzero(np.array([*empty, False], bool)[self.numbers])
@@ -88,7 +88,7 @@ class SchemaIdStage:
         self._declared = [frozenset[str]() for _ in channels]
         self._framed = [False] * len(channels)
         self._decides = [False] * len(channels)
-        self._groups: dict[Any, Group] = {}
+        self._groups: dict[Any, FrameGroup] = {}
         if payloads is not None:
             for number, channel in enumerate(channels):
                 self._look_at(number, channel, payloads)
@@ -161,7 +161,7 @@ class SchemaIdStage:
             known = pa.array(facts.ids.names, pa.string()).take(pa.array(codes, mask=codes < 0))
             facts.columns = replace(facts.columns, by_key={**facts.columns.by_key, KEY: SplitColumn(known)})
 
-    def _find_one_by_one(self, facts: Facts, wanted: Int, codes: Int, names: dict[str, int]) -> None:
+    def _find_one_by_one(self, facts: Facts, wanted: IntArray, codes: IntArray, names: dict[str, int]) -> None:
         """Note the ids of rows that the codec read, and of bodies in a content coding."""
         coded = np.zeros(0, np.int64)
         if facts.codings is not None and facts.codings.null_count < len(facts.codings):
@@ -177,7 +177,7 @@ class SchemaIdStage:
             if frame is not None:
                 codes[row] = names.setdefault(frame.id, len(names))
 
-    def drop(self, facts: Facts, sets: Int) -> Identified:
+    def drop(self, facts: Facts, sets: IntArray) -> Identified:
         """Return the sets without the candidates that do not take the ids of their records.
 
         Raises:
@@ -208,7 +208,9 @@ class SchemaIdStage:
                 identified.groups.append(group)
         return identified
 
-    def _grouped(self, facts: Facts, rows: Int, channel: int, matched: int, name: str) -> list[tuple[Group, Int]]:
+    def _grouped(
+        self, facts: Facts, rows: IntArray, channel: int, matched: int, name: str
+    ) -> list[tuple[FrameGroup, IntArray]]:
         """Divide rows of one channel, set and id into groups: by the message they name, and by what fits whole."""
         frames, targets = self._frames[channel], self._index.sets[matched].targets
         assert self._payloads is not None  # who asks has seen that there are schemas
@@ -254,7 +256,7 @@ class SchemaIdStage:
 
     def _group(
         self, channel: int, matched: int, asked: Asked, certain: bool = True, whole: tuple[int, ...] = ()
-    ) -> Group:
+    ) -> FrameGroup:
         key = (channel, matched, asked.id, asked.place, certain, whole, id(asked.written))
         group = self._groups.get(key)
         if group is None or group.asked.written is not asked.written:
@@ -263,7 +265,7 @@ class SchemaIdStage:
             group = self._groups[key] = self._decided(channel, matched, asked, certain, whole)
         return group
 
-    def _decided(self, channel: int, matched: int, asked: Asked, certain: bool, whole: tuple[int, ...]) -> Group:
+    def _decided(self, channel: int, matched: int, asked: Asked, certain: bool, whole: tuple[int, ...]) -> FrameGroup:
         assert self._payloads is not None
         rule, frames = self._payloads.ids, self._frames[channel]
         known = self._index.sets[matched]
@@ -287,7 +289,7 @@ class SchemaIdStage:
             decisions[target] = decision
             if not decision.takes:
                 bits &= ~(1 << target)
-        return Group(asked, certain, decisions, self._index.set_number(bits, event=known.event), begins)
+        return FrameGroup(asked, certain, decisions, self._index.set_number(bits, event=known.event), begins)
 
     def begins(self, facts: Facts, rows: Sequence[int], xid: str) -> list[Begin]:
         """Return how the bodies of rows are to be read for a definition: only those of Kafka have frames."""
@@ -311,7 +313,7 @@ class SchemaIdStage:
         shown = self._shown(facts, found)
         return pa.array(found.names, pa.string()).take(pa.array(found.codes, mask=~shown))
 
-    def _shown(self, facts: Facts, found: FoundIds) -> Bool:
+    def _shown(self, facts: Facts, found: FoundIds) -> BoolArray:
         plausible = np.array([*(_plausible(name) for name in found.names), False], bool)[found.codes]
         sure = np.array([*(each.framing != "auto" for each in self._frames), False], bool)[facts.channels]
         if (identified := facts.identified) is not None and identified.groups:
@@ -319,10 +321,10 @@ class SchemaIdStage:
             whole = [PLAIN in each.begins.values() for each in identified.groups]
             sure |= certain
             plausible &= ~np.array([*whole, False], bool)[identified.numbers]
-        shown: Bool = (found.codes >= 0) & (sure | plausible)
+        shown: BoolArray = (found.codes >= 0) & (sure | plausible)
         return shown
 
-    def counted(self, facts: Facts, winners: Int, order: Int) -> list[list[Any]]:
+    def counted(self, facts: Facts, winners: IntArray, order: IntArray) -> list[list[Any]]:
         """Count routed rows among *order* by the target that takes them, their id, and what decided by that."""
         found = facts.ids
         if found is None:
@@ -347,7 +349,7 @@ _BEGINS: Final[Mapping[Framing, Begin]] = {
 }
 
 
-def detail_of(group: Group, targets: Sequence[Any]) -> str:
+def detail_of(group: FrameGroup, targets: Sequence[Any]) -> str:
     """Return the detail of a dead letter whose candidates all lost by the id."""
     listed = [
         f"{targets[target].xid}: protocoloptions.{PROPERTY}: expected {each.expected!r}, found {each.found!r}"
@@ -363,7 +365,7 @@ def detail_of(group: Group, targets: Sequence[Any]) -> str:
     return f"schema id {group.asked}; " + "; ".join(listed)
 
 
-def mismatches_of(group: Group, targets: Sequence[Any]) -> list[dict[str, Any]]:
+def mismatches_of(group: FrameGroup, targets: Sequence[Any]) -> list[dict[str, Any]]:
     """Return the definitions that an id dropped, as ``nearest`` gives them."""
     shown: dict[str, dict[str, Any]] = {}
     for target, each in sorted(group.dropped.items(), key=lambda item: targets[item[0]].xid):

@@ -1,12 +1,14 @@
 """What becomes of records that several definitions match equally well: ``match.ambiguous``, JUDGING.md#specificity."""
 
+# Small: settings need it, and load no columns.
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from catalog.definitions.targets import Target
+from catalog.definitions.constraints import MatchCandidate
 
 Ambiguous = Literal["dead-letter", "first", "base"]
 
@@ -23,7 +25,7 @@ class Ties:
     ranks: Sequence[int] = ()
     bases: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
-    def winner(self, targets: Sequence[Target], best: Sequence[int], bits: int, *, event: bool) -> int | None:
+    def winner(self, targets: Sequence[MatchCandidate], best: Sequence[int], bits: int, *, event: bool) -> int | None:
         """Return the target that takes records which *best* tie for, None when they stay ambiguous.
 
         *bits* is the set of all targets that match. A common base that is none of them takes such records only if all
@@ -40,6 +42,6 @@ class Ties:
                     return base
         return None
 
-    def explanation(self, targets: Sequence[Target], best: Sequence[int]) -> str:
+    def explanation(self, targets: Sequence[MatchCandidate], best: Sequence[int]) -> str:
         """Return how it was decided, for lineage."""
         return f"{self.mode} of " + ", ".join(targets[number].xid for number in best)

@@ -9,12 +9,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from catalog.definitions.targets import Target
+from catalog.definitions.constraints import MatchCandidate
 from router.matching.context import Slot, SlotTable, slots_of
-from router.matching.index.columns import Columns, Int
+from router.matching.index.columns import BatchColumns, IntArray, NumberTable, Ragged, spread
 from router.matching.index.index import MatchIndex, MatchSet, members
-from router.matching.index.ragged import Ragged, spread
-from router.matching.index.tables import NumberTable
 from router.matching.ties import Ties
 
 NO_MATCH: Final = -1
@@ -32,9 +30,9 @@ class Verdicts:
     ``ties`` are the rows of winners that are not the most specific alone, and were decided for.
     """
 
-    winners: Int
-    sets: Int
-    ties: Int
+    winners: IntArray
+    sets: IntArray
+    ties: IntArray
 
 
 class WinnerChooser:
@@ -58,7 +56,7 @@ class WinnerChooser:
         self._pairs: list[tuple[int, int, int]] = []
         self._flat = np.zeros((3, 0), np.int64)
 
-    def _lay(self, target: Target, *, event: bool) -> tuple[list[int], list[tuple[int, int]]]:
+    def _lay(self, target: MatchCandidate, *, event: bool) -> tuple[list[int], list[tuple[int, int]]]:
         slots, equal = slots_of(target.constraints(event=event) or ())
         number = self._table.number
         return [number(slot) for slot in slots], [(number(one), number(other)) for one, other in equal]
@@ -72,11 +70,11 @@ class WinnerChooser:
         """Return the number under which :meth:`slot_values` knows a slot."""
         return self._table.number(slot)
 
-    def slot_values(self, columns: Columns, rows: Int, slots: Int) -> pa.StringArray:
+    def slot_values(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> pa.StringArray:
         """Return the decoded value of ``slots[i]`` in ``rows[i]``."""
         return self._table.values(columns, rows, slots)
 
-    def resolve(self, sets: Int) -> Verdicts:
+    def resolve(self, sets: IntArray) -> Verdicts:
         """Choose a winner per row from the set that is left to it."""
         chosen = self._winners.of(sets)
         if self.ties.mode == "dead-letter":
@@ -84,7 +82,7 @@ class WinnerChooser:
         tied = chosen >= _TIE
         return Verdicts(np.where(tied, chosen - _TIE, chosen), sets, np.flatnonzero(tied))
 
-    def contexts(self, columns: Columns, winners: Int, events: Int) -> pa.MapArray:
+    def contexts(self, columns: BatchColumns, winners: IntArray, events: IntArray) -> pa.MapArray:
         """Return the context attributes of every row, an empty map where nothing won."""
         # A row without a winner takes the list behind those of all targets, which is the empty one.
         lists = self._lists[np.where(winners >= 0, 2 * winners + events, -1)]
@@ -94,7 +92,7 @@ class WinnerChooser:
         np.cumsum(self._slots.counts[lists], out=offsets[1:])
         return pa.MapArray.from_arrays(pa.array(offsets), self._names.take(pa.array(slots)), values)
 
-    def drop_unequal(self, columns: Columns, sets: Int) -> Int:
+    def drop_unequal(self, columns: BatchColumns, sets: IntArray) -> IntArray:
         """Return the sets without targets whose repeated placeholders differ; those of most rows stay as they are."""
         packed = self._checks.of(sets)
         rows = np.flatnonzero(packed != 0)
@@ -113,7 +111,7 @@ class WinnerChooser:
             sets[row] = self._index.set_number(current.bits & ~(1 << target), event=current.event)
         return sets
 
-    def _pair_array(self) -> Int:
+    def _pair_array(self) -> IntArray:
         if len(self._pairs) != self._flat.shape[1]:
             self._flat = np.array(self._pairs, np.int64).reshape(-1, 3).T.copy()
         return self._flat

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from bindings.http.problems import Reply
-from router.overview.figures import HOUR_POINTS, POINT_SECONDS, Point
+from bindings.http.request import Reply
+from router.overview.picture import HOUR_POINTS, POINT_SECONDS, Point
 
 WIDE, HIGH, TOP, BOTTOM = 320, 96, 16, 14
 SMALL: Final = "small"

@@ -4,32 +4,81 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from router.errors import RouterError
 from router.judging.plan import VERSION, Plan
-from router.overview.access import Doorkeeper
-from router.overview.epochs import history
-from router.overview.figures import (
+from router.overview.picture import (
     INBOX_BYTES,
     INBOX_OLDEST,
     INBOX_RECORDS,
     POINT_SECONDS,
     REST,
+    FigureReading,
     Figures,
+    Occurred,
     Point,
-    Reading,
+    RoutesByEndpoint,
+    picture,
 )
-from router.overview.occurrences import Occurred
-from router.overview.picture import Ways, picture
+from router.overview.records import Doorkeeper
 from router.state.ledger import LetterLedger
-from router.watching.status import Status
+from router.watching.status import CatalogDifference, CatalogEvent, RouterStatus
 
 if TYPE_CHECKING:
     from router.watching.metrics import Metrics
+
+# The last catalogs: which took effect, what changed with each, which were refused, and why.
+
+VALUE: Final = 500
+"""Characters of a value before or after a change."""
+
+
+def history(events: Sequence[CatalogEvent], differences: Mapping[str, CatalogDifference]) -> list[dict[str, Any]]:
+    """Return what became of catalogs, newest first; the difference is that of the newest change to an epoch."""
+    entries: list[dict[str, Any]] = []
+    seen: set[str] = set()
+    for event in reversed(events):
+        difference = None if event.epoch is None or event.epoch in seen else differences.get(event.epoch)
+        entries.append(
+            {
+                "at": event.at,
+                "result": "refused" if event.epoch is None else "active",
+                "epoch": event.epoch,
+                "definitions": None if event.epoch is None else event.definitions,
+                "difference": None if difference is None else _difference(difference),
+                "findings": [asdict(finding) for finding in event.findings],
+                "findings_total": event.total,
+                "times": event.times,
+            }
+        )
+        if event.epoch is not None:
+            seen.add(event.epoch)
+    return entries
+
+
+def _difference(difference: CatalogDifference) -> dict[str, Any]:
+    changes = [each.to_json() for each in difference.changes]
+    return {
+        "before": difference.before,
+        "compatible": not difference.incompatible,
+        "incompatible": difference.incompatible,
+        "total": difference.total,
+        "changes": [change | {side: _short(change[side]) for side in ("before", "after")} for change in changes],
+    }
+
+
+def _short(value: Any) -> Any:
+    """Return a value as it may be shown: one that is long is cut, as text or as JSON."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8", "backslashreplace")
+    return value if len(text) <= VALUE else text[:VALUE] + "…"
+
 
 FORMAT: Final = 1
 """Grows when a member changes its meaning or goes; new members may come at any time."""
@@ -48,7 +97,7 @@ class StatusDocument:
 
     def __init__(
         self,
-        status: Status,
+        status: RouterStatus,
         figures: Figures,
         metrics: Metrics,
         door: Doorkeeper,
@@ -69,7 +118,7 @@ class StatusDocument:
         self._started = datetime.now(UTC)
         self._making = threading.Lock()
         self._plan: Plan | None = None
-        self._ways: tuple[Plan, Ways] | None = None
+        self._ways: tuple[Plan, RoutesByEndpoint] | None = None
         self._kept: tuple[float, dict[str, Any]] | None = None
 
     def follow(self, plan: Plan) -> None:
@@ -120,7 +169,7 @@ class StatusDocument:
             "epochs": history(self._status.catalogs, self._status.differences),
         }
 
-    def _queries(self, queries: dict[str, Any], reading: Reading) -> dict[str, Any]:
+    def _queries(self, queries: dict[str, Any], reading: FigureReading) -> dict[str, Any]:
         times, holds = self._status.steps.to_json(), reading.held()
         return {
             name: {
@@ -131,7 +180,7 @@ class StatusDocument:
             for name, query in queries.items()
         }
 
-    def _flow(self, plan: Plan, reading: Reading, occurred: Occurred) -> dict[str, Any]:
+    def _flow(self, plan: Plan, reading: FigureReading, occurred: Occurred) -> dict[str, Any]:
         flow = picture(plan, self._ways_of(plan), reading, occurred, self._sinks.problem)
         self._work_off(flow["endpoints"])
         dead, settled = flow["totals"]["dead_letters"], self._letters_settled()
@@ -174,9 +223,9 @@ class StatusDocument:
             **{name: [getattr(point, name) for point in points] for name in Point._fields},
         }
 
-    def _ways_of(self, plan: Plan) -> Ways:
+    def _ways_of(self, plan: Plan) -> RoutesByEndpoint:
         if self._ways is None or self._ways[0] is not plan:
-            self._ways = (plan, Ways.of(plan))
+            self._ways = (plan, RoutesByEndpoint.of(plan))
         return self._ways[1]
 
 
@@ -184,6 +233,6 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
-def _whole(reading: Reading, metric: str) -> int | None:
+def _whole(reading: FigureReading, metric: str) -> int | None:
     value = reading.value(metric)
     return None if value is None else int(value)

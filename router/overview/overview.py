@@ -7,6 +7,8 @@ short queue; a request that comes when it is full is asked to come again.
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
 import queue
 import re
@@ -14,32 +16,81 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qs
 
 from bindings.http.connection import AcceptedRequest, Answer, too_large
-from bindings.http.problems import HttpProblem, Reply, unavailable
-from bindings.http.request import Head
-from catalog.schemas.ids.contract import RegistryUnavailableError
+from bindings.http.request import HttpProblem, Reply, RequestHead, unavailable
+from catalog.schemas.ids.client import RegistryUnavailableError
 from router.errors import RouterError
 from router.judging.plan import Plan
 from router.letters.letter import Letter
 from router.logs import get_logger
-from router.overview.access import Doorkeeper
 from router.overview.charts import CHARTS, SMALL, drawn
 from router.overview.document import StatusDocument
-from router.overview.figures import Figures
-from router.overview.page import page
-from router.overview.records import PASTED, Judging, Records
+from router.overview.picture import Figures
+from router.overview.records import PASTED, Doorkeeper, Records, ReplayPreview
 from router.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from router.watching.metrics import Metrics
-    from router.watching.status import Status
+    from router.watching.status import RouterStatus as Status
+
+# The status page: one HTML document with its style and script in it; browsers run nothing else, by hashes.
+#
+# Nothing is loaded from elsewhere and no text becomes markup: the content security policy forbids both, so that names
+# in catalogs and records can do nothing.
+
+SCRIPTS: Final = ("dom.js", "picture.js", "figures.js", "letters.js", "shadow.js", "main.js")
+"""The parts of the script, in order."""
+_FOLDER: Final = "assets"
+
+
+@cache
+def page() -> Reply:
+    """Return the page with the headers that it is served with."""
+    style = _text("page.css")
+    script = "'use strict';\n" + "".join(map(_text, SCRIPTS))
+    html = _text("page.html").replace("<style></style>", f"<style>{style}</style>")
+    html = html.replace("<script></script>", f"<script>{script}</script>")
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {_hash(script)}",
+            f"style-src {_hash(style)}",
+            "connect-src 'self'",
+            "img-src 'self' data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+        )
+    )
+    headers = (
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-security-policy", policy.encode("ascii")),
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"cross-origin-opener-policy", b"same-origin"),
+        (b"cross-origin-resource-policy", b"same-origin"),
+        (b"cache-control", b"no-store"),
+    )
+    return Reply(HTTPStatus.OK, headers, html.encode("utf-8"))
+
+
+def _text(name: str) -> str:
+    return files("router.overview").joinpath(_FOLDER, name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
+
 
 WAITING: Final = 8
 """Requests of one kind that wait for its thread."""
@@ -57,8 +108,8 @@ Work = Callable[[bytes], Any]
 """Takes the body of a request and gives what is answered, as JSON."""
 
 
-class Replays(Judging, Protocol):
-    """What replays letters, as :class:`router.replay.single.SingleReplays` does."""
+class Replays(ReplayPreview, Protocol):
+    """What replays letters, as :class:`router.replay.replay.SingleReplays` does."""
 
     def begin(self, spark: SparkSession) -> None:
         """Replay in this session from now on."""
@@ -152,14 +203,14 @@ class Overview:
         self._figures_lane.close()
         self._records_lane.close()
 
-    def admit(self, head: Head) -> AcceptedRequest | Reply | None:
+    def admit(self, head: RequestHead) -> AcceptedRequest | Reply | None:
         """Take a request, or say why not; None for a path that is not of the status page."""
         try:
             return self._admitted(head)
         except HttpProblem as problem:
             return problem.reply()
 
-    def _admitted(self, head: Head) -> AcceptedRequest | Reply | None:
+    def _admitted(self, head: RequestHead) -> AcceptedRequest | Reply | None:
         if head.path == b"/status.json":
             _allow(head, *_READING)
             return _Request(self._figures_lane, lambda body: self._document.current(), 0)
@@ -177,7 +228,7 @@ class Overview:
             return None
         return self._of_records(head, self._records, self._replays)
 
-    def _of_records(self, head: Head, records: Records, replays: Replays) -> AcceptedRequest | None:
+    def _of_records(self, head: RequestHead, records: Records, replays: Replays) -> AcceptedRequest | None:
         if head.path == b"/letters.json":
             _allow(head, *_READING)
             self._door.records(head)
@@ -200,7 +251,7 @@ class Overview:
         self._door.same_origin(head)
         return self._with_body(head, lambda body: self._replay(letter_id, records, replays))
 
-    def _with_body(self, head: Head, work: Work) -> _Request:
+    def _with_body(self, head: RequestHead, work: Work) -> _Request:
         if head.length is not None and head.length > PASTED:
             raise too_large(PASTED)
         return _Request(self._records_lane, work, PASTED)
@@ -266,7 +317,7 @@ def _nothing() -> list[dict[str, Any]]:
     return []
 
 
-def _allow(head: Head, *methods: str) -> None:
+def _allow(head: RequestHead, *methods: str) -> None:
     if head.method not in methods:
         allowed = ", ".join(methods)
         detail = f"this path takes {allowed}, not {head.method}"

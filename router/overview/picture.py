@@ -1,35 +1,609 @@
 """What flows from which endpoint to which definition and sink: nodes and links with their rates, for the page to draw.
 
-:mod:`router.overview.survey` says what the plan in force sends where. There may be thousands of definitions:
+:mod:`router.overview.picture` says what the plan in force sends where. There may be thousands of definitions:
 the busiest are shown, and the rest is summed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
+from prometheus_client import CollectorRegistry
+
+from catalog.linting.events import names_in
+from catalog.model import Finding
+from router.judging.outputs import DEAD_LETTER, EMPTY, ROUTED
 from router.judging.plan import Plan
-from router.overview.figures import ACKNOWLEDGED, ARRIVED, DEFINITIONS, RECEIVED, WRITES, Figure, Reading
-from router.overview.occurrences import Occurred
-from router.overview.survey import survey
-from router.settings.takers import event_sinks, letter_sinks
-from router.watching.deliveries import SinkProblem
+from router.matching.conformance import decides
+from router.routing.destinations import FixedDestination as Settled
+from router.routing.routes import DEAD, Known, RouteRule, letter_number
+from router.settings import REASONS, Settings, event_routes
+from router.settings.checks import event_sinks, letter_sinks
+from router.settings.names import CONTEXT_PREFIX, NameTemplate, event_values, value_name
+from router.settings.names import DestinationTemplate as Template
+from router.settling import settled_types
+from router.state.ledger import DefinitionAtEndpoint as Place
+from router.state.ledger import Sighting
+from router.state.ledger_database import instant_of
+from router.watching.metrics import SinkProblem
+
+# What the registry of metrics counts, read as numbers, and how fast it grew over the last minute.
+
+WINDOW_SECONDS: Final = 60.0
+EVERY_SECONDS: Final = 5.0
+"""Time between two samples that rates are taken from."""
+POINT_SECONDS: Final = 30.0
+"""Time between two points of the last hour."""
+HOUR_POINTS: Final = 120
+HISTORIES: Final = 100
+"""Endpoints whose last hour is kept."""
+RECORDS: Final = "xrouter_records_total"
+DEFINITIONS: Final = "xrouter_definition_records_total"
+WRITES: Final = "xrouter_sink_writes_total"
+RECEIVED: Final = "xrouter_gateway_received_total"
+ACKNOWLEDGED: Final = "xrouter_gateway_acknowledged_total"
+LAG: Final = "xrouter_source_lag_records"
+OLDEST: Final = "xrouter_source_oldest_seconds"
+INBOX_OLDEST: Final = "xrouter_inbox_oldest_seconds"
+HELD: Final = "xrouter_query_held"
+INBOX_RECORDS: Final = "xrouter_inbox_records"
+INBOX_BYTES: Final = "xrouter_inbox_bytes"
+REST: Final = "xrouter_rest_records"
+PUSHED: Final = "xrouter_inbox_endpoint_records"
+PUSHED_OLDEST: Final = "xrouter_inbox_endpoint_oldest_seconds"
+ARRIVED: Final = "xrouter_arrived_records_total"
+LATENCY: Final = "xrouter_record_latency_seconds_bucket"
+_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
+    RECORDS: ("endpoint", "outcome", "reason"),
+    DEFINITIONS: ("message",),
+    WRITES: ("sink", "result"),
+    RECEIVED: ("endpoint",),
+    ACKNOWLEDGED: ("endpoint",),
+    LAG: ("endpoint",),
+    OLDEST: ("endpoint",),
+    INBOX_OLDEST: (),
+    HELD: ("query", "sink"),
+    INBOX_RECORDS: (),
+    INBOX_BYTES: (),
+    REST: (),
+    PUSHED: ("endpoint",),
+    PUSHED_OLDEST: ("endpoint",),
+    ARRIVED: ("endpoint",),
+    LATENCY: ("le",),
+}
+_COUNTED: Final = (RECORDS, DEFINITIONS, WRITES, ARRIVED, LATENCY)
+"""The metrics that rates are taken of."""
+Key = tuple[str, ...]
+Samples = dict[Key, float]
+"""Values by the name of a metric and the values of its labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A count, and how much it grows in a second; the rate is None before there are two samples."""
+
+    count: int
+    rate: float | None
+
+
+class FigureReading:
+    """All figures of one moment. ``window`` is how many seconds rates are over."""
+
+    def __init__(self, samples: Samples, before: Samples | None, window: float) -> None:
+        self._samples = samples
+        self._before = before
+        self.window = window
+
+    def of(self, metric: str, *labels: str) -> Figure:
+        """Return the sum of all series of a metric whose first labels are these; '' stands for any."""
+        return self._sum(self._keys(metric, labels))
+
+    def value(self, metric: str, *labels: str) -> float | None:
+        """Return the value of one series; None where there is none."""
+        return self._samples.get((metric, *labels))
+
+    def by(self, metric: str, label: int) -> dict[str, Figure]:
+        """Return the figures of a metric by the value of one of its labels, given by its place."""
+        grouped: dict[str, list[Key]] = {}
+        for key in self._samples:
+            if key[0] == metric:
+                grouped.setdefault(key[1 + label], []).append(key)
+        return {name: self._sum(keys) for name, keys in grouped.items()}
+
+    def outcomes(self) -> dict[str, tuple[Figure, Figure, Figure]]:
+        """Return for each endpoint what was routed of it, what became dead letters, and its batches of no events."""
+        keys: dict[str, dict[str, list[Key]]] = {}
+        for key in self._samples:
+            if key[0] == RECORDS:
+                keys.setdefault(key[1], {}).setdefault(key[2], []).append(key)
+        outcomes = (ROUTED, DEAD_LETTER, EMPTY)
+        return {name: tuple(self._sum(each.get(outcome, [])) for outcome in outcomes) for name, each in keys.items()}  # type: ignore[misc]
+
+    def held(self) -> list[tuple[str, str]]:
+        """Return the queries that hold a batch, each with the sink in the way."""
+        return sorted((key[1], key[2]) for key, value in self._samples.items() if key[0] == HELD and value)
+
+    def lag(self, endpoint: str) -> float | None:
+        """Return how many records of an endpoint wait, at its broker or in the inbox; None where that is not known."""
+        known = [value for name in (LAG, PUSHED) if (value := self.value(name, endpoint)) is not None]
+        return sum(known) if known else None
+
+    def oldest(self, endpoint: str) -> float | None:
+        """Return the age of the oldest record of an endpoint that waits; None where that is not known."""
+        known = [value for name in (OLDEST, PUSHED_OLDEST) if (value := self.value(name, endpoint)) is not None]
+        return max(known, default=None)
+
+    def whole_lag(self) -> float | None:
+        """Return how many records wait anywhere; None where nobody says so."""
+        known = [value for key, value in self._samples.items() if key[0] in (LAG, INBOX_RECORDS, REST)]
+        return sum(known) if known else None
+
+    def whole_oldest(self) -> float | None:
+        """Return the age of the oldest record that waits anywhere."""
+        return max((value for key, value in self._samples.items() if key[0] in (OLDEST, INBOX_OLDEST)), default=None)
+
+    def latency(self, share: float) -> float | None:
+        """Return the seconds within which this share of the window's records got to their sinks; None without any."""
+        before = self._before or {}
+        counts = sorted(
+            (float(key[1]), value - before.get(key, 0.0)) for key, value in self._samples.items() if key[0] == LATENCY
+        )
+        if self._before is None or not counts or counts[-1][1] <= 0:
+            return None
+        wanted, below, lower = share * counts[-1][1], 0.0, 0.0
+        for bound, count in counts:
+            if count >= wanted:
+                if bound == math.inf:
+                    return lower
+                return lower + (bound - lower) * (wanted - below) / max(count - below, 1e-9)
+            below, lower = count, bound
+        return lower
+
+    def _keys(self, metric: str, labels: tuple[str, ...]) -> list[Key]:
+        fits = [key for key in self._samples if key[0] == metric]
+        return [key for key in fits if all(not want or want == has for want, has in zip(labels, key[1:], strict=False))]
+
+    def _sum(self, keys: list[Key]) -> Figure:
+        count = sum(self._samples[key] for key in keys)
+        if self._before is None or self.window <= 0:
+            return Figure(int(count), None)
+        grown = count - sum(self._before.get(key, 0.0) for key in keys)
+        return Figure(int(count), round(max(0.0, grown) / self.window, 3))
+
+
+class Point(NamedTuple):
+    """How it stood at one moment: records a second over the window, what waited, and seconds."""
+
+    arriving: float | None
+    finished: float | None
+    lag: float | None
+    oldest: float | None
+    latency: float | None
+    """The 95th percentile; only known of all endpoints together."""
+
+
+class History:
+    """Points of the last hour, of all endpoints together ('') and of the busiest. Any thread may call it.
+
+    Its memory is bounded: :data:`HOUR_POINTS` of :data:`HISTORIES` endpoints at most.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._taken: float | None = None
+        self._points: dict[str, deque[Point]] = {"": deque(maxlen=HOUR_POINTS)}
+
+    def is_due(self) -> bool:
+        """Whether it is time for another point."""
+        return self._taken is None or self._clock() - self._taken >= POINT_SECONDS
+
+    def add(self, reading: FigureReading) -> None:
+        """Take a point."""
+        outcomes, arrived = reading.outcomes(), reading.by(ARRIVED, 0)
+        finished = {name: _sum_of(figure.rate for figure in three) for name, three in outcomes.items()}
+        names = sorted({*outcomes, *arrived}, key=lambda name: (-(finished.get(name) or 0.0), name))
+        known = [name for name in self._points if name in outcomes or name in arrived]
+        kept = dict.fromkeys((*(name for name in known if name), *names))
+        fresh = {
+            name: Point(
+                arrived[name].rate if name in arrived else None,
+                finished.get(name),
+                reading.lag(name),
+                reading.oldest(name),
+                None,
+            )
+            for name in list(kept)[:HISTORIES]
+        }
+        whole = Point(
+            _sum_of(figure.rate for figure in arrived.values()),
+            _sum_of(finished.values()),
+            reading.whole_lag(),
+            reading.whole_oldest(),
+            reading.latency(0.95),
+        )
+        with self._lock:
+            self._taken = self._clock()
+            points = {name: self._points.get(name) or deque(maxlen=HOUR_POINTS) for name in fresh}
+            for name, point in fresh.items():
+                points[name].append(point)
+            self._points[""].append(whole)
+            self._points = {"": self._points[""], **points}
+
+    def points(self, endpoint: str = "") -> list[Point]:
+        """Return the points of an endpoint, or of all together, oldest first; none of one that is not known."""
+        with self._lock:
+            return list(self._points.get(endpoint, ()))
+
+
+def _sum_of(rates: Iterable[float | None]) -> float | None:
+    known = [rate for rate in rates if rate is not None]
+    return round(sum(known), 3) if known else None
+
+
+class Figures:
+    """Reads a registry, and keeps samples of a minute for rates. Any thread may call it."""
+
+    def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: deque[tuple[float, Samples]] = deque(maxlen=int(WINDOW_SECONDS / EVERY_SECONDS) + 1)
+        self.history = History(clock)
+        """The last hour."""
+
+    def tick(self) -> None:
+        """Take a sample if it is time for one; call it every second or so."""
+        now = self._clock()
+        with self._lock:
+            due = not self._kept or now - self._kept[-1][0] >= EVERY_SECONDS
+        if due:
+            counted = self._read(_COUNTED)
+            with self._lock:
+                self._kept.append((now, counted))
+        if self.history.is_due():
+            self.history.add(self.reading())
+
+    def reading(self) -> FigureReading:
+        """Return the figures of now."""
+        samples, now = self._read(tuple(_LABELS)), self._clock()
+        with self._lock:
+            kept = [each for each in self._kept if now - each[0] <= WINDOW_SECONDS + EVERY_SECONDS] or self._kept
+            before = kept[0] if kept else None
+        if before is None or now - before[0] < 1.0:
+            return FigureReading(samples, None, 0.0)
+        return FigureReading(samples, before[1], now - before[0])
+
+    def _read(self, metrics: tuple[str, ...]) -> Samples:
+        """Return what these metrics count; ``restricted_registry`` asks no other collector."""
+        samples: Samples = {}
+        for family in self._registry.restricted_registry(metrics).collect():
+            for sample in family.samples:
+                labels = _LABELS.get(sample.name)
+                if labels is not None:
+                    samples[(sample.name, *(sample.labels.get(label, "") for label in labels))] = sample.value
+        return samples
+
+
+# Who goes where: routes and destinations of a plan, as far as they are known before any record (`xrouter routes`).
+#
+# It follows what :mod:`router.routing.destinations` decides by: records of a definition with one way take it always,
+# those of one with several the first whose conditions their values meet.
+
+Records = Literal["all", "events", "native"]
+"""Which records of a definition: all, those that arrive as CloudEvents, or those that become one by mapping."""
+ALL: Final = "*"
+UNKNOWN: Final = ""
+"""The endpoint of a letter that came from none."""
+KAFKA: Final = "KAFKA"
+PARTITION_KEY: Final = "partitionkey"
+_REFERENCES: Final = ("${", "file:")
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """A sink and the destination there; variables that only records decide stand in braces."""
+
+    sink: str
+    destination: str
+
+
+@dataclass(frozen=True, slots=True)
+class PossibleRoute:
+    """A route that may take records, and what it then asks of their values (globs by ``context.NAME`` and so on)."""
+
+    route: int
+    values: Mapping[str, tuple[str, ...]]
+    aims: tuple[Aim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionFlow:
+    """The records of one definition at one source, and the ways that they may take, in order."""
+
+    endpoint: str
+    message: str
+    records: Records
+    ways: tuple[PossibleRoute, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LetterFlow:
+    """Dead letters of some reasons; ``route`` None is ``dead_letters.sinks``.
+
+    ``endpoints`` are xids of sources, empty for a record of none of them, or ``*`` alone for all.
+    """
+
+    endpoints: tuple[str, ...]
+    reasons: tuple[str, ...]
+    route: int | None
+    aims: tuple[Aim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSurvey:
+    """Everything of one plan. ``unreached`` are routes that nothing takes, ``unrouted`` definitions that no source has.
+
+    ``left_over`` are definitions that only the last route of events takes, where there are others; ``unsettled`` are
+    those of which records that keep to it go by the rest topic, in real-time mode. ``unheld`` are definitions with a
+    schema that bodies need not keep to, on one of their ways at least.
+    """
+
+    flows: tuple[DefinitionFlow, ...]
+    letters: tuple[LetterFlow, ...]
+    unreached: tuple[int, ...]
+    unrouted: tuple[str, ...]
+    left_over: tuple[str, ...]
+    unsettled: tuple[str, ...]
+    unheld: tuple[str, ...]
+
+
+def sink_topics(plan: Plan) -> dict[str, list[str]]:
+    """Return the topics that Kafka sinks write to whatever a record has, by sink."""
+    surveyed = survey(plan)
+    aims = [aim for flow in surveyed.flows for way in flow.ways for aim in way.aims]
+    aims += [aim for letters in surveyed.letters for aim in letters.aims]
+    if plan.settings.relations is not None:
+        pairs = plan.settings.relations.to
+        topics = plan.settings.sinks[pairs].topics
+        aims += [] if topics is None else [Aim(pairs, topics.topic)]
+    found: dict[str, set[str]] = {}
+    for aim in aims:
+        if plan.settings.sinks[aim.sink].topics is not None and "{" not in aim.destination:
+            found.setdefault(aim.sink, set()).add(aim.destination)
+    return {name: sorted(found[name]) for name in plan.settings.sinks if name in found}
+
+
+def survey(plan: Plan) -> RouteSurvey:
+    """Return who goes where."""
+    flows = tuple(_flows(plan))
+    letters = tuple(_letters(plan))
+    events = [number for number, _ in event_routes(plan.settings.routes)]
+    used = {way.route for flow in flows for way in flow.ways} | {events[-1]} | {each.route for each in letters}
+    matcher = plan.judge.matcher
+    reached = {matcher.targets[target].xid for channel in matcher.channels for target in channel.candidates}
+    others = {flow.message for flow in flows for way in flow.ways if way.route != events[-1]}
+    return RouteSurvey(
+        flows,
+        letters,
+        tuple(number for number in range(len(plan.settings.routes)) if number not in used),
+        tuple(xid for xid in plan.catalog.definitions if xid not in reached),
+        tuple(sorted({flow.message for flow in flows} - others)) if len(events) > 1 else (),
+        tuple(_unsettled(plan, flows)) if plan.settings.is_real_time else (),
+        tuple(_unheld(plan, flows)),
+    )
+
+
+def _unheld(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[str]:
+    matcher = plan.judge.matcher
+    # Where there is neither envelope nor protocol, the schema decides whatever the settings say.
+    free = {each.xid for each in matcher.targets if matcher.checks.has_schema(each) and not decides(each)}
+    loose = {flow.message for flow in flows if not all(plan.routes.always(way.route) for way in flow.ways)}
+    return iter(sorted(free & loose))
+
+
+def _unsettled(plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[str]:
+    settled = {each.message for each in settled_types(plan)}
+    # Records that are no events are mapped, which takes the matcher.
+    return iter(
+        dict.fromkeys(flow.message for flow in flows if flow.records != "events" or flow.message not in settled)
+    )
+
+
+def route_findings(file: str, plan: Plan) -> Iterator[Finding]:
+    """Yield what lint says of the routes of settings in *file*, for the catalog that they are to work with."""
+    surveyed = survey(plan)
+    for number in surveyed.unreached:
+        letters = plan.settings.routes[number].when.letters
+        what = "no dead letter of a source" if letters else "no definition at a source"
+        hint = "correct its conditions, or move it before the route that takes everything it would"
+        message = f"{what} reaches route {number}"
+        yield Finding(file, f"/routes/{number}", "warning", "unreached-route", message, hint)
+    for xid in surveyed.unrouted:
+        hint = "name an endpoint that expects it under sources, or leave it"
+        yield Finding(file, "/sources", "info", "unrouted-definition", f"no source expects {xid}", hint)
+    for xid in surveyed.unsettled:
+        hint = "see the operations notes on real-time mode for what makes a definition quick, or leave it"
+        message = f"records of {xid}, or some, go by the rest topic, in batches"
+        yield Finding(file, "/realtime/rest", "info", "unsettled-definition", message, hint)
+    for xid in surveyed.unheld:
+        hint = "set match.validate, or validate of its route, to always, or leave it"
+        message = f"records of {xid} may be routed with bodies that its schema rejects"
+        yield Finding(file, "/match/validate", "info", "unheld-schema", message, hint)
+    yield from _keyless(file, plan, surveyed.flows)
+
+
+def _keyless(file: str, plan: Plan, flows: Iterable[DefinitionFlow]) -> Iterator[Finding]:
+    """Yield the Kafka sinks whose events have no key though their definitions say which device they are of.
+
+    Only Kafka's own key and the attribute ``partitionkey`` are one by themselves (JUDGING.md#what-comes-out): a key of
+    the router's choice would give events that are read again an attribute which they never had.
+    """
+    kinds = {source.endpoint: source.protocol or source.kind.upper() for source in plan.sources}
+    by_sink: dict[str, dict[str, tuple[str, str]]] = {}
+    for flow in flows:
+        protocol, definition = kinds.get(flow.endpoint, KAFKA), plan.catalog.definitions[flow.message]
+        names = tuple(names_in(definition.protocoloptions)) or tuple(names_in(definition.envelopemetadata))
+        keyed = any(each.name == PARTITION_KEY for each in definition.envelopemetadata)
+        if protocol == KAFKA or keyed or not names:
+            continue
+        for name in {aim.sink for way in flow.ways for aim in way.aims}:
+            topics = plan.settings.sinks[name].topics
+            if topics is not None and topics.key is None:
+                by_sink.setdefault(name, {}).setdefault(flow.message, (protocol, names[0]))
+    for name, messages in sorted(by_sink.items()):
+        message, (protocol, placeholder) = next(iter(messages.items()))
+        more = f", and of {len(messages) - 1} other definitions" if len(messages) > 1 else ""
+        text = f"events of {message} arrive by {protocol} and get no key in sink {name}{more}: Kafka keeps their order"
+        hint = (
+            f'set sinks.{name}.key, such as "{{{CONTEXT_PREFIX}{placeholder}}}", or leave it if order does not matter'
+        )
+        yield Finding(
+            file, f"/sinks/{name}", "info", "unkeyed-events", f"{text} in one partition, not over several", hint
+        )
+
+
+def _flows(plan: Plan) -> Iterator[DefinitionFlow]:
+    judge = plan.judge
+    for number, channel in enumerate(judge.matcher.channels):
+        for target in channel.candidates:
+            by_records: dict[Records, tuple[PossibleRoute, ...]] = {}
+            kinds: tuple[tuple[Records, bool], ...] = (("events", True), ("native", False))
+            for records, event in kinds:
+                if judge.matcher.targets[target].constraints(event=event) is None:
+                    continue
+                settled = Settled(judge.matcher, number, target, event=event)
+                if settled.unmappable:
+                    continue
+                pair = judge.outputs.destinations.pair(number, target, event=event)
+                known = _known(judge.matcher.targets[target].xid, pair.endpoint or "", settled)
+                by_records[records] = tuple(_way(plan.settings, rule, known) for rule in pair.rules)
+            if len(by_records) == 2 and by_records["events"] == by_records["native"]:
+                by_records = {"all": by_records["events"]}
+            endpoint = channel.endpoint_of(target) or ""
+            for records, ways in by_records.items():
+                yield DefinitionFlow(endpoint, judge.matcher.targets[target].xid, records, ways)
+
+
+def _letters(plan: Plan) -> Iterator[LetterFlow]:
+    endpoints = (*sorted({source.endpoint for source in plan.sources}), UNKNOWN)
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for endpoint in endpoints:
+        groups.setdefault(tuple(plan.routes.letters(endpoint, reason) for reason in REASONS), []).append(endpoint)
+    for routes, members in groups.items():
+        for route in dict.fromkeys(routes):
+            reasons = tuple(reason for reason, taken in zip(REASONS, routes, strict=True) if taken == route)
+            number = None if route == DEAD else letter_number(route)
+            names = plan.settings.dead_letters.sinks if number is None else plan.settings.routes[number].to
+            aims = tuple(
+                Aim(name, _destination(plan.settings, name, lambda name: None, letters=True)) for name in names
+            )
+            yield LetterFlow((ALL,) if len(groups) == 1 else tuple(members), reasons, number, aims)
+
+
+def _way(settings: Settings, rule: RouteRule, known: Known) -> PossibleRoute:
+    names = dict.fromkeys(settings.routes[rule.route].to)
+    aims = tuple(Aim(name, _destination(settings, name, known)) for name in names)
+    return PossibleRoute(rule.route, {each.name: each.globs for each in rule.conditions}, aims)
+
+
+def _known(message: str, endpoint: str, settled: Settled) -> Known:
+    fixed = event_values(message, endpoint, "", {})
+    return lambda name: fixed[name] if value_name(name) in fixed else settled(value_name(name))
+
+
+def _destination(settings: Settings, name: str, known: Known, *, letters: bool = False) -> str:
+    """Return the destination at a sink, as far as it is known; what the settings refer to is not looked up."""
+    sink = settings.sinks[name]
+    if sink.remote is not None:
+        if sink.remote.endpoint is not None:
+            return sink.remote.endpoint
+        written = str(settings.unresolved.get("sinks", {}).get(name, {}).get(sink.remote.template_field, ""))
+        if any(sign in written for sign in _REFERENCES):
+            return written
+    return sink.destination(lambda template, escape: _filled(template, known, escape), letters=letters)
+
+
+def _filled(template: Template, known: Known, escape: Callable[[str], str]) -> str:
+    values = {name: text for name in template.variables if (text := known(name)) is not None}
+    if isinstance(template, NameTemplate) and len(values) == len(template.variables):
+        return template.expand(values)
+    return template.filled_in_part(values, escape)
+
+
+# What has occurred, as the status page shows it: for each source and definition shown, and what never came at all.
+
+NAMED: Final = 100
+"""Definitions that never occurred, and sources without a record, that are named; `xrouter routes` has all."""
+
+
+class Occurred:
+    """What is known of places at one moment."""
+
+    def __init__(self, known: Mapping[Place, Sighting]) -> None:
+        self._known = known
+        self._last: dict[str, int] = {}
+        self._expected: dict[str, list[int]] = {}
+        for place, each in known.items():
+            if place.message:
+                expected = self._expected.setdefault(place.endpoint, [0, 0])
+                expected[0] += 1
+                expected[1] += each.first is None
+                if each.last is not None:
+                    self._last[place.message] = max(each.last, self._last.get(place.message, 0))
+
+    def source(self, endpoint: str) -> dict[str, Any]:
+        """Return when the last record of a source came, how many definitions it expects, and how many never came."""
+        sighting = self._known.get(Place(endpoint))
+        expected, unseen = self._expected.get(endpoint, (0, 0))
+        last = None if sighting is None else instant_of(sighting.last)
+        return {"last_record": last, "definitions": expected, "unseen": unseen}
+
+    def definition(self, message: str) -> dict[str, Any]:
+        """Return when the last record of a definition came, at any source."""
+        return {"last_record": instant_of(self._last.get(message))}
+
+    def never(self) -> dict[str, Any]:
+        """Return what never occurred since it is expected, the longest expected first."""
+        unseen = sorted((each.since, place, each.epoch) for place, each in self._known.items() if each.first is None)
+        definitions = [
+            {"endpoint": place.endpoint, "definition": place.message, "since": instant_of(since), "epoch": epoch}
+            for since, place, epoch in unseen
+            if place.message
+        ]
+        sources = [
+            {"endpoint": place.endpoint, "since": instant_of(since), "epoch": epoch}
+            for since, place, epoch in unseen
+            if not place.message
+        ]
+        return {
+            "expected": sum(expected for expected, _ in self._expected.values()),
+            "unseen": len(definitions),
+            "silent": len(sources),
+            "unseen_definitions": definitions[:NAMED],
+            "silent_endpoints": sources[:NAMED],
+        }
+
 
 SHOWN: Final = 40
 """Endpoints, and definitions, that are shown by themselves."""
 _NOTHING: Final = Figure(0, None)
 _OUTCOMES: Final = ("routed", "dead_letters", "empty")
-"""What :meth:`~router.overview.figures.Reading.outcomes` tells apart, as the page calls it."""
+"""What :meth:`~router.overview.picture.FigureReading.outcomes` tells apart, as the page calls it."""
 
 
 Problems = Callable[[str], SinkProblem | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class RoutesByEndpoint:
     """Who goes where under one plan: for each endpoint the ``definitions`` that it may have records of, and for each
     definition the ``sinks`` that these may go to.
     """
@@ -40,7 +614,7 @@ class Ways:
     """For each endpoint, the sinks of its dead letters."""
 
     @classmethod
-    def of(cls, plan: Plan) -> Ways:
+    def of(cls, plan: Plan) -> RoutesByEndpoint:
         """Find out; it takes seconds for thousands of definitions."""
         surveyed = survey(plan)
         definitions: dict[str, dict[str, None]] = {}
@@ -57,7 +631,9 @@ class Ways:
         return cls(*({name: tuple(each) for name, each in ways.items()} for ways in (definitions, sinks, letters)))
 
 
-def picture(plan: Plan, ways: Ways, reading: Reading, occurred: Occurred, problems: Problems) -> dict[str, Any]:
+def picture(
+    plan: Plan, ways: RoutesByEndpoint, reading: FigureReading, occurred: Occurred, problems: Problems
+) -> dict[str, Any]:
     """Return endpoints, definitions, sinks and what leads from one to another, with figures, as JSON.
 
     *problems* gives the last error of a sink.
@@ -122,7 +698,7 @@ def picture(plan: Plan, ways: Ways, reading: Reading, occurred: Occurred, proble
     }
 
 
-def _sinks(plan: Plan, reading: Reading, problems: Problems) -> Iterable[dict[str, Any]]:
+def _sinks(plan: Plan, reading: FigureReading, problems: Problems) -> Iterable[dict[str, Any]]:
     events, letters = set(event_sinks(plan.settings)), set(letter_sinks(plan.settings))
     held: dict[str, list[str]] = {}
     for query, sink in reading.held():

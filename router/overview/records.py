@@ -10,27 +10,32 @@ import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
-from bindings.http.problems import HttpProblem
-from bindings.kafka.codec import PROTOCOL as KAFKA
+from bindings.http.request import HttpProblem
+from bindings.http.request import RequestHead as Head
+from bindings.http.routing import Access, Guard
+from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.protocols import binding_of
 from catalog.errors import RecordError
 from catalog.record import Record, parse_record
-from catalog.schemas.ids.frames import Frames
+from catalog.schemas.ids.deciding import Frames
 from router.judging.plan import Plan
 from router.letters.explaining import explainer_of, redacted_story
-from router.letters.latest import latest_letters, recent_letter
-from router.letters.letter import Letter
+from router.letters.letter import BODY_SHOWN, CUT, Letter, body_lines, native_rows
 from router.letters.listing import standing_of
-from router.letters.marks import marked_catalog, redactor_of
-from router.letters.redaction import Marks, Redaction, Redactor
-from router.letters.showing import BODY_SHOWN, CUT, body_lines, native_rows
+from router.letters.reading import latest_letters, recent_letter
+from router.letters.redaction import Redaction, Redactor, marked_catalog, redactor_of
+from router.letters.redaction import SensitiveMarks as Marks
 from router.matching.explanation import Explainer, RecordExplained
-from router.state.instants import instant, parse_instant
-from router.state.ledger import Entry, LetterLedger
+from router.settings.checks import is_loopback
+from router.settings.model import WatchSettings
+from router.state.ledger import LedgerEntry as Entry
+from router.state.ledger import LetterLedger
+from router.state.ledger_database import instant, parse_instant
 
 LISTED: Final = 50
 """Dead letters that are listed."""
@@ -43,8 +48,8 @@ MARKS_SECONDS: Final = 60.0
 _EXPLAINERS: Final = 4
 
 
-class Judging(Protocol):
-    """Says what a replay would make of a letter, as :class:`router.replay.single.SingleReplays` does."""
+class ReplayPreview(Protocol):
+    """Says what a replay would make of a letter, as :class:`router.replay.replay.SingleReplays` does."""
 
     def verdict(self, plan: Plan, letter: Letter) -> Mapping[str, Any]:
         """Return ``outcome``, ``message``, ``sinks``, ``reason`` and ``detail``."""
@@ -61,7 +66,7 @@ class _Known(NamedTuple):
 class Records:
     """What is shown of records; of one thread."""
 
-    def __init__(self, judging: Judging) -> None:
+    def __init__(self, judging: ReplayPreview) -> None:
         self._judging = judging
         self._explainers: dict[tuple[str, str], Explainer] = {}
         self._known: _Known | None = None
@@ -234,3 +239,102 @@ def _bounded(value: Any) -> Any:
 
 def _cut(text: str) -> str:
     return text if len(text) <= TEXT else f"{text[:TEXT]}{CUT}"
+
+
+# Who may see records on the status page, and who may replay dead letters from it.
+#
+# Figures are for all who reach the port, as metrics are. Records are shown without a token only to those on the machine
+# itself: where the port is on a loopback address, no token is set, and the request names such an address as its host (a
+# page of another site cannot make a browser do that under a name of its own), and no proxy that it came through. A
+# proxy that says nothing of itself looks like a browser here: behind one, set a token. With ``metrics.token`` every
+# request for records needs it, in the header ``Authorization``, which no browser sends by itself. Replays always need
+# it.
+
+RecordsFor = Literal["all", "token", "nobody"]
+_TOKEN_HINT: Final = "set metrics.token, and send it as `Authorization: Bearer TOKEN`"
+_RELAYED: Final = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip")
+_OWN: Final = (b"same-origin", b"none")
+
+
+class Doorkeeper:
+    """Looks at the head of a request and lets it through, or raises the reason why not."""
+
+    def __init__(self, settings: WatchSettings, *, records: bool = True) -> None:
+        """With *records* there are records here to be shown."""
+        token = settings.token
+        self._any = records
+        self._guard = None if token is None else Guard(Access(bearer={"metrics.token": token.get_secret_value()}))
+        self._local = is_loopback(settings.host)
+
+    @property
+    def records_for(self) -> RecordsFor:
+        """Who sees records: all who reach the port, those with the token, or nobody."""
+        if self._any and self._guard is not None:
+            return "token"
+        return "all" if self._any and self._local else "nobody"
+
+    @property
+    def may_replay(self) -> bool:
+        """Whether anybody may replay from here."""
+        return self._any and self._guard is not None
+
+    def records(self, head: Head) -> None:
+        """Let a request for records through.
+
+        Raises:
+            HttpProblem: 401 without the token, 403 where there is none and the request is not of this machine.
+        """
+        if self._guard is not None:
+            self._guard.admit(head._replace(query=b""))
+        elif not self._local:
+            detail = f"metrics.host is no loopback address, so records are for those with a token: {_TOKEN_HINT}"
+            raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
+        elif any(head.header(name) is not None for name in _RELAYED):
+            detail = f"the request comes by way of a proxy, so perhaps from another machine: {_TOKEN_HINT}"
+            raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
+        elif not is_loopback(_host(head)):
+            detail = f"the request names another host than this machine; ask for localhost, or {_TOKEN_HINT}"
+            raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
+
+    def replays(self, head: Head) -> None:
+        """Let a request that changes something through.
+
+        Raises:
+            HttpProblem: as :meth:`records`, and 403 where no token is set.
+        """
+        if self._guard is None:
+            raise HttpProblem(HTTPStatus.FORBIDDEN, f"nothing can be replayed from here: {_TOKEN_HINT}")
+        self.records(head)
+
+    @staticmethod
+    def same_origin(head: Head) -> None:
+        """Let through what a page of ours sends, or no page at all.
+
+        Raises:
+            HttpProblem: 403 for a page of another origin, 415 for a body that a form could send.
+        """
+        site, origin = head.header(b"sec-fetch-site"), head.header(b"origin")
+        # A browser knows better than the address that we see: a proxy before us may have another, and TLS.
+        own = site in _OWN if site is not None else origin is None or _netloc(origin) == _text(head, b"host")
+        if not own:
+            raise HttpProblem(HTTPStatus.FORBIDDEN, "a page of another origin may not ask this")
+        if (head.header(b"content-type") or b"").partition(b";")[0].strip().lower() != b"application/json":
+            raise HttpProblem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
+
+
+def _netloc(origin: bytes) -> str | None:
+    try:
+        return urlsplit(origin.decode("latin-1")).netloc
+    except ValueError:
+        return None
+
+
+def _host(head: Head) -> str:
+    try:
+        return urlsplit(f"//{_text(head, b'host')}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _text(head: Head, name: bytes) -> str:
+    return (head.header(name) or b"").decode("latin-1")

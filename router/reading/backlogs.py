@@ -12,13 +12,13 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from bindings.inbox.errors import InboxDamaged
-from bindings.inbox.offsets import InboxPosition, positions_of
-from bindings.inbox.view import InboxView
+from bindings.inbox.format import InboxPosition, positions_of
+from bindings.inbox.source import InboxView
+from bindings.inbox.space import InboxDamaged
 from bindings.kafka.client import KafkaClient
 from bindings.kafka.ends import KafkaEnds
-from bindings.kafka.heads import PLACES, Head, KafkaHeads
-from router.reading.positions import EARLIEST, Offsets
+from bindings.kafka.ranges import PLACES, FirstRecord, KafkaHeads
+from router.reading.generations import EARLIEST, Offsets
 from router.watching.backlogs import Backlog
 
 RECEIVED: Final = "received"
@@ -111,7 +111,7 @@ class TopicBacklogs:
         backlogs: dict[str, Backlog | None] = {topic: Backlog(0, None, self._arrived[topic]) for topic in ends}
         for (topic, number), (start, end) in waiting.items():
             # Offsets before the first record have none: markers of transactions, what is aborted or compacted.
-            head = heads.get((topic, number), Head(start))
+            head = heads.get((topic, number), FirstRecord(start))
             if head.offset < end:
                 backlogs[topic] = _more(backlogs[topic], end - head.offset, head.arrived)
         return {topic: backlogs.get(topic) for topic in wanted}

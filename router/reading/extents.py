@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from router.judging.kinds import Kind
+from router.judging.judging import Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

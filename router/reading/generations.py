@@ -1,25 +1,159 @@
-"""Checkpoint generations: a streaming query's checkpoint, and what happens when its set of topics changes.
-
-Spark starts an added topic at its earliest record whatever the settings say, and forgets or fails on a removed
-one. So a changed set of topics starts a new generation, with explicit offsets for every partition from a ledger
-that outlives topics (:mod:`router.reading.positions`). A batch that the old generation had begun is finished first, as
-it was. A generation's description holds where it begins, so that one that never commits a batch hands that on to the
-next.
-"""
+"""Checkpoint generations of a query, what Spark planned in them, and where topics begin after a change of topics."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.ends import KafkaEnds
+from bindings.kafka.ranges import KafkaRange
 from catalog.parsing.regular import read_regular
-from router.reading.positions import EARLIEST, Offsets
+from router.errors import BrokerUnreachable, ConfigError
+from router.logs import few, get_logger
+from router.sources import INBOX, REST, Source, Start, by_query, source_client
 from router.state.durable import damaged, missing, numbers_in, read_object, write_durably
-from router.state.state import State
+from router.state.state import StateFolder
+
+if TYPE_CHECKING:
+    from router.reading.extents import Ranges
+
+# Positions: from where each topic of a Kafka cluster is read, in a ledger that outlives topics and generations.
+#
+# A topic gets its position when it is first to be read, before anything announces that; from then on the position only
+# moves forward. "Latest" is a number from that moment on: whoever asked for it again, after a restart or another change
+# of topics, would skip what came meanwhile. Every partition that the ledger does not name for a topic that it has
+# begins at its first record: the topic or the partition was not there when the topic was first to be read, or the whole
+# topic was wanted.
+
+EARLIEST: Final = -2
+Offsets: TypeAlias = dict[str, dict[str, int]]
+"""By topic and partition, as Spark writes them; :data:`EARLIEST` is the first record there is."""
+_WITHOUT: Final = (
+    'restore it from a backup of the state folder, or set "offsets" to false in format.json: topics that no query '
+    "reads then begin at `start` when they are added again"
+)
+_log = get_logger()
+
+
+class Positions:
+    """The ledger of a state folder. Not for concurrent use."""
+
+    def __init__(self, state: StateFolder) -> None:
+        self._path = state.root / "ledger" / "offsets.json"
+        self._inventory = state.inventory
+
+    def of(self, cluster: str) -> Offsets:
+        """Return the positions of a cluster's topics.
+
+        Raises:
+            StateError: the ledger is damaged.
+        """
+        return dict(self._read().get(cluster, {}))
+
+    def keep(self, cluster: str, offsets: Mapping[str, Mapping[str, int]]) -> None:
+        """Note positions, durably; topics and partitions that are not named keep what they have."""
+        ledger = self._read()
+        for topic, partitions in offsets.items():
+            ledger.setdefault(cluster, {}).setdefault(topic, {}).update(partitions)
+        write_durably(self._path, json.dumps(ledger, sort_keys=True).encode())
+        self._inventory.note_offsets()
+
+    def advance(self, cluster: str, offsets: Mapping[str, Mapping[str, int]]) -> None:
+        """Note positions where they are further on than what the ledger has; they may be old."""
+        known = self.of(cluster)
+        further = {
+            topic: {number: max(at, known.get(topic, {}).get(number, at)) for number, at in partitions.items()}
+            for topic, partitions in offsets.items()
+        }
+        if further:
+            self.keep(cluster, further)
+
+    def place(self, sources: Sequence[Source], reading: Iterable[str], default: Start) -> None:
+        """Give those topics of one cluster a position that have none and are not among those being read.
+
+        *default* is where they begin if their source does not say.
+
+        Raises:
+            BrokerUnreachable: the brokers do not say where the topics end; nothing is noted then.
+        """
+        cluster = cluster_of(sources[0].query)
+        known = {*self.of(cluster), *reading}
+        starts = {each.topic: each.settings.start or default for each in sources if each.topic not in known}
+        if not starts:
+            return
+        latest = [topic for topic, start in starts.items() if start == "latest"]
+        ends = _ends_of(source_client(sources[0]), latest) if latest else {}
+        placed = {topic: {str(number): end for number, end in ends.get(topic, {}).items()} for topic in starts}
+        self.keep(cluster, placed)
+        for topic in latest:
+            _log.info("topic is read from its end on", topic=topic, offsets=placed[topic])
+
+    def check(self) -> None:
+        """Make sure that the ledger can be read.
+
+        Raises:
+            StateError: it is damaged, or gone.
+        """
+        self._read()
+
+    def _read(self) -> dict[str, Offsets]:
+        form = read_object(self._path)
+        if form is None:
+            if self._inventory.holdings().offsets:
+                raise missing(self._path, "positions of topics were kept in it", hint=_WITHOUT)
+            return {}
+        try:
+            return {
+                str(cluster): {
+                    str(topic): {str(int(number)): _offset(at) for number, at in partitions.items()}
+                    for topic, partitions in topics.items()
+                }
+                for cluster, topics in form.items()
+            }
+        except (AttributeError, TypeError, ValueError) as error:
+            raise damaged(self._path, f"it has something else than positions ({error})") from error
+
+
+def _ends_of(client: KafkaClient, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+    try:
+        return KafkaEnds(client).ends(topics)
+    except KafkaUnreachable as error:
+        raise BrokerUnreachable(str(error)) from error
+
+
+def _offset(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is no offset")
+    return value
+
+
+def starting_offsets(partitions: Mapping[str, Sequence[int]], positions: Mapping[str, Mapping[str, int]]) -> str:
+    """Return Spark's ``startingOffsets`` for the partitions that there are."""
+    chosen = {
+        topic: {str(number): positions.get(topic, {}).get(str(number), EARLIEST) for number in numbers}
+        for topic, numbers in partitions.items()
+    }
+    return json.dumps(chosen, sort_keys=True)
+
+
+def cluster_of(query: str) -> str:
+    """Return the part of a query's name that stands for its cluster, which its lanes share."""
+    return query.split("-")[1]
+
+
+# Checkpoint generations: a streaming query's checkpoint, and what happens when its set of topics changes.
+#
+# Spark starts an added topic at its earliest record whatever the settings say, and forgets or fails on a removed one.
+# So a changed set of topics starts a new generation, with explicit offsets for every partition from a ledger that
+# outlives topics (:mod:`router.reading.generations`). A batch that the old generation had begun is finished first, as
+# it was. A generation's description holds where it begins, so that one that never commits a batch hands that on to the
+# next.
 
 _DESCRIPTION: Final = "generation.json"
 
@@ -28,7 +162,7 @@ _DESCRIPTION: Final = "generation.json"
 class Generation:
     """One checkpoint. ``id`` identifies its commits at tables; ``topics`` are what its query subscribes to.
 
-    ``starting`` are the positions that it begins at, as JSON; see :mod:`router.reading.positions` for what is not
+    ``starting`` are the positions that it begins at, as JSON; see :mod:`router.reading.generations` for what is not
     named.
     """
 
@@ -92,7 +226,7 @@ class Generation:
         return {topic: {**kept.get(topic, {}), **reached.get(topic, {})} for topic in {**kept, **reached}}
 
 
-def current(state: State, query: str) -> Generation | None:
+def current(state: StateFolder, query: str) -> Generation | None:
     """Return the newest generation of a query; None before its first start.
 
     A folder without a description is what a crash left before its generation existed, unless Spark wrote there.
@@ -122,7 +256,7 @@ def _generation(description: Path, form: Mapping[str, Any]) -> Generation:
     return Generation(description.parent, id, tuple(map(str, topics)), starting)
 
 
-def begin(state: State, query: str, topics: Sequence[str], starting: str = "") -> Generation:
+def begin(state: StateFolder, query: str, topics: Sequence[str], starting: str = "") -> Generation:
     """Start a new generation after the current one, if there is any.
 
     It exists, durably, once its description is written; a crash before leaves the old one current.
@@ -139,3 +273,212 @@ def begin(state: State, query: str, topics: Sequence[str], starting: str = "") -
 
 def _latest(folder: Path) -> int | None:
     return max(numbers_in(folder), default=None)
+
+
+# What Spark planned a batch of topics to read: its offsets, from the checkpoint, and those of a part of it.
+
+Spans: TypeAlias = dict[str, dict[int, tuple[int, int]]]
+"""By topic and partition, the first offset and the one behind the last."""
+
+
+_KEPT: Final = 64
+"""Notes of batches that are read once; a batch is asked of a few times, and again as where the next one begins."""
+
+
+def planned(generation: Generation, batch: int) -> Spans | None:
+    """Return the offsets of a batch; None where they are not all known, or it is not one of topics."""
+    offsets = offsets_of(generation, batch)
+    firsts = [first for spans in offsets.values() for first, _ in spans.values()]
+    return offsets if firsts and all(first >= 0 for first in firsts) else None
+
+
+def ranges_of(generation: Generation, batch: int) -> tuple[KafkaRange, ...]:
+    """Return what a batch of topics reads, for our own client; a partition that was added since begins at its first."""
+    return tuple(
+        KafkaRange(topic, number, first if first >= 0 else None, end)
+        for topic, partitions in sorted(offsets_of(generation, batch).items())
+        for number, (first, end) in sorted(partitions.items())
+        if first < end
+    )
+
+
+def bounds(generation: Generation, batch: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the offsets of the one source of a batch, where it begins and where it ends; empty when not known."""
+    return _ends(generation, batch - 1) if batch else generation.first(), _ends(generation, batch)
+
+
+def offsets_of(generation: Generation, batch: int) -> Spans:
+    """Return the offsets of a batch, -2 for where a partition that was added begins; empty for one of the inbox."""
+    starts, ends = bounds(generation, batch)
+    spans: Spans = {}
+    try:
+        for topic, partitions in ends.items():
+            begun = starts.get(topic, {})
+            spans[topic] = {int(n): (int(begun.get(n, EARLIEST)), int(end)) for n, end in partitions.items()}
+    except (TypeError, ValueError, AttributeError):
+        return {}  # The places of an inbox.
+    return spans
+
+
+def turned_back(generation: Generation, batch: int) -> Spans:
+    """Return the partitions that a batch ends before where it begins: their topic was made again, or cut."""
+    reversed_spans: Spans = {}
+    for topic, partitions in offsets_of(generation, batch).items():
+        for number, (first, end) in partitions.items():
+            if end < first:
+                reversed_spans.setdefault(topic, {})[number] = (first, end)
+    return reversed_spans
+
+
+def records_in(spans: Spans) -> int:
+    """Return how many offsets these are; a compacted topic has fewer records."""
+    return sum(end - first for partitions in spans.values() for first, end in partitions.values())
+
+
+def spans_of(ranges: Ranges, whole: Spans) -> Spans:
+    """Return the offsets of the parts of a batch that *ranges* name, within those of the *whole* batch."""
+    spans: Spans = {}
+    for each in ranges:
+        (low, first), (high, last) = each.first, each.last
+        for number, (begin, end) in whole.get(each.channel, {}).items():
+            if low <= number <= high:
+                span = (first if number == low else begin, last + 1 if number == high else end)
+                before = spans.setdefault(each.channel, {}).get(number, span)
+                spans[each.channel][number] = (min(before[0], span[0]), max(before[1], span[1]))
+    return spans
+
+
+def _ends(generation: Generation, batch: int) -> Mapping[str, Any]:
+    try:
+        return _noted(generation, batch)
+    except FileNotFoundError:
+        return {}
+
+
+@lru_cache(_KEPT)
+def _noted(generation: Generation, batch: int) -> Mapping[str, Any]:
+    """Return where a batch ends, which never changes once Spark has noted it."""
+    return generation.ends(batch)
+
+
+# Which generation a query reads next: the one whose batch is unfinished, else one for the topics as they are now.
+#
+# All that decides it is on the disk: generations, pins, and the positions of topics. Queries of one cluster (its lanes)
+# share positions: a topic that moves from one to another is read on where it was left.
+
+
+class Succession:
+    """The generations of all queries of a state folder. Not for concurrent use."""
+
+    def __init__(self, state: StateFolder) -> None:
+        self._state = state
+        self._positions = Positions(state)
+
+    def place(self, sources: Sequence[Source], default: Start) -> None:
+        """Note durably where each topic begins that is new, before anything announces it.
+
+        *default* is where a topic begins whose source does not say.
+
+        Raises:
+            BrokerUnreachable: the brokers of a topic that is read from its end do not answer.
+        """
+        for query, members in by_query(sources).items():
+            if query != INBOX:
+                others = self._generations(cluster_of(query))
+                self._positions.place(members, {topic for each in others for topic in each.topics}, default)
+
+    def unfinished(self, query: str) -> Generation | None:
+        """Return a query's generation if a batch of it may have been written in part; it goes before all else.
+
+        One that was planned and never pinned has not been written: its records are judged anew.
+        """
+        known = current(self._state, query)
+        if known is None or known.pending is None:
+            return None
+        return known if self._state.pinned(query, known.pending) is not None else None
+
+    def left(self, wanted: Collection[str]) -> list[str]:
+        """Return queries that are not wanted any more, and have something to finish.
+
+        The inbox always has: what it took was acknowledged, whoever still sends there.
+        """
+        names = sorted(path.name for path in self._state.checkpoints.glob("*"))
+        return [name for name in names if name not in wanted and (name == INBOX or self.unfinished(name))]
+
+    def inbox(self) -> Generation:
+        """Return the generation that the inbox is read by, which is always the same."""
+        return current(self._state, INBOX) or begin(self._state, INBOX, ())
+
+    def rest(self, topic: str) -> Generation:
+        """Return the generation that the rest topic is read by, which is always the same.
+
+        Raises:
+            ConfigError: it was begun for another topic, which may have records that are not routed.
+        """
+        known = current(self._state, REST)
+        if known is not None and known.topics != (topic,):
+            before = ", ".join(known.topics)
+            raise ConfigError(
+                f"the rest topic was {before} before, which may hold records that are not routed",
+                key="realtime.rest",
+                hint=f"name {before} again; once it is read, remove {self._state.checkpoints / REST} and {REST!r} from "
+                f'"generations" in {self._state.inventory.path}',
+            )
+        return known or begin(self._state, REST, (topic,))
+
+    def next(self, query: str, sources: Sequence[Source], default: Start) -> Generation:
+        """Return the generation for these sources, a new one if their topics changed; no batch may be unfinished.
+
+        No other query may be reading any of the topics.
+
+        Raises:
+            BrokerUnreachable: as :meth:`place`.
+        """
+        topics, cluster = topics_of(sources), cluster_of(query)
+        known = current(self._state, query)
+        if known is not None and set(known.topics) == set(topics):
+            return known
+        for each in self._generations(cluster):
+            if each.path.parent.name != query:
+                self._positions.advance(cluster, _only(each.positions(), topics))
+        if known is not None:
+            self._positions.keep(cluster, known.positions())
+        self._positions.place(sources, (), default)
+        kept = self._positions.of(cluster)
+        return begin(self._state, query, topics, json.dumps(_only(kept, topics), sort_keys=True))
+
+    def renew(self, query: str, again: Spans) -> Generation:
+        """Begin a new generation of the same topics, which reads some partitions from the first record they have.
+
+        *again* are those partitions; all others are read on where they were left. The batch that the old generation
+        may have planned is dropped.
+        """
+        known = current(self._state, query)
+        assert known is not None
+        positions = known.positions()
+        for topic, partitions in again.items():
+            positions[topic] = {**positions.get(topic, {}), **{str(number): EARLIEST for number in partitions}}
+        if query not in (INBOX, REST):
+            self._positions.keep(cluster_of(query), positions)
+        return begin(self._state, query, known.topics, json.dumps(positions, sort_keys=True))
+
+    def _generations(self, cluster: str) -> list[Generation]:
+        names = sorted(path.name for path in self._state.checkpoints.glob(f"kafka-{cluster}*"))
+        latest = (current(self._state, name) for name in names)
+        return [generation for generation in latest if generation is not None]
+
+
+def reads(sources: Sequence[Source], query: str) -> dict[str, str]:
+    """Return what a query reads, for people: endpoints, and topics where these have some; a few of them."""
+    members = [source for source in sources if source.query == query]
+    names = {"endpoints": [source.endpoint for source in members], "topics": list(topics_of(members))}
+    return {name: few(values) for name, values in names.items() if any(values)}
+
+
+def topics_of(sources: Sequence[Source]) -> tuple[str, ...]:
+    """Return the topics of Kafka sources, each once."""
+    return tuple(dict.fromkeys(source.topic for source in sources))
+
+
+def _only(offsets: Offsets, topics: Collection[str]) -> Offsets:
+    return {topic: partitions for topic, partitions in offsets.items() if topic in topics}

@@ -17,13 +17,11 @@ from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.ends import KafkaEnds
 from router.errors import BrokerUnreachable, StateError
 from router.logs import few, get_logger
-from router.reading.planned import Spans
-from router.reading.positions import Offsets, cluster_of
+from router.reading.generations import Offsets, Spans, cluster_of
 from router.settings import Settings
-from router.sources.clusters import query_client
-from router.sources.sources import INBOX, REST, Source
+from router.sources import INBOX, REST, Source, query_client
 from router.state.durable import read_object, write_durably
-from router.state.state import State
+from router.state.state import StateFolder
 
 Losses = Callable[[Spans], Spans]
 """Returns which of some offsets are lost at most; KafkaUnreachable where brokers do not say."""
@@ -37,7 +35,7 @@ _writing = threading.Lock()
 _log = get_logger()
 
 
-def topics_of_query(settings: Settings, query: str, sources: Sequence[Source], state: State) -> ReadTopics | None:
+def topics_of_query(settings: Settings, query: str, sources: Sequence[Source], state: StateFolder) -> ReadTopics | None:
     """Return the topics of a query as their brokers know them; None for the local inbox."""
     client = query_client(settings, query, sources)
     return None if client is None else ReadTopics(client, query, state, lossy=settings.on_data_loss != "stop")
@@ -49,7 +47,7 @@ class ReadTopics:
     *lossy* goes on with what is left when records are lost; else a loss ends the query, and the router.
     """
 
-    def __init__(self, client: KafkaClient, query: str, state: State, *, lossy: bool) -> None:
+    def __init__(self, client: KafkaClient, query: str, state: StateFolder, *, lossy: bool) -> None:
         self._ends = KafkaEnds(client)
         self._path = state.root / "ledger" / "topics.json"
         # Lanes share what they know of a cluster, as they share positions.

@@ -4,28 +4,83 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
-from bindings.inbox.stream import NAME as INBOX_FORMAT
+from bindings.inbox.source import NAME as INBOX_FORMAT
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
-from bindings.kafka.ends import KafkaEnds
+from bindings.kafka.ends import KafkaEnds, mean_record_bytes
+from bindings.kafka.ranges import KafkaRange, read_ranges
 from bindings.kafka.store import inbox_columns
 from router.errors import BrokerUnreachable
 from router.logs import get_logger
-from router.machine.sizing import BatchSizing
-from router.reading.generations import Generation
-from router.reading.offsets import records_of_batch
-from router.reading.positions import starting_offsets
+from router.machine import BatchSizing
+from router.reading.generations import Generation, Spans, starting_offsets
 from router.settings import Settings
-from router.sources.clusters import inbox_client, rest_client, source_client
-from router.sources.sources import Source
-from router.state.state import State
+from router.sources import REST, Source, inbox_client, query_client, rest_client, source_client
+from router.state.state import StateFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+# How much of its topics a query reads at a time, and the reading of some offsets again.
+
+ReadRanges = Callable[[tuple[KafkaRange, ...]], "DataFrame"]
+ReadSpans = Callable[[Spans], "DataFrame"]
+_Asked = TypeVar("_Asked")
 _log = get_logger()
+
+
+def records_of_batch(client: KafkaClient, topics: Sequence[str], generation: Generation, sizing: BatchSizing) -> int:
+    """Return the most records of a batch; before the first batch their size is estimated from a few of them."""
+    if sizing.mean is not None:
+        return sizing.begin(None)
+    records = sizing.begin(mean_record_bytes(client, topics, generation.positions()))
+    if records < sizing.most:
+        _log.info("records are large, so batches have fewer", bytes=round(sizing.mean or 0), records=records)
+    return records
+
+
+def spans_reader(spark: SparkSession, settings: Settings, query: str, sources: Sequence[Source]) -> ReadSpans | None:
+    """Return what reads the records between some offsets, for a query of these sources; without any, for the inbox or
+    the rest topic.
+
+    None for the local inbox, which has no offsets.
+    """
+
+    def read(client: KafkaClient, spans: Spans) -> DataFrame:
+        starts, ends = (
+            {t: {str(n): span[at] for n, span in each.items()} for t, each in spans.items()} for at in (0, 1)
+        )
+        reader = spark.read.format("kafka").options(**client.reading()).option("includeHeaders", "true")
+        reader = reader.option("assign", json.dumps({topic: list(each) for topic, each in spans.items()}))
+        reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
+        return reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower()).load()
+
+    return _reader(settings, query, sources, read)
+
+
+def ranges_reader(spark: SparkSession, settings: Settings, query: str, sources: Sequence[Source]) -> ReadRanges | None:
+    """Return what reads ranges of partitions by our own client, for what Spark's source cannot take.
+
+    None for the local inbox, which has no offsets. What brokers have no more ends a query that does not go on without
+    it, as with Spark's source.
+    """
+    lossy = settings.on_data_loss != "stop"
+    return _reader(settings, query, sources, partial(read_ranges, spark, lossy=lossy))
+
+
+def _reader(
+    settings: Settings, query: str, sources: Sequence[Source], read: Callable[[KafkaClient, _Asked], DataFrame]
+) -> Callable[[_Asked], DataFrame] | None:
+    """Return *read* for the cluster that has the query's records, its rows as those of the query."""
+    client = query_client(settings, query, sources)
+    if client is None:
+        return None
+    if query == REST or sources:
+        return partial(read, client)
+    return lambda asked: inbox_columns(read(client, asked))
 
 
 def kafka_rows(
@@ -56,7 +111,7 @@ def rest_rows(spark: SparkSession, settings: Settings, generation: Generation, s
 
 
 def inbox_rows(
-    spark: SparkSession, settings: Settings, state: State, generation: Generation, sizing: BatchSizing
+    spark: SparkSession, settings: Settings, state: StateFolder, generation: Generation, sizing: BatchSizing
 ) -> DataFrame:
     """Return the rows of the inbox, from the first, since all of them were acknowledged.
 

@@ -1,15 +1,465 @@
-"""Routed events as the columns of tables."""
+"""Routed events as the columns of tables, and native records as JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from router.rendering.attributes import Attributes, attributes_of_rows
-from router.rendering.exact import COLUMNS, EVENT, TEXT_MAP, Source, parts_of_raw, render_event
-from router.rendering.instants import moments
-from router.rendering.native import native_texts
-from router.rendering.texts import replaced
+from bindings.columns.texts import Bool, Entries, Int, base64_of
+from bindings.envelope import ATTRIBUTE_NAME, DATA, EVENT_MEDIA, AttributeRule, attribute_name, header_text
+from bindings.kafka.binding import RULE
+from bindings.parts import BINARY_KIND, JSON_KIND, NativeForm, Part, native_of
+from bindings.protocols import BINDINGS, binding_of
+from catalog.values import media_type_of
+from router.rendering.texts import (
+    COLUMNS,
+    EVENT,
+    TEXT_MAP,
+    Source,
+    as_text,
+    attribute_of,
+    entry_texts,
+    escaped,
+    moments,
+    native_json,
+    or_empty,
+    or_null,
+    parts_of_raw,
+    render_event,
+    replaced,
+    rows_of,
+    runs,
+    together,
+)
+
+# Native records (JUDGING.md#records) of many rows as JSON, without bodies, as the exact codec writes them.
+
+# Native records of rows that hold parts, as inbox and dead letters do, as JSON without bodies.
+#
+# Entries become text by what their keys mean in the protocol's layout: items of a list, members of a map, members of
+# the record. A row is *odd* where that is not all: members that repeat or come apart, and protocols with a form of
+# their own.
+
+_SCALAR, _LIST, _MAP = range(3)
+_BEGINS, _FOLLOWS, _GOES_ON = range(3)
+"""An entry begins its row, begins another member of it, or is one more item of the member before."""
+_LABELS: Final = pa.array(["", '"value":', '"value_base64":'])
+_ENDS: Final = pa.array(["", "", "}", "}]", "", "}"])
+"""What follows an entry, by its role and whether it is the last of its member."""
+_SAME_JSON: Final = r"^(?:0|-?[1-9][0-9]{0,17}|true|false|null)$"
+"""JSON that decoding and encoding do not change."""
+_NO_LISTS: Final = NativeForm()
+
+
+def parts_texts(raw: pa.StructArray) -> tuple[pa.StringArray, Bool]:
+    """Return the native records of rows with ``protocol`` and ``properties``, and which rows are odd."""
+    protocols = pc.fill_null(pc.struct_field(raw, "protocol"), "").dictionary_encode()
+    bindings = [binding_of(name) or BINDINGS["HTTP"] for name in protocols.dictionary.to_pylist()]
+    numbers = protocols.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    lists = pc.struct_field(raw, "properties")
+    entries, kinds = Entries(lists), lists.flatten().field("type")
+    layout = _layout(entries, [binding.form or _NO_LISTS for binding in bindings], numbers)
+    labels, values = _part_values(entries, kinds, layout)
+    ends = _ENDS.take(pa.array(layout.roles * 2 + layout.last))
+    texts = together(layout.begins, _LABELS.take(pa.array(labels)), values, ends)
+    odd = np.array([binding.form is None for binding in bindings], bool)[numbers] | _odd(entries, layout)
+    return together("{", runs(texts, entries.offsets), "}"), odd
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Per entry: its role, its member's number, what is written before its value, where it stands among others."""
+
+    roles: Int
+    members: Int
+    begins: pa.StringArray
+    places: Int
+    last: Bool
+
+
+def _layout(entries: Entries, forms: Sequence[NativeForm], numbers: Int) -> _Layout:
+    pairs, meant = entries.meanings(numbers)
+    meanings = [_meaning(key, forms[number]) for number, key in pairs]
+    known = {member: number for number, member in enumerate(dict.fromkeys(member for _, member, _ in meanings))}
+    roles = np.array([role for role, _, _ in meanings], np.int64)[meant]
+    members = np.array([known[member] for _, member, _ in meanings], np.int64)[meant]
+    same = np.zeros(len(roles) + 1, bool)
+    same[1:-1] = (entries.owners[1:] == entries.owners[:-1]) & (members[1:] == members[:-1]) & (roles[1:] != _SCALAR)
+    places = np.where(same[:-1], _GOES_ON, _FOLLOWS)
+    offsets = entries.offsets
+    places[offsets[:-1][np.diff(offsets) > 0]] = _BEGINS
+    pieces = [piece for meaning in meanings for piece in _begins(*meaning)]
+    begins = pa.array(pieces, pa.string()).take(pa.array(meant * 3 + places))
+    return _Layout(roles, members, begins, places, ~same[1:])
+
+
+def _meaning(key: str, form: NativeForm) -> tuple[int, str, str]:
+    """Return role, member and name of parts of that key; the name of a member without parts is empty."""
+    member, _, name = key.partition(".")
+    if member in form.lists:
+        return _LIST, member, name
+    return (_MAP, member, name) if member in form.maps else (_SCALAR, key, "")
+
+
+def _begins(role: int, member: str, name: str) -> tuple[str, str, str]:
+    opened, named = _quoted(member), _quoted(name)
+    if role == _SCALAR:
+        return f"{opened}:", f",{opened}:", ""
+    begin = f'{opened}:[{{"name":{named},' if role == _LIST else f"{opened}:{{{named}:"
+    return begin, f",{begin}", f',{{"name":{named},' if role == _LIST else f",{named}:"
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()
+
+
+def _part_values(entries: Entries, kinds: pa.StringArray, layout: _Layout) -> tuple[Int, pa.StringArray]:
+    """Return the label and the JSON of each entry's value, as :func:`bindings.parts.native_of` has it."""
+    listed = layout.roles == _LIST
+    labels = listed.astype(np.int64)
+    texts, broken = as_text(entries.values)
+    values = or_null(together('"', escaped(texts), '"'))
+    if len(broken):
+        # A list has an item that is no text as base64; elsewhere it is text with marks for what is none.
+        labels[broken] *= 2
+        coded = np.flatnonzero(labels == 2)
+        values = replaced(values, coded, together('"', base64_of(rows_of(entries.values, coded)), '"'))
+        shown = broken[~listed[broken]]
+        texts_shown = [
+            _quoted(value.decode("utf-8", "replace")) for value in rows_of(entries.values, shown).to_pylist()
+        ]
+        values = replaced(values, shown, pa.array(texts_shown, pa.string()))
+    if kinds.null_count == len(kinds):
+        return labels, values
+    there = entries.values.is_valid().to_numpy(zero_copy_only=False)
+    binary = np.flatnonzero(_equal(kinds, BINARY_KIND) & there & ~listed)
+    coded_texts = base64_of(rows_of(entries.values, binary))
+    dotted = np.array(["." in name for name in entries.names], bool)[entries.codes[binary]]
+    objects = pc.if_else(pa.array(dotted), together('{"base64":"', coded_texts, '"}'), together('"', coded_texts, '"'))
+    values = replaced(values, binary, objects)
+    json = np.flatnonzero(_equal(kinds, JSON_KIND) & there)
+    labels[json] = listed[json]
+    return labels, replaced(values, json, _json_values(rows_of(entries.values, json)))
+
+
+def _json_values(values: pa.BinaryArray) -> pa.StringArray:
+    """Return JSON texts as they come out of decoding and encoding."""
+    texts, _ = as_text(values)
+    same = pc.fill_null(pc.match_substring_regex(texts, _SAME_JSON), False).to_numpy(zero_copy_only=False)
+    other = np.flatnonzero(~same)
+    distinct = rows_of(values, other).dictionary_encode()
+    read = (native_of([Part("value", value, JSON_KIND)], _NO_LISTS) for value in distinct.dictionary.to_pylist())
+    written = pa.array([msgspec.json.encode(native["value"]).decode() for native in read], pa.string())
+    return replaced(texts, other, written.take(distinct.indices))
+
+
+def _equal(kinds: pa.StringArray, kind: str) -> Bool:
+    equal: Bool = pc.fill_null(pc.equal(kinds, kind), False).to_numpy(zero_copy_only=False)
+    return equal
+
+
+def _odd(entries: Entries, layout: _Layout) -> Bool:
+    """Return the rows where a member stands twice, or has one name twice: the last would count."""
+    begun = np.flatnonzero(layout.places != _GOES_ON)
+    odd = _repeated(entries, begun, layout.members)
+    named = np.flatnonzero(layout.roles == _MAP)
+    odd |= _repeated(entries, named, entries.codes.astype(np.int64))
+    bare = np.array(["." not in name for name in entries.names], bool)[entries.codes[named]]
+    return odd | entries.rows_of(named[bare])
+
+
+def _repeated(entries: Entries, at: Int, numbers: Int) -> Bool:
+    """Return the rows where two of the entries *at* have the same number."""
+    width = int(numbers.max(initial=0)) + 1
+    pairs = np.sort(entries.owners[at] * width + numbers[at])
+    rows = np.zeros(entries.rows, bool)
+    rows[pairs[1:][pairs[1:] == pairs[:-1]] // width] = True
+    return rows
+
+
+_NUMBERS: Final = ("partition", "offset", "timestamp")
+
+
+def native_texts(kind: Source, raw: pa.StructArray, place: pa.Int32Array) -> pa.StringArray:
+    """Return the native record of each row as JSON, without the body.
+
+    ``raw`` has the columns that a source of that *kind* gives (``RAW_COLUMNS`` in :mod:`router.judging.stages`; a body
+    is not looked at). ``place`` is that of an event in its batch, null outside of one.
+    """
+    if kind == "kafka":
+        texts, odd = _of_kafka(raw)
+    else:
+        texts, odd = parts_texts(raw)
+    odd |= place.is_valid().to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(odd | texts.is_null().to_numpy(zero_copy_only=False))
+    if not len(rows):
+        return texts
+    some = pa.array(rows)
+    given = zip(raw.take(some).to_pylist(), place.take(some).to_pylist(), strict=True)
+    exact = [native_json(*parts_of_raw(row, kind, at)) for row, at in given]
+    return replaced(texts, rows, pa.array(exact, pa.string()))
+
+
+def _of_kafka(raw: pa.StructArray) -> tuple[pa.StringArray, Bool]:
+    """Return the texts of rows of Kafka, null where a member is null that records of Kafka have; and odd rows."""
+    lists = pc.struct_field(raw, "headers")
+    headers = Entries(lists)
+    numbers = [pc.struct_field(raw, name).cast(pa.string()) for name in _NUMBERS]
+    some = pa.array(np.diff(headers.offsets) > 0)
+    listed = entry_texts(
+        headers.names, headers.codes, headers.offsets, lambda name: f'{{"name":"{name}",', _values(headers.values), "}"
+    )
+    texts = together(
+        '{"topic":"',
+        escaped(pc.struct_field(raw, "topic")),
+        '","partition":',
+        numbers[0],
+        ',"offset":',
+        numbers[1],
+        ',"timestamp":',
+        numbers[2],
+        pc.if_else(some, together(',"headers":[', listed, "]"), ""),
+        or_empty(_member("key", pc.struct_field(raw, "key"))),
+        "}",
+    )
+    return texts, headers.rows_of(np.flatnonzero(lists.flatten().field("key").is_null()))
+
+
+def _member(name: str, values: pa.BinaryArray) -> pa.StringArray:
+    """Return a member that is text or base64, with a comma before it; null for null."""
+    texts, broken = as_text(values)
+    members = together(f',"{name}":"', escaped(texts), '"')
+    encoded = base64_of(values.take(pa.array(broken)))
+    return replaced(members, broken, together(f',"{name}_base64":"', encoded, '"'))
+
+
+def _values(values: pa.BinaryArray) -> pa.StringArray:
+    """Return the member with an entry's value: text, base64 or null."""
+    texts, broken = as_text(values)
+    members = together('"value":"', escaped(texts), '"')
+    if members.null_count:
+        members = pc.fill_null(members, '"value":null')
+        coded = base64_of(values.take(pa.array(broken)))
+        members = replaced(members, broken, together('"value_base64":"', coded, '"'))
+    return members
+
+
+# Routed events as the columns of tables.
+
+# The attributes of many events at once: those that outcomes give, else what the records themselves carry.
+#
+# Columns settle ordinary rows. A row is *odd* where they may not: repeated or malformed names, values that are no
+# UTF-8, media types of whole events. Being odd costs time and changes nothing else.
+
+CONTENT_TYPE: Final = "datacontenttype"
+_VERSION: Final = "specversion"
+_NONE: Final = -1
+"""The code of what is no attribute."""
+_ODD: Final = -2
+"""The code of what the exact reading has to look at."""
+_NO_NUMBERS: Final = pa.array([b"NaN", b"Infinity", b"-Infinity"])
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """Attributes of *rows* events, in the order of the rows and within a row as the event has them.
+
+    ``codes`` are places in ``names``. ``odd`` marks the rows that have none here: the exact reading decides.
+    """
+
+    rows: int
+    owners: Int
+    names: tuple[str, ...]
+    codes: Int
+    texts: pa.StringArray
+    odd: Bool
+
+    def of(self, name: str) -> Bool:
+        """Return which entries are of that attribute."""
+        entries: Bool = self.codes == (self.names.index(name) if name in self.names else _NONE)
+        return entries
+
+
+@dataclass(frozen=True, slots=True)
+class _Carriers:
+    """Entries that may carry attributes: ``numbers`` name each row's rule, *prefix* stands before names in part keys.
+
+    ``kinds`` are those of parts (:mod:`bindings.parts`), None where all values are texts.
+    """
+
+    entries: Entries
+    rules: Sequence[AttributeRule]
+    numbers: Int
+    prefix: str
+    kinds: pa.StringArray | None = None
+
+    def unusual(self, kept: Int, values: pa.BinaryArray) -> Bool:
+        """Return which of the entries *kept* are of a kind of their own, or may be: ``NaN`` where values are typed."""
+        unusual = np.zeros(len(kept), bool)
+        if self.kinds is not None and self.kinds.null_count < len(self.kinds):
+            unusual |= self.kinds.is_valid().to_numpy(zero_copy_only=False)[kept]
+        if any(rule.typed for rule in self.rules):
+            unusual |= pc.is_in(values, _NO_NUMBERS).to_numpy(zero_copy_only=False)
+        return unusual
+
+
+def attributes_of_rows(kind: Source, raw: pa.StructArray, given: pa.ListArray, place: pa.Int32Array) -> Attributes:
+    """Return the attributes of routed rows; for what the arrays are see :func:`router.rendering.events.event_columns`.
+
+    In rows that are not odd they are those of :func:`router.rendering.texts.attributes_of`, in the same order.
+    """
+    own = given.is_null().to_numpy(zero_copy_only=False)
+    if not own.any():
+        return _given(given)
+    alone = place.is_null().to_numpy(zero_copy_only=False)
+    if kind == "kafka":
+        entries = Entries(pc.struct_field(raw, "headers"))
+        carried = _carried(_Carriers(entries, [RULE], np.zeros(len(raw), np.int64), "headers."), own & alone)
+    else:
+        carried = _carried_by_parts(raw, own & alone)
+    carried.odd[own & ~alone] = True
+    return carried if own.all() else _joined(_given(given), carried)
+
+
+def _given(lists: pa.ListArray) -> Attributes:
+    """Return attributes that stand as headers of Kafka's binary mode."""
+    entries = Entries(lists)
+    names, codes = _numbered([attribute_of(name) for name in entries.names])
+    texts, _ = as_text(entries.values)
+    attributes = Attributes(
+        entries.rows, entries.owners, names, codes[entries.codes], texts, np.zeros(entries.rows, bool)
+    )
+    return _sound(attributes, texts.is_null().to_numpy(zero_copy_only=False))
+
+
+def _carried_by_parts(raw: pa.StructArray, mine: Bool) -> Attributes:
+    protocols = pc.fill_null(pc.struct_field(raw, "protocol"), "").dictionary_encode()
+    bindings = [binding_of(name) or BINDINGS["HTTP"] for name in protocols.dictionary.to_pylist()]
+    numbers = protocols.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    has_headers = np.array([binding.binary for binding in bindings], bool)[numbers]
+    lists = pc.struct_field(raw, "properties")
+    rules, kinds = [binding.rule for binding in bindings], lists.flatten().field("type")
+    return _carried(_Carriers(Entries(lists), rules, numbers, "", kinds), mine & has_headers)
+
+
+def _carried(carriers: _Carriers, mine: Bool) -> Attributes:
+    """Return the attributes of binary mode in rows that are *mine*, as ``Binding.envelope`` has them without a body."""
+    entries, rules, numbers = carriers.entries, carriers.rules, carriers.numbers
+    pairs, places = entries.meanings(numbers)
+    asked = [(f"{carriers.prefix}{name}", rules[number]) for number, name in pairs]
+    names, codes = _numbered([_attribute(key, rule) for key, rule in asked])
+    entry_codes = codes[places]
+    # A header without a value counts as absent.
+    there = entries.values.is_valid().to_numpy(zero_copy_only=False)
+    kept = np.flatnonzero((entry_codes != _NONE) & mine[entries.owners] & there)
+    last = np.array([_is_media(key, rule) for key, rule in asked], bool)[places[kept]]
+    order = np.argsort(entries.owners[kept] * 2 + last, kind="stable")
+    kept, last = kept[order], last[order]
+    values = entries.values.take(pa.array(kept))
+    texts, _ = as_text(values)
+    doubtful = texts.is_null().to_numpy(zero_copy_only=False) | carriers.unusual(kept, values)
+    doubtful[last] |= _event_media(texts.filter(pa.array(last)))
+    encoded = np.array([rule.encoded for rule in rules], bool)[numbers[entries.owners[kept]]] & ~last
+    texts = _decoded(texts, encoded, doubtful)
+    odd = np.zeros(entries.rows, bool)
+    return _events_only(
+        _sound(Attributes(entries.rows, entries.owners[kept], names, entry_codes[kept], texts, odd), doubtful)
+    )
+
+
+def _attribute(key: str, rule: AttributeRule) -> str | int:
+    """Return the attribute that parts of that key give, or the code of none or of odd."""
+    if _is_media(key, rule):
+        return CONTENT_TYPE
+    name = attribute_name(key, rule)
+    if name is None or (name == CONTENT_TYPE and not rule.own_datacontenttype):
+        return _NONE
+    if name == DATA or not ATTRIBUTE_NAME.fullmatch(name):
+        return _ODD if rule.strict else _NONE
+    return name
+
+
+def _is_media(key: str, rule: AttributeRule) -> bool:
+    return key == rule.content_type or key.lower() == rule.content_type == "headers.content-type"
+
+
+def _numbered(attributes: Sequence[str | int]) -> tuple[tuple[str, ...], Int]:
+    """Return the names among these, and for each its place there; codes stay what they are."""
+    places: dict[str, int] = {}
+    codes = [each if isinstance(each, int) else places.setdefault(each, len(places)) for each in attributes]
+    return tuple(places), np.array(codes, np.int64)
+
+
+def _event_media(texts: pa.StringArray) -> Bool:
+    """Return which content types are of whole events, whose attributes are in the body."""
+    distinct = texts.dictionary_encode()
+    events = [
+        text is not None and media_type_of(text).startswith(EVENT_MEDIA) for text in distinct.dictionary.to_pylist()
+    ]
+    whole: Bool = np.array([*events, False])[pc.fill_null(distinct.indices, -1).to_numpy(zero_copy_only=False)]
+    return whole
+
+
+def _decoded(texts: pa.StringArray, encoded: Bool, doubtful: Bool) -> pa.StringArray:
+    """Return header values decoded, of which most have none of the marks of an encoding."""
+    if not encoded.any():
+        return texts
+    marked = pc.or_(pc.match_substring(texts, "%"), pc.starts_with(texts, '"'))
+    at = np.flatnonzero(encoded & pc.fill_null(marked, False).to_numpy(zero_copy_only=False))
+    plain = [header_text(text) for text in texts.take(pa.array(at)).to_pylist()]
+    doubtful[at] |= np.array([text is None for text in plain], bool)
+    return replaced(texts, at, pa.array(plain, pa.string()))
+
+
+def _sound(attributes: Attributes, doubtful: Bool) -> Attributes:
+    """Return the attributes without those of rows that are odd: with a doubtful entry, or one name twice."""
+    owners, codes, odd = attributes.owners, attributes.codes, attributes.odd
+    odd[owners[doubtful | (codes == _ODD)]] = True
+    width = len(attributes.names) - _ODD
+    ordered = np.sort(owners * width + codes - _ODD)
+    odd[ordered[1:][ordered[1:] == ordered[:-1]] // width] = True
+    return _kept(attributes, ~odd[owners]) if odd.any() else attributes
+
+
+def _events_only(attributes: Attributes) -> Attributes:
+    """Return the attributes without those of rows that are no events in binary mode."""
+    events = np.zeros(attributes.rows, bool)
+    events[attributes.owners[attributes.of(_VERSION)]] = True
+    kept = events[attributes.owners]
+    return attributes if kept.all() else _kept(attributes, kept)
+
+
+def _kept(attributes: Attributes, kept: Bool) -> Attributes:
+    return Attributes(
+        attributes.rows,
+        attributes.owners[kept],
+        attributes.names,
+        attributes.codes[kept],
+        attributes.texts.filter(pa.array(kept)),
+        attributes.odd,
+    )
+
+
+def _joined(one: Attributes, other: Attributes) -> Attributes:
+    """Return the attributes of two groups of rows of one batch."""
+    names, codes = _numbered((*one.names, *other.names))
+    owners = np.concatenate((one.owners, other.owners))
+    order = np.argsort(owners, kind="stable")
+    mine, others = codes[: len(one.names)], codes[len(one.names) :]
+    return Attributes(
+        one.rows,
+        owners[order],
+        names,
+        np.concatenate((mine[one.codes], others[other.codes]))[order],
+        pa.concat_arrays([one.texts, other.texts]).take(pa.array(order)),
+        one.odd | other.odd,
+    )
 
 
 def event_columns(kind: Source, raw: pa.StructArray, attributes: pa.ListArray, place: pa.Int32Array) -> pa.StructArray:
@@ -18,7 +468,7 @@ def event_columns(kind: Source, raw: pa.StructArray, attributes: pa.ListArray, p
     ``raw`` has the columns that a source of that *kind* gives (``RAW_COLUMNS`` in :mod:`router.judging.stages`; a body
     is not looked at). ``attributes`` are an outcome's, as headers of Kafka's binary mode, null where the record's own
     serve; ``place`` is that of an event in its batch, null outside of one. The arrays are of one length, and may be
-    slices. Every row comes out as :func:`router.rendering.exact.render_event` has it.
+    slices. Every row comes out as :func:`router.rendering.texts.render_event` has it.
     """
     resolved = attributes_of_rows(kind, raw, attributes, place)
     named = _named(resolved)

@@ -8,31 +8,41 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bindings.private import open_to, private_folder
-from router.errors import CatalogUnavailable
-from router.judging.loading import read_catalog
-from router.judging.plan import Plan
-from router.letters.filters import Filter
+from router.errors import CatalogUnavailable, RouterError
+from router.judging.plan import Plan, read_catalog
 from router.letters.letter import Letter
+from router.letters.listing import Filter
 from router.letters.reading import read_letters
-from router.logs import configure_logs
-from router.replay.dry_run import Verdict, in_turn, verdicts
-from router.replay.plans import ReplayPlans
-from router.replay.replaying import Interrupted, Loads, Replayer, Summary
-from router.replay.selection import ReplayBatch, Selection, batches
+from router.logs import configure_logs, get_logger
+from router.replay.replaying import (
+    Loads,
+    ReplayBatch,
+    Replayer,
+    ReplayPlans,
+    Selection,
+    Summary,
+    batches,
+    in_turn,
+    lacking,
+    verdicts,
+)
+from router.replay.replaying import ReplayInterrupted as Interrupted
+from router.replay.replaying import ReplayOutcome as Verdict
 from router.settings import Settings, load_settings
 from router.sinks import check_endpoints, close_targets
+from router.spark.jvm import signals
 from router.spark.session import spark_session
-from router.spark.signals import signals
-from router.state.key_order import HELD, Turns
 from router.state.ledger import FOLDER, LetterLedger, PendingReplay
+from router.state.ledger_database import HELD, Turns
 from router.state.trust import Pins, admit, clients_of
 
 if TYPE_CHECKING:
@@ -76,7 +86,7 @@ class Watcher(Protocol):
 
 
 @dataclass(slots=True)
-class Result:
+class ReplayResult:
     """How a replay ended. ``unknown`` are ids that were asked for and that no sink has."""
 
     summary: Summary = field(default_factory=Summary)
@@ -96,7 +106,7 @@ def dry_run(settings: Settings, wanted: Filter, options: ReplayOptions) -> Itera
     """Yield what would become of each letter that a replay would take; nothing is written, and Spark not started.
 
     ``sinks`` of a verdict are those that would get the record: not the ones that have it. What waits for a letter that
-    stays dead has the reason :data:`~router.state.key_order.HELD`.
+    stays dead has the reason :data:`~router.state.ledger_database.HELD`.
     """
     plan = plan_now(settings)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
@@ -109,7 +119,7 @@ def dry_run(settings: Settings, wanted: Filter, options: ReplayOptions) -> Itera
         yield from (Verdict(letter, None, (), HELD) for letter in sorted(turns.left))
 
 
-def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: Watcher) -> Result:
+def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: Watcher) -> ReplayResult:
     """Replay the letters that the filter takes, under the catalog and settings of now.
 
     SIGTERM and Ctrl-C end it after the batch in hand; while a sink is away, at once.
@@ -132,7 +142,7 @@ def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: Watcher)
         return run.result
 
 
-def replay_one(plan: Plan, base: Path, letter: Letter, watcher: Watcher, loads: Loads) -> Result:
+def replay_one(plan: Plan, base: Path, letter: Letter, watcher: Watcher, loads: Loads) -> ReplayResult:
     """Replay one letter under a plan in force, also one that is parked; it gives up when a sink does not take it.
 
     What an earlier replay left unfinished is finished first, and not in the summary. *base* is the folder of the
@@ -229,7 +239,7 @@ class _Run:
         self._tried: set[str] = set()
         self._freed: set[str] = set()
         self._began, self._before = time.monotonic(), 0
-        self.result = Result()
+        self.result = ReplayResult()
         self._resumed = self.result.summary if resumed is None else resumed
 
     def all(self) -> None:
@@ -253,7 +263,7 @@ class _Run:
         """Replay letters that came meanwhile and wait behind some that were routed, until their keys are free.
 
         A key that always has records would never be free, but the router holds them back meanwhile
-        (:mod:`router.writing.ordering`). One that it had held back before is read once it is written.
+        (:mod:`router.writing.outcomes`). One that it had held back before is read once it is written.
         """
         order = self._ledger.order
         deadline = time.monotonic() + CATCH_UP_SECONDS
@@ -335,3 +345,123 @@ class _Run:
         """Wait until so many letters are due; an order to stop is seen before the next batch."""
         if self._options.rate is not None:
             self._stop.wait(max(0.0, self._began + done / self._options.rate - time.monotonic()))
+
+
+# One dead letter at a time, for the status page: what a replay would make of it, and the replay itself.
+#
+# It runs in the router's own process and Spark session, on a thread of its own and one at a time, as a batch beside
+# those of the stream; the lock and the ledger are those of ``xrouter dead-letters replay``.
+
+KEPT: Final = 20
+"""Replays that are remembered."""
+_log = get_logger()
+
+
+class SingleReplays:
+    """Replays letters when asked; any thread may ask. *base* is the folder of the settings file."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self._lock = threading.Lock()
+        self._loads: Loads | None = None
+        self._recent: deque[dict[str, Any]] = deque(maxlen=KEPT)
+
+    def begin(self, spark: SparkSession) -> None:
+        """Replay in this session from now on; before there is none, nothing is replayed."""
+        self._loads = Loads(spark)
+
+    def end(self) -> None:
+        """Begin no replay any more."""
+        self._loads = None
+
+    def verdict(self, plan: Plan, letter: Letter) -> dict[str, Any]:
+        """Return what a replay would make of a letter under *plan*; ``sinks`` are those that lack its record."""
+        (verdict,) = verdicts(plan, [letter])
+        with LetterLedger.open(Path(plan.settings.state), create=False) as ledger:
+            without = lacking(ledger, letter, ledger.entries([letter.id]).get(letter.id))
+        return {
+            "outcome": "routed" if verdict.reason is None else "dead-letter",
+            "message": verdict.message,
+            "sinks": [name for name in verdict.sinks if not without or name in without],
+            "reason": verdict.reason,
+            "detail": verdict.detail,
+        }
+
+    def replay(self, plan: Plan, letter: Letter) -> dict[str, Any]:
+        """Begin to replay a letter, and return how that stands; :meth:`recent` says how it went on.
+
+        Raises:
+            RouterError: another replay of ours is under way, or the router is not running.
+        """
+        with self._lock:
+            loads = self._loads
+            if loads is None:
+                raise RouterError("the router is not running its queries now", hint="try again when it is ready")
+            if any(each["state"] == "running" for each in self._recent):
+                raise RouterError("another letter is being replayed", hint="try again when it is done")
+            entry = {"letter": letter.id, "began": _now(), "state": "running", "outcome": None, "detail": ""}
+            self._recent.append(entry)
+        _log.info("dead letter is replayed, as the status page asked", letter=letter.id)
+        work = threading.Thread(target=self._run, args=(plan, letter, loads, entry), name="replay", daemon=True)
+        try:
+            work.start()
+        except RuntimeError as error:
+            with self._lock:
+                entry |= {"state": "failed", "detail": str(error)}
+        return dict(entry)
+
+    def recent(self) -> list[dict[str, Any]]:
+        """Return how the last replays went, newest first."""
+        with self._lock:
+            return [dict(each) for each in reversed(self._recent)]
+
+    def _run(self, plan: Plan, letter: Letter, loads: Loads, entry: dict[str, Any]) -> None:
+        notes = _Notes()
+        try:
+            result = _outcome(replay_one(plan, self._base, letter, notes, loads), notes)
+        except RouterError as error:
+            result = {"state": "failed", "detail": str(error)}
+        except Exception as error:
+            # Whatever it is, the stream goes on: the batch in hand is finished by the next replay.
+            _log.exception("a replay from the status page failed")
+            result = {"state": "failed", "detail": f"{type(error).__name__}; the log says why"}
+        with self._lock:
+            entry |= result
+        _log.info("replay that the status page asked for has ended", **entry)
+
+
+class _Notes:
+    """What a replay says on its way."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self.earlier = False
+
+    def resumed(self, pending: PendingReplay) -> None:
+        """Note that an earlier replay is finished first."""
+        self.earlier = True
+
+    def progress(self, summary: Summary) -> None:
+        """Note that the batch in hand is settled: there is one of the letter, and perhaps one before it."""
+        self.earlier = False
+
+    def held(self, reason: str, seconds: float) -> None:
+        """Note why it is not done."""
+        self.reason = reason
+
+
+def _outcome(result: ReplayResult, notes: _Notes) -> dict[str, Any]:
+    if result.interrupted and notes.earlier:
+        return {"state": "failed", "detail": f"an earlier replay is to be finished first, and waits: {notes.reason}"}
+    if result.interrupted:
+        return {"state": "held", "detail": f"{notes.reason}; the next replay finishes it"}
+    if routed := list(result.summary.routed):
+        return {"state": "done", "outcome": "routed", "detail": routed[-1]}
+    if dead := list(result.summary.dead):
+        return {"state": "done", "outcome": "dead-letter", "detail": dead[-1]}
+    skipped = ", ".join(result.skipped) or ("gone" if result.summary.gone else "nothing to do")
+    return {"state": "done", "outcome": None, "detail": f"left out: {skipped}"}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -3,44 +3,124 @@
 The batch is durable in the ledger before its first write, with the plan that judges it, and settled after its last, so
 that one which was cut off is repeated by the next replay as it was. Tables know the repeat by the ledger's id and the
 batch's number; message targets get it at least once. A letter that stays one is not written again: the ledger counts
-the attempt. Of letters that wait for each other (:mod:`router.state.key_order`), those behind one that stays dead are
-not sent and count no attempt; what a sink rejects while the batch is written holds them up from the next batch on.
+the attempt. Of letters that wait for each other (:mod:`router.state.ledger_database`), those behind one that stays dead
+are not sent and count no attempt; what a sink rejects while the batch is written holds them up from the next batch on.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
+from bindings.parts import Part
+from bindings.protocols import BINDINGS, binding_of
+from catalog.errors import RecordError
+from catalog.parsing.regular import read_regular
 from router.batches.attempt import Journal, attempt
-from router.batches.holding import pauses
-from router.batches.parts import Part
+from router.batches.journal import pauses
 from router.batches.plans import LoadedPlan, load
-from router.errors import SinkError
-from router.faults import registry_away
-from router.judging.plan import Plan
-from router.judging.tally import Tally
+from router.batches.splitting import BatchPart
+from router.errors import BatchPinError, RouterError, SinkError, registry_away
+from router.judging.judging import INBOX_COLUMNS, outcome_lists, source_row
+from router.judging.outputs import Tally
+from router.judging.plan import Plan, plan_of
 from router.letters.letter import Letter
-from router.replay.rows import rows_of
-from router.state.key_order import held_up
+from router.letters.listing import Filter
+from router.rendering.texts import INSTANT
+from router.state.durable import unfinished, write_durably
+from router.state.ledger import LedgerEntry as Entry
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
-from router.writing.commits import Batch
-from router.writing.ordering import HeldBack, HeldRecord
-from router.writing.outcomes import Decision, Outcomes
-from router.writing.rejections import REASON, Rejections, detail_of
+from router.state.ledger_database import HELD, Turns, held_up, only_waits
+from router.writing.outcomes import REASON, HeldBack, HeldRecord, Outcomes, Rejections, detail_of, sinks_of
+from router.writing.outcomes import RecordOutcome as Decision
+from router.writing.staging import BatchId as Batch
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
     from pyspark.sql import SparkSession
 
+# Dead letters as rows to be judged again: the columns of an inbox row, and what a letter brings along.
+
+_PART: Final = pa.struct([("key", pa.string()), ("value", pa.binary()), ("type", pa.string())])
+_HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
+ROWS: Final = pa.schema(
+    [
+        ("endpoint", pa.string()),
+        ("protocol", pa.string()),
+        ("received", INSTANT),
+        ("properties", pa.list_(_PART)),
+        ("body", pa.binary()),
+        ("position", pa.string()),
+        ("headers", pa.list_(_HEADER)),
+        ("key", pa.binary()),
+        ("letter", pa.string()),
+    ]
+)
+"""``headers`` and ``key`` are given for records of Kafka, and have the form of Kafka's own rows."""
+_MOST: Final = (1 << 62) // 1000
+"""Milliseconds beyond which an instant of Kafka has no place in a column."""
+
+
+def rows_of(letters: Iterable[Letter]) -> pa.Table:
+    """Return letters as rows, in their order.
+
+    Raises:
+        RouterError: the record of one cannot be taken apart; names the letter and where it was read.
+    """
+    return pa.Table.from_pylist([_row(letter) for letter in letters], ROWS)
+
+
+def _row(letter: Letter) -> dict[str, Any]:
+    binding = binding_of(letter.protocol)
+    hint = "the letter was changed where it lies; restore it, or leave it out"
+    if binding is None:
+        known = ", ".join(BINDINGS)
+        raise RouterError(
+            f"dead letter {letter.id} in {letter.sink}: protocol {letter.protocol[:40]!r} is none of {known}", hint=hint
+        )
+    try:
+        parts = binding.parts(letter.native)
+    except RecordError as error:
+        raise RouterError(f"dead letter {letter.id} in {letter.sink}: {error}", hint=hint) from error
+    row: dict[str, Any] = {
+        "endpoint": letter.endpoint,
+        "protocol": letter.protocol,
+        "received": letter.received,
+        "properties": [_part(part) for part in parts],
+        "body": letter.body,
+        "position": letter.position,
+        "letter": letter.id,
+    }
+    if binding.protocol == "KAFKA":
+        source = source_row(parts)
+        row |= {"headers": source["headers"], "key": source["key"], "received": _micros(source["timestamp"])}
+    return row
+
+
+def _part(part: Part) -> dict[str, Any]:
+    return {"key": part.key, "value": part.value, "type": part.kind}
+
+
+def _micros(milliseconds: int | None) -> int | None:
+    """Return the instant that Kafka gave, which a calendar need not have."""
+    if milliseconds is None or abs(milliseconds) > _MOST:
+        return None
+    return milliseconds * 1000
+
+
 QUERY: Final = "replay"
 
 
-class Interrupted(Exception):
+class ReplayInterrupted(Exception):
     """A replay was asked to end while a sink was away; its batch stays pending in the ledger."""
 
 
@@ -160,7 +240,7 @@ class Replayer:
                     raise
                 self._held(away, pause)
             if self._stop.wait(pause):
-                raise Interrupted
+                raise ReplayInterrupted
 
     def _attempt(self, loaded: LoadedPlan, pending: PendingReplay, letters: Sequence[Letter], summary: Summary) -> None:
         keys = self._ledger.order.keys(letter.id for letter in letters)
@@ -170,7 +250,7 @@ class Replayer:
         now = datetime.now(UTC).isoformat(timespec="microseconds")
         batch = Batch("letters", QUERY, f"replay-{self._ledger.id}", pending.number, now)
         journal = ReplayJournal(self._ledger, loaded.plan, pending, letters, keys, summary)
-        attempt(loaded.outcomes(rows, batch, Part(), arrived=False), batch, loaded.writer, journal)
+        attempt(loaded.outcomes(rows, batch, BatchPart(), arrived=False), batch, loaded.writer, journal)
 
 
 def finish(
@@ -212,3 +292,251 @@ def _outcomes_of(
             yield Outcome(letter.id, REASON, detail_of(dict.fromkeys(only, why)))
         else:
             yield Outcome(letter.id)
+
+
+# What would become of dead letters under the catalog and settings of now: by the plan of ``run``, without Spark.
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOutcome:
+    """What becomes of one letter: routed by the definition ``message`` to ``sinks``, or dead for ``reason``."""
+
+    letter: str
+    message: str | None
+    sinks: tuple[str, ...]
+    reason: str | None = None
+    detail: str = ""
+
+
+def verdicts(plan: Plan, letters: Sequence[Letter]) -> list[ReplayOutcome]:
+    """Judge letters by a plan; returns one verdict for each, in their order.
+
+    ``sinks`` are all of the route; which of them a replay leaves out, since they have the record, is not said here.
+
+    Raises:
+        RouterError: the record of a letter cannot be taken apart.
+    """
+    if not letters:
+        return []
+    rows = rows_of(letters).select(list(INBOX_COLUMNS)).combine_chunks().to_batches()[0]
+    judged, _ = outcome_lists("letters", plan.judge, rows)
+    routes = plan.settings.routes
+    results: list[ReplayOutcome] = []
+    for letter, outcomes in zip(letters, judged.to_pylist(), strict=True):
+        dead = next((each for each in outcomes if each["route"] < 0), None)
+        if dead is not None or not outcomes:
+            cause = dead or {"reason": letter.reason, "detail": "nothing came of it"}
+            results.append(ReplayOutcome(letter.id, None, (), cause["reason"], cause["detail"] or ""))
+        else:
+            results.append(ReplayOutcome(letter.id, outcomes[0]["message"], tuple(routes[outcomes[0]["route"]].to)))
+    return results
+
+
+def in_turn(judged: Sequence[ReplayOutcome], turns: Turns) -> Iterator[ReplayOutcome]:
+    """Yield the verdicts of a batch with those that would wait behind another of it, and count the rest as replayed."""
+    lasting = [each.letter for each in judged if each.reason is not None]
+    keys = turns.order.keys(each.letter for each in judged)
+    held = held_up((each.letter for each in judged), lasting, keys)
+    for each in judged:
+        if each.letter in held:
+            yield ReplayOutcome(each.letter, None, (), HELD)
+            continue
+        if each.reason is None:
+            turns.passed(each.letter)
+        yield each
+
+
+# Which dead letters a replay takes, in what batches, and which sinks each of them still lacks.
+
+CHUNK: Final = 500
+MAX_BATCH_BYTES: Final = 64 * 2**20
+"""Bytes of bodies in one batch, at which it is closed whatever the number of its letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A letter to be replayed. ``sinks`` are the only ones that lack its record; () when none has it."""
+
+    letter: Letter
+    sinks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayBatch:
+    """Letters that are replayed as one: all go to the same ``sinks`` (() for those of their routes)."""
+
+    sinks: tuple[str, ...]
+    letters: tuple[Letter, ...]
+
+
+@dataclass(slots=True)
+class Selection:
+    """Picks letters by a filter and by their standing; what it left out is counted in ``skipped`` by standing.
+
+    Letters that failed ``most`` replays are parked when they are met: a crash may have come before that.
+    """
+
+    ledger: LetterLedger
+    wanted: Filter
+    parked: bool = False
+    limit: int | None = None
+    most: int | None = None
+    only: frozenset[str] | None = None
+    """Ids of letters beside which none is looked at; None for all."""
+    skipped: Counter[str] = field(default_factory=Counter)
+    seen: set[str] = field(default_factory=set)
+    """Those of the filter's ids that were met."""
+
+    def choose(self, letters: Iterable[Letter]) -> Iterator[Chosen]:
+        """Yield the letters to replay, in order, at most ``limit``."""
+        return itertools.islice(self._choose(iter(letters)), self.limit)
+
+    def _choose(self, letters: Iterator[Letter]) -> Iterator[Chosen]:
+        while some := list(itertools.islice(letters, CHUNK)):
+            entries = self.ledger.entries(letter.id for letter in some)
+            for letter in some:
+                entry = entries.get(letter.id)
+                if self.only is not None and letter.id not in self.only:
+                    continue
+                if not self.wanted.takes(letter, entry.standing if entry else "open"):
+                    continue
+                if self.wanted.ids:
+                    self.seen.add(letter.id)
+                if self._standing(entry) in ("open", "parked" if self.parked else "open"):
+                    yield Chosen(letter, lacking(self.ledger, letter, entry))
+                else:
+                    self.skipped[self._standing(entry)] += 1
+
+    def _standing(self, entry: Entry | None) -> str:
+        if entry is None:
+            return "open"
+        if entry.standing == "open" and self.most is not None and entry.attempts >= self.most:
+            self.ledger.park([entry.letter], datetime.now(UTC))
+            return "parked"
+        return entry.standing
+
+
+def lacking(ledger: LetterLedger, letter: Letter, entry: Entry | None) -> tuple[str, ...]:
+    """Return the sinks that lack the record of a letter, when others have it: what was said of it last.
+
+    A letter that only waited for its turn is nowhere, and goes where its route leads by now.
+    """
+    if entry is not None:
+        for happening in reversed(ledger.history(letter.id)):
+            named = sinks_of(happening.detail) if happening.reason == REASON else ()
+            if named:
+                return named
+    return sinks_of(letter.detail) if letter.reason == REASON and not only_waits(letter.detail) else ()
+
+
+def batches(chosen: Iterable[Chosen], size: int, turns: Turns | None = None) -> Iterator[ReplayBatch]:
+    """Gather letters into batches of at most *size*, each for the same sinks and with no position twice.
+
+    A batch of few large letters is closed earlier (:data:`MAX_BATCH_BYTES`).
+
+    What a sink has of a batch is known by position, and records of two clusters may share one. By *turns*, letters of a
+    key come in order of arrival: in a batch, and from one batch to the next, if each is settled before the next is
+    asked for. One that comes before its turn is left out, and listed in ``turns.left``.
+    """
+    open_ones = _OpenBatches()
+    for each in chosen:
+        earlier = turns.earlier(each.letter.id) if turns is not None else None
+        for full in open_ones.in_the_way(each, earlier):
+            yield full
+            earlier = turns.earlier(each.letter.id) if turns is not None else None
+        if turns is not None and earlier is not None and not open_ones.has(earlier):
+            turns.left.add(each.letter.id)
+            continue
+        if open_ones.add(each, size):
+            yield open_ones.take(each.sinks)
+    yield from open_ones.rest()
+
+
+class _OpenBatches:
+    """Batches that are being gathered, one for each set of sinks."""
+
+    def __init__(self) -> None:
+        self._letters: dict[tuple[str, ...], dict[str, Letter]] = {}
+        self._bytes: Counter[tuple[str, ...]] = Counter()
+        self._batch_of: dict[str, tuple[str, ...]] = {}
+
+    def has(self, letter: str) -> bool:
+        """Tell whether a letter is in one of them."""
+        return letter in self._batch_of
+
+    def in_the_way(self, each: Chosen, earlier: str | None) -> Iterator[ReplayBatch]:
+        """Take those that must be settled first: with the letter before it for other sinks, or with its position."""
+        place = self._batch_of.get(earlier, each.sinks) if earlier is not None else each.sinks
+        if place != each.sinks:
+            yield self.take(place)
+        if each.letter.position in self._letters.get(each.sinks, ()):
+            yield self.take(each.sinks)
+
+    def add(self, each: Chosen, size: int) -> bool:
+        """Add a letter; return whether its batch is full: it has *size* letters, or many bytes."""
+        gathered = self._letters.setdefault(each.sinks, {})
+        gathered[each.letter.position] = each.letter
+        self._batch_of[each.letter.id] = each.sinks
+        self._bytes[each.sinks] += len(each.letter.body or b"")
+        return len(gathered) >= size or self._bytes[each.sinks] >= MAX_BATCH_BYTES
+
+    def take(self, sinks: tuple[str, ...]) -> ReplayBatch:
+        """Close the batch for these sinks."""
+        letters = tuple(self._letters.pop(sinks).values())
+        del self._bytes[sinks]
+        for letter in letters:
+            del self._batch_of[letter.id]
+        return ReplayBatch(sinks, letters)
+
+    def rest(self) -> Iterator[ReplayBatch]:
+        """Close all that are left."""
+        for sinks in list(self._letters):
+            yield self.take(sinks)
+
+
+# The plans of replay batches, kept in ``state/ledger/plans``: the running router's own are under its lock.
+
+FOLDER: Final = "plans"
+
+
+class ReplayPlans:
+    """Plans by id. ``base`` is the folder that relative references of settings begin at."""
+
+    def __init__(self, ledger: Path, base: Path, environ: Mapping[str, str] = os.environ) -> None:
+        self._folder = ledger / FOLDER
+        self._base = base
+        self._environ = environ
+        self._kept = ""
+
+    def keep(self, plan: Plan) -> None:
+        """Keep a plan, durably, and drop all others: only one replay batch can be pending."""
+        path = self._folder / f"{plan.id}.json"
+        if plan.id != self._kept:
+            # Also where it is there: a process that died may have renamed it, and not made that durable.
+            write_durably(path, plan.to_bytes())
+            self._kept = plan.id
+        others = (entry for entry in self._folder.glob("*.json") if entry != path)
+        for other in (*others, *unfinished(self._folder)):
+            other.unlink(missing_ok=True)
+
+    def restore(self, plan_id: str) -> Plan:
+        """Compile the plan with that id from what was kept.
+
+        Raises:
+            BatchPinError: it is not there, of another router version, or does not compile to itself.
+        """
+        path = self._folder / f"{plan_id}.json"
+        try:
+            document = read_regular(path)
+        except FileNotFoundError as error:
+            raise BatchPinError(
+                f"an unfinished replay is pinned to plan {plan_id}, which is not in {self._folder}",
+                hint="restore it from a backup of the state folder",
+            ) from error
+        plan = plan_of(document, environ=self._environ, base=self._base)
+        if plan.id != plan_id:
+            raise BatchPinError(
+                f"plan {plan_id} of an unfinished replay does not compile to itself any more (now {plan.id})",
+                hint="replay once with the router version that began it",
+            )
+        return plan

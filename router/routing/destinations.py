@@ -2,22 +2,197 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from bindings.entries import numbered
+from bindings.columns.texts import numbered
+from catalog.definitions.constraints import TYPED_LITERALS, Constraint
 from router.matching.conformance import mismatches, rejection_detail
-from router.matching.index.columns import Bool, Int
-from router.matching.matcher import Matcher, Outcomes
-from router.routing.limits import SizeLimits
-from router.routing.routes import DEAD, RouteRule, Routes
-from router.routing.row_values import combinations
-from router.routing.settled import Settled
-from router.settings.names import dead_letter_values, event_values, missing_value, value_name
+from router.matching.context import CORRELATION, attribute_of
+from router.matching.facts import Facts
+from router.matching.index.columns import BoolArray, IntArray
+from router.matching.mapping import Program
+from router.matching.matcher import Matcher
+from router.matching.matcher import MatchOutcomes as Outcomes
+from router.routing.routes import DEAD, RouteRule, Routes, letter_number
+from router.settings import Settings, letter_routes
+from router.settings.names import (
+    ATTRIBUTE_PREFIX,
+    CONTEXT_PREFIX,
+    dead_letter_values,
+    event_values,
+    missing_value,
+    value_name,
+)
+
+# What brokers take by size: a record that a sink will never take must not hold the stream up.
+#
+# A routed record past the limit of a Kafka sink on its route becomes a dead letter, ``sink-rejected``. A dead letter
+# past the limit of a Kafka sink of its own route is *spilled*: it refers to a file in ``state/spill`` that has it
+# whole.
+
+ROOM: Final = 32_768
+"""Bytes left for headers, ours among them, below a sink's limit on whole records."""
+NONE: Final = np.iinfo(np.int64).max
+
+
+class SizeLimits:
+    """The limits of one plan, in bytes of key and value."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._routes = np.array([_least(settings, route.to) for route in settings.routes], np.int64)
+        self._letters = LetterLimits(settings)
+
+    def of(self, route: int) -> int:
+        """Return the most bytes that the sinks of a route of events take."""
+        return int(self._routes[route])
+
+    def reject(self, outcomes: Outcomes, sizes: IntArray, routes: np.ndarray[Any, np.dtype[np.int32]]) -> None:
+        """Turn routed rows that their sinks will never take into dead letters."""
+        routed = np.flatnonzero(routes != DEAD)
+        for row in routed[sizes[routed] > self._routes[routes[routed]]].tolist():
+            limit = int(self._routes[routes[row]])
+            outcomes.reasons[row] = "sink-rejected"
+            outcomes.details[row] = f"{int(sizes[row])} bytes of key and data; a sink of its route takes {limit}"
+            outcomes.winners[row] = -1
+            routes[row] = DEAD
+
+    def spilled(self, outcomes: Outcomes, sizes: IntArray, routes: pa.Array) -> list[int]:
+        """Return the dead letters that a sink of their own route will never take whole."""
+        numbers = routes.to_numpy(zero_copy_only=False)
+        return [row for row in outcomes.reasons if sizes[row] > self._letters.of(int(numbers[row]))]
+
+
+class LetterLimits:
+    """The bytes of key and body above which a dead letter is spilled, by its route."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._limits = {DEAD: _least(settings, settings.dead_letters.sinks)}
+        for number, route in letter_routes(settings.routes):
+            self._limits[letter_number(number)] = _least(settings, route.to)
+
+    def of(self, route: int) -> int:
+        """Return the limit for letters of a route, called as :class:`router.routing.routes.Routes` does."""
+        return self._limits[route]
+
+
+def sizes_of(facts: Facts, sizes: IntArray) -> IntArray:
+    """Return the bytes of each fact row from those of its input row; an event of a batch counts for itself."""
+    own = sizes[facts.sources]
+    for row, reading in facts.readings.items():
+        if reading.place >= 0:
+            own[row] = len(reading.body or b"")
+    return own
+
+
+def _least(settings: Settings, names: Iterable[str]) -> int:
+    sinks = (settings.sinks[name] for name in names)
+    limits = [max(1, limit - ROOM) for sink in sinks if (limit := sink.record_limit) is not None]
+    return min(limits, default=int(NONE))
+
+
+# Attributes and context attributes of routed rows as columns, for what looks at values: routes and topics.
+#
+# Attributes are those that the event leaves with (:mod:`router.matching.context`).
+
+
+@dataclass(frozen=True, slots=True)
+class Combinations:
+    """Rows told apart by a code of their own and by some values.
+
+    ``inverse`` gives the number of each row's combination, ``first`` a row (by its place) of each combination, and
+    ``values`` its values by name; a value that a code does not ask for, or that is not there, is left out.
+    """
+
+    inverse: IntArray
+    first: IntArray
+    values: Sequence[dict[str, str]]
+
+
+def combinations(outcomes: Outcomes, rows: IntArray, codes: IntArray, wanted: Sequence[Iterable[str]]) -> Combinations:
+    """Return the combinations among *rows*; ``wanted[codes[i]]`` are the values that count for ``rows[i]``."""
+    names = sorted({name for names in wanted for name in names})
+    combined = codes
+    columns: dict[str, tuple[IntArray, list[str]]] = {}
+    for name in names:
+        encoded = pc.dictionary_encode(column_of(outcomes, rows, name))
+        places = pc.fill_null(encoded.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False) + 1
+        asks = np.array([name in each for each in wanted], bool)
+        places = np.where(asks[codes], places, 0)
+        texts = encoded.dictionary.to_pylist()
+        columns[name] = places, texts
+        # Numbered anew each time, so that any number of values fits into one integer.
+        _, combined = np.unique(combined * (len(texts) + 1) + places, return_inverse=True)
+    _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
+    values = [
+        {name: texts[at - 1] for name, (places, texts) in columns.items() if (at := int(places[row]))}
+        for row in first.tolist()
+    ]
+    return Combinations(inverse, first, values)
+
+
+def column_of(outcomes: Outcomes, rows: IntArray, name: str) -> pa.StringArray:
+    """Return a value (``context.NAME``, ``attributes.NAME``) of these routed rows; null where it is not there."""
+    at = pa.array(rows)
+    if name.startswith(CONTEXT_PREFIX):
+        contexts = outcomes.contexts.take(at)
+        return pc.map_lookup(contexts, name.removeprefix(CONTEXT_PREFIX), "first").cast(pa.string())
+    return attribute_of(outcomes, name.removeprefix(ATTRIBUTE_PREFIX)).take(at)
+
+
+# What is known of an event before any record is seen: values that its definition settles for all of its records.
+#
+# An attribute that a definition gives as a literal has that value in every event of it. A native record becomes an
+# event by the definition alone, so of that much more is known. Context attributes come from placeholders, and
+# ``correlation`` from a relation: one that the definition does not have is never there.
+
+VERSION: Final = "specversion"
+
+
+class FixedDestination:
+    """What is settled for one target on one channel, for records that are events or for native ones.
+
+    ``unmappable`` says why no native record of it ever becomes an event; it is empty where one may.
+    """
+
+    def __init__(self, matcher: Matcher, channel: int, target: int, *, event: bool) -> None:
+        names = {slot.name for slot in matcher.chooser.slots(target, event=event)}
+        self._names = frozenset((*names, CORRELATION) if matcher.correlations.has(target) else names)
+        seen = matcher.targets[target]
+        self.unmappable = ""
+        if event:
+            self._attributes = _of_events(seen.constraints(event=True) or ())
+        else:
+            program = matcher.mapper.programs[matcher.mapper.program(target, channel)]
+            self.unmappable = program.unmappable
+            self._attributes = _of_native(program)
+        self._all = not event
+
+    def __call__(self, name: str) -> str | None:
+        """Return a value (``context.NAME``, ``attributes.NAME``): empty for never there, None where records decide."""
+        if name.startswith(CONTEXT_PREFIX):
+            return None if name.removeprefix(CONTEXT_PREFIX) in self._names else ""
+        return self._attributes.get(name.removeprefix(ATTRIBUTE_PREFIX), "" if self._all else None)
+
+
+def _of_events(constraints: tuple[tuple[str, Constraint], ...]) -> dict[str, str | None]:
+    """Return the attributes that are literals, compared as texts; numbers and instants may be written otherwise."""
+    values: dict[str, str | None] = {VERSION: "1.0"}
+    for key, constraint in constraints:
+        if key.startswith("e.") and constraint.kind == "literal" and constraint.type not in TYPED_LITERALS:
+            values[key.removeprefix("e.")] = constraint.value or ""
+    return values
+
+
+def _of_native(program: Program) -> dict[str, str | None]:
+    """Return all attributes of mapped records, with the values of those that are the same for each."""
+    return {attribute.name: attribute.constant for attribute in program.attributes}
+
 
 LISTED: Final = 1 << 20
 """Codes of pairs up to which their numbers are listed by code: four megabytes of them."""
@@ -27,7 +202,7 @@ RouteNumbers = np.ndarray[Any, np.dtype[np.int32]]
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class RouteDecision:
     """Where records go: the route, and topics in the order of :attr:`router.routing.routes.Routes.fields`.
 
     ``fault`` says which value a sink of the route misses; such a record goes nowhere.
@@ -39,7 +214,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class DefinitionRoutes:
     """What holds for all records of one definition on one channel, of those that are events or of native ones.
 
     ``rules`` are the routes that may take them, in order. ``wanted`` are the values that decide the rest: with none,
@@ -51,19 +226,19 @@ class Pair:
     rules: tuple[RouteRule, ...] = ()
     known: Mapping[str, str] | None = None
     wanted: frozenset[str] = frozenset()
-    decision: Decision | None = None
+    decision: RouteDecision | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PairColumns:
     """Pairs as columns: of each its target's place in the plan, and its endpoint's place among ``names``."""
 
-    targets: Int
-    endpoints: Int
+    targets: IntArray
+    endpoints: IntArray
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, pairs: Sequence[Pair]) -> PairColumns:
+    def of(cls, pairs: Sequence[DefinitionRoutes]) -> PairColumns:
         """Return pairs as columns; no endpoint is the empty name."""
         names = [pair.endpoint or "" for pair in pairs]
         places = {name: place for place, name in enumerate(dict.fromkeys(names))}
@@ -72,14 +247,14 @@ class PairColumns:
 
 
 @dataclass(slots=True)
-class Placed:
+class RowDestinations:
     """Per row: endpoint, route number, and topics by the fields of :attr:`router.routing.routes.Routes.fields`.
 
     ``numbers`` tells the place of each row's pair among ``pairs``, whatever became of the row.
     """
 
     pairs: PairColumns
-    numbers: Int
+    numbers: IntArray
     endpoints: pa.StringArray
     routes: pa.Array
     topics: dict[str, pa.StringArray]
@@ -97,16 +272,16 @@ class Destinations:
         self._routes = routes
         self._fields = routes.fields
         self._limits = limits
-        self._nowhere = Decision(DEAD, (None,) * len(self._fields))
+        self._nowhere = RouteDecision(DEAD, (None,) * len(self._fields))
         self._numbers: dict[int, int] = {}
         self._by_code: RouteNumbers = np.zeros(0, np.int32)
-        self._pairs: list[Pair] = []
+        self._pairs: list[DefinitionRoutes] = []
         self._laid: _Laid | None = None
-        self._decided: dict[tuple[int, tuple[tuple[str, str], ...]], Decision] = {}
+        self._decided: dict[tuple[int, tuple[tuple[str, str], ...]], RouteDecision] = {}
         self._sinks = {number: frozenset(route.to) for number, route in enumerate(routes.routes)}
         self._always = np.array([not each.when.letters and routes.always(n) for n, each in enumerate(routes.routes)])
 
-    def place(self, outcomes: Outcomes, sizes: Int) -> Placed:
+    def place(self, outcomes: Outcomes, sizes: IntArray) -> RowDestinations:
         """Return the destinations of all rows of a batch.
 
         Rows become dead letters here whose route asks for a body by the schema, whose sinks miss a value for their
@@ -127,12 +302,12 @@ class Destinations:
         at = pa.array(decided)
         topics = {name: column.take(at) for name, column in zip(self._fields, laid.topics, strict=True)}
         self._letters(outcomes, endpoints, routes, topics)
-        return Placed(pairs, numbers, endpoints, pa.array(routes), topics)
+        return RowDestinations(pairs, numbers, endpoints, pa.array(routes), topics)
 
-    def pair(self, channel: int, target: int, *, event: bool) -> Pair:
+    def pair(self, channel: int, target: int, *, event: bool) -> DefinitionRoutes:
         """Return what holds for the records of a channel that this target wins."""
         message, endpoint = self._matcher.targets[target].xid, self._matcher.channels[channel].endpoint_of(target)
-        settled = Settled(self._matcher, channel, target, event=event)
+        settled = FixedDestination(self._matcher, channel, target, event=event)
         rules = self._routes.rules(message, endpoint or "", settled)
         asked = {each.name for rule in rules for each in rule.conditions}
         topics = {name: value_name(name) for rule in rules for name in self._variables(rule.route)}
@@ -141,7 +316,7 @@ class Destinations:
         fixed = {
             name: text for name, text in event_values(message, endpoint or "", "", {}).items() if name not in topics
         }
-        pair = Pair(target, endpoint, rules, {**fixed, **values}, frozenset(wanted))
+        pair = DefinitionRoutes(target, endpoint, rules, {**fixed, **values}, frozenset(wanted))
         return pair if wanted else replace(pair, decision=self._decision(pair, {}))
 
     def needs_bodies(self, channel: int) -> bool:
@@ -164,7 +339,7 @@ class Destinations:
         used = (self._routes.topics[name] for name in self._sinks[route] if name in self._routes.topics)
         return [name for template in used for name in template.variables if "." in value_name(name)]
 
-    def _pairs_of(self, codes: Int, width: int) -> Int:
+    def _pairs_of(self, codes: IntArray, width: int) -> IntArray:
         """Return the number of the pair of each row with such a code."""
         top = int(codes.max(initial=-1)) + 1
         if top > LISTED:
@@ -189,7 +364,7 @@ class Destinations:
                 pair = self.pair(channel, target, event=bool(event))
             else:
                 endpoint = self._matcher.channels[channel].endpoint_of(target) if channel >= 0 else None
-                pair = Pair(-1, endpoint, decision=self._nowhere)
+                pair = DefinitionRoutes(-1, endpoint, decision=self._nowhere)
             known = self._numbers[code] = len(self._pairs)
             self._pairs.append(pair)
             self._laid = None
@@ -204,7 +379,7 @@ class Destinations:
             self._laid = settled
         return self._laid
 
-    def _decision(self, pair: Pair, values: Mapping[str, str]) -> Decision:
+    def _decision(self, pair: DefinitionRoutes, values: Mapping[str, str]) -> RouteDecision:
         """Decide for records of a pair with these values, by ``context.NAME`` and ``attributes.NAME``."""
         route = next(rule.route for rule in pair.rules if rule.takes(values))
         sinks = self._sinks[route]
@@ -220,9 +395,9 @@ class Destinations:
             if missing:
                 faults.append(missing_value(missing, f"the topic of sink {name}"))
             topics[f"topic_{name}"] = template.expand(known, escape="_")
-        return Decision(route, tuple(map(topics.get, self._fields)), "; ".join(faults))
+        return RouteDecision(route, tuple(map(topics.get, self._fields)), "; ".join(faults))
 
-    def _decide(self, outcomes: Outcomes, numbers: Int, laid: _Laid) -> tuple[Int, list[Decision]]:
+    def _decide(self, outcomes: Outcomes, numbers: IntArray, laid: _Laid) -> tuple[IntArray, list[RouteDecision]]:
         """Return the number of each row's decision: that of its pair, or behind those of all pairs one of these."""
         rows = np.flatnonzero(laid.open[numbers])
         if not len(rows):
@@ -234,7 +409,7 @@ class Destinations:
         firsts = zip(rows[combined.first].tolist(), combined.values, strict=True)
         return decided, [self._remembered(int(numbers[row]), values) for row, values in firsts]
 
-    def _remembered(self, number: int, values: Mapping[str, str]) -> Decision:
+    def _remembered(self, number: int, values: Mapping[str, str]) -> RouteDecision:
         key = (number, tuple(values.items()))
         known = self._decided.get(key)
         if known is None:
@@ -252,7 +427,7 @@ class Destinations:
             outcomes.nearest[row] = mismatches(faults, self._matcher.targets)
             _bury(outcomes, routes, row, "schema-violation", rejection_detail(faults))
 
-    def _miss(self, outcomes: Outcomes, routes: RouteNumbers, laid: _Laid, decided: Int) -> None:
+    def _miss(self, outcomes: Outcomes, routes: RouteNumbers, laid: _Laid, decided: IntArray) -> None:
         """Make dead letters of rows for which a sink of the route has no destination."""
         if not laid.faults:
             return
@@ -289,16 +464,16 @@ class _Laid:
     faults: dict[int, str]
     endpoints: pa.StringArray = field(default_factory=lambda: pa.array([], pa.string()))
     pairs: PairColumns = field(default_factory=lambda: PairColumns.of(()))
-    open: Bool = field(default_factory=lambda: np.zeros(0, bool))
+    open: BoolArray = field(default_factory=lambda: np.zeros(0, bool))
 
     @classmethod
-    def of(cls, decisions: Sequence[Decision], fields: int) -> _Laid:
+    def of(cls, decisions: Sequence[RouteDecision], fields: int) -> _Laid:
         """Return decisions as columns."""
         topics = [pa.array([each.topics[place] for each in decisions], pa.string()) for place in range(fields)]
         faults = {number: each.fault for number, each in enumerate(decisions) if each.fault}
         return cls(np.array([each.route for each in decisions], np.int32), topics, faults)
 
-    def with_more(self, decisions: Sequence[Decision]) -> _Laid:
+    def with_more(self, decisions: Sequence[RouteDecision]) -> _Laid:
         """Return these decisions and further ones behind them."""
         if not decisions:
             return self

@@ -2,7 +2,7 @@
 
 What a condition asks of definition, group and endpoint holds for every record of one definition on one channel, so it
 is decided once for those; so are conditions on attributes whose values the definition settles
-(:mod:`router.routing.settled`). Only what is left looks at values. Dead letters go by endpoint and reason alone.
+(:mod:`router.routing.destinations`). Only what is left looks at values. Dead letters go by endpoint and reason alone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ depends on the record.
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class RouteCondition:
     """What a route asks of one value. A value that a record does not have counts as empty."""
 
     name: str
@@ -56,7 +56,7 @@ class RouteRule:
     """What is left of a route's conditions where the rest is known to hold."""
 
     route: int
-    conditions: tuple[Condition, ...]
+    conditions: tuple[RouteCondition, ...]
 
     def takes(self, values: Mapping[str, str]) -> bool:
         """Tell whether a record with these values is taken."""
@@ -157,10 +157,10 @@ def letter_number(route: int) -> int:
     return -2 - route
 
 
-def _conditions(when: When) -> tuple[Condition, ...]:
+def _conditions(when: When) -> tuple[RouteCondition, ...]:
     conditions = [(CONTEXT_PREFIX + name, globs) for name, globs in when.context.items()]
     conditions += [(ATTRIBUTE_PREFIX + name, globs) for name, globs in when.attributes.items()]
-    return tuple(Condition(name, globs, _pattern(globs)) for name, globs in conditions if globs)
+    return tuple(RouteCondition(name, globs, _pattern(globs)) for name, globs in conditions if globs)
 
 
 def _by_sink(routes: Iterable[tuple[int, Sequence[str]]]) -> dict[str, tuple[int, ...]]:

@@ -15,19 +15,17 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from bindings.background import Background
-from bindings.inbox.errors import InboxDamaged, InboxError
-from bindings.inbox.layout import NAME as LAYOUT
+from bindings.inbox.format import NAME as LAYOUT
+from bindings.inbox.space import InboxDamaged, InboxError
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from router.errors import RouterError
 from router.judging.plan import Plan
 from router.logs import get_logger
 from router.reading import generations
 from router.reading.backlogs import InboxBacklog, TopicBacklogs
-from router.reading.positions import Offsets, Positions, cluster_of
-from router.reading.succession import reads, topics_of
-from router.sources.clusters import inbox_client, rest_client, source_client
-from router.sources.sources import INBOX, REST, Source
-from router.state.state import State
+from router.reading.generations import Offsets, Positions, cluster_of, reads, topics_of
+from router.sources import INBOX, REST, Source, inbox_client, rest_client, source_client
+from router.state.state import StateFolder
 from router.watching.backlogs import Backlog, Backlogs
 
 TOPICS_SECONDS: Final = 5.0
@@ -43,7 +41,7 @@ class BacklogWatch:
 
     def __init__(
         self,
-        state: State,
+        state: StateFolder,
         active: Callable[[], Plan],
         backlogs: Backlogs,
         *,
@@ -90,7 +88,7 @@ class _Asking:
     def __init__(
         self,
         query: str,
-        state: State,
+        state: StateFolder,
         active: Callable[[], Plan],
         backlogs: Backlogs,
         ending: threading.Event,
@@ -224,7 +222,7 @@ class _Asking:
         return {source.endpoint: backlogs.get(source.topic) for source in sources}
 
 
-def _queries_of(plan: Plan, state: State) -> dict[str, tuple[Source, ...]]:
+def _queries_of(plan: Plan, state: StateFolder) -> dict[str, tuple[Source, ...]]:
     """Return the sources of each query of a plan. The query of an inbox with rows left is there without sources too."""
     queries = dict(plan.queries)
     if (state.inbox / LAYOUT).exists():

@@ -11,28 +11,31 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from bindings.inbox.errors import InboxError
-from bindings.inbox.layout import NAME as LAYOUT
-from bindings.inbox.layout import read_layout
-from bindings.inbox.offsets import InboxPosition, positions_of
-from bindings.inbox.segments import partition_directory, rows_in, segment_path, segments_in
-from router.batches.parts import BatchParts
+from bindings.inbox.format import NAME as LAYOUT
+from bindings.inbox.format import (
+    InboxPosition,
+    partition_directory,
+    positions_of,
+    read_layout,
+    rows_in,
+    segment_path,
+    segments_in,
+)
+from bindings.inbox.space import InboxError
+from router.batches.splitting import BatchParts
 from router.errors import BatchPinError, StateError
 from router.reading import generations
-from router.reading.generations import Generation
-from router.reading.positions import Positions
-from router.sources.sources import INBOX
-from router.state.checkpoint import Progress, progress_of
-from router.state.durable import RESTORE, damaged, missing, numbers_in, unreadable
+from router.reading.generations import Generation, Positions
+from router.sources import INBOX
+from router.state.durable import RESTORE, CheckpointProgress, damaged, missing, numbers_in, progress_of, unreadable
 from router.state.ledger import LetterLedger
-from router.state.notes import BatchNotes
-from router.state.state import State
+from router.state.state import BatchNotes, StateFolder
 
 _FILES: Final = ("lock.jvm",)
 _FOLDERS: Final = ("checkpoints", "batches", "plans", "ledger", "inbox", "spill")
 
 
-def check_state(state: State, queries: Iterable[str], *, inbox: bool) -> None:
+def check_state(state: StateFolder, queries: Iterable[str], *, inbox: bool) -> None:
     """Make sure that a router with these queries can go on from this folder; *inbox* if they read a local one.
 
     It notes what exists and a crash kept from being noted.
@@ -46,12 +49,12 @@ def check_state(state: State, queries: Iterable[str], *, inbox: bool) -> None:
     for query in queries:
         begun = check_query(state, query)
         if query == INBOX and inbox:
-            _check_inbox(state, begun[1] if begun is not None else Progress())
+            _check_inbox(state, begun[1] if begun is not None else CheckpointProgress())
         if begun is not None:
             state.inventory.note_generation(query, begun[0].number, begun[0].id)
 
 
-def check_query(state: State, query: str) -> tuple[Generation, Progress] | None:
+def check_query(state: StateFolder, query: str) -> tuple[Generation, CheckpointProgress] | None:
     """Return the current generation of a query and how far it is; None before its first start.
 
     Raises:
@@ -74,7 +77,7 @@ def check_query(state: State, query: str) -> tuple[Generation, Progress] | None:
     return generation, progress
 
 
-def _check_pins(state: State, query: str, generation: Generation, progress: Progress) -> None:
+def _check_pins(state: StateFolder, query: str, generation: Generation, progress: CheckpointProgress) -> None:
     """Check what there is beside a batch that will be repeated, and that the pinned batches are known to Spark."""
     folder = state.batches / query
     if progress.committed is not None and not folder.exists():
@@ -94,7 +97,7 @@ def _check_pins(state: State, query: str, generation: Generation, progress: Prog
     BatchParts.of(notes, query, batch, generation.id)
 
 
-def _check_plan(state: State, query: str, batch: int, plan: str) -> None:
+def _check_plan(state: StateFolder, query: str, batch: int, plan: str) -> None:
     path, document = state.root / "plans" / f"{plan}.json", state.plan(plan)
     if document is None:
         raise BatchPinError(f"{path} is missing: batch {batch} of query {query} is pinned to it", hint=RESTORE)
@@ -102,7 +105,7 @@ def _check_plan(state: State, query: str, batch: int, plan: str) -> None:
         raise damaged(path, "it is not the document that its name is the hash of")
 
 
-def _check_inbox(state: State, progress: Progress) -> None:
+def _check_inbox(state: StateFolder, progress: CheckpointProgress) -> None:
     """Check that the inbox is the one that was noted, and that it has the rows that are not committed."""
     noted = state.inventory.holdings().inbox
     file = state.inbox / LAYOUT

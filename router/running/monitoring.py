@@ -16,20 +16,18 @@ from typing import Final
 from catalog.listing import catalog_from_json, catalog_to_json
 from catalog.model import Catalog
 from router.errors import CatalogUnavailable
-from router.judging.loading import read_catalog
-from router.judging.plan import VERSION, Plan
+from router.judging.plan import VERSION, Plan, read_catalog
 from router.logs import few, get_logger
 from router.overview.overview import Overview, Replays
 from router.running.reload import unless_stopped
 from router.settings import Settings
-from router.sinks.tables.files import local_folder
+from router.sinks.tables.head import local_folder
 from router.state.durable import write_durably
 from router.telemetry.configured import telemetry
-from router.watching.certificates import certificate_collector
-from router.watching.metrics import Metrics
+from router.watching.collectors import certificate_collector
+from router.watching.metrics import DiskCollector, Metrics
 from router.watching.monitor import MonitorServer
-from router.watching.process import DiskCollector
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 
 HOLD_SECONDS: Final = 5.0
 """Time between two looks at what a catalog refers to before the first start, when the catalog is not polled."""
@@ -43,7 +41,7 @@ class Monitored:
     """What watchers see of this process, from before it has a catalog, at ``port``."""
 
     metrics: Metrics
-    status: Status
+    status: RouterStatus
     port: int
     overview: Overview
     last: LastCatalog | None = None
@@ -101,7 +99,7 @@ class LastCatalog:
 
 
 @contextmanager
-def monitored(settings: Settings, status: Status, replays: Replays | None = None) -> Iterator[Monitored]:
+def monitored(settings: Settings, status: RouterStatus, replays: Replays | None = None) -> Iterator[Monitored]:
     """Serve metrics and status for the time of the block; without *replays*, the status page shows no records.
 
     Raises:

@@ -11,34 +11,202 @@ router's other duties nor its end.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from catalog.comparing import compare
-from catalog.documents.doubting import Doubtful
-from catalog.model import Catalog, Finding
-from catalog.watch import CatalogWatcher, RefusedCatalog, Waiting
+from bindings.protocols import BINDINGS
+from catalog.comparing import CatalogChange, CatalogDiff, compare
+from catalog.documents.documents import Doubtful
+from catalog.load import CatalogWatcher, RefusedCatalog, Waiting
+from catalog.model import CLOUDEVENTS, Catalog, Endpoint, Finding
+from catalog.parsing.nearest import Suggestions
+from catalog.paused_gc import set_aside_from_gc
+from router.batches.plans import PlanHolder
 from router.errors import ConfigError, StateError
 from router.judging.plan import Plan
 from router.logs import get_logger
-from router.realtime.checks import require_real_time
-from router.running.differences import incompatible, lost_sources
+from router.realtime.query import require_real_time
 from router.settings import Settings
 from router.settings.catalogs import logins_of
 from router.state.trust import Pins, clients_of, distrusted
+from router.terminal import counted
 
 if TYPE_CHECKING:
     from router.watching.metrics import Metrics
-    from router.watching.status import Status
+    from router.watching.shadow import ShadowFigures
+    from router.watching.status import RouterStatus as Status
+
+# What a changed catalog takes away: reported when it takes effect, and a reason to refuse it.
+
+_RECEIVING: Final = frozenset({"consumer", "subscriber"})
+SHOWN: Final = 20
+"""Changes of a reload that are logged one by one, the incompatible ones first."""
+CAP: Final = 500
+"""Characters of one change."""
+RULE: Final = "incompatible-change"
+NAMED: Final = 3
+"""Definitions and causes that the finding of a lost source names."""
+_HINT: Final = "correct it; or restart the router, which takes the catalog as it is"
+_CAUSES: Final = frozenset(
+    {"dangling-group", "unknown-protocol", "unknown-envelope", "endpoint-mismatch", "unknown-usage", "dangling-borrow"}
+)
+"""Rules of what may take the candidates of an endpoint away."""
+_log = get_logger()
+
+
+def incompatible(difference: CatalogDiff) -> tuple[Finding, ...]:
+    """Return what would no longer reach its definition with a changed catalog, as findings."""
+    wrong = (change for change in difference.changes if not change.compatible)
+    return tuple(Finding("", change.xid, "error", RULE, _text(change), _HINT) for change in wrong)
+
+
+def lost_sources(active: Plan, catalog: Catalog) -> tuple[Finding, ...]:
+    """Return the sources that had candidates and would have none with a changed catalog, as findings.
+
+    A candidate counts where it can match. An endpoint that the catalog no longer has, or that is no longer for
+    consumers, is given up on purpose, unless the settings name it.
+    """
+    named = {source.endpoint for source in active.settings.sources}
+    found = []
+    for source in active.sources:
+        before, after = active.catalog.endpoints[source.endpoint], catalog.endpoints.get(source.endpoint)
+        had = _usable(before, active.catalog)
+        if not had or (after is None and source.endpoint not in named):
+            continue
+        if after is not None and _usable(after, catalog) and _is_source(after, named):
+            continue
+        found.append(_lost(source.endpoint, had, after, active.catalog, catalog))
+    return tuple(found)
+
+
+def _is_source(endpoint: Endpoint, named: Collection[str]) -> bool:
+    """Tell whether records are still taken from an endpoint, or it says itself that it is for producers."""
+    usage = set(endpoint.usage)
+    return endpoint.protocol in BINDINGS and (endpoint.xid in named or bool(usage & _RECEIVING) or "producer" in usage)
+
+
+def _usable(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
+    """Return the candidates that some record of the endpoint can match."""
+    return tuple(
+        xid
+        for xid in endpoint.candidates
+        if (definition := catalog.definitions.get(xid)) is not None
+        and (definition.envelope or endpoint.envelope) in (None, CLOUDEVENTS)
+        and definition.protocol in (None, endpoint.protocol)
+    )
+
+
+def _lost(xid: str, had: tuple[str, ...], after: Endpoint | None, active: Catalog, catalog: Catalog) -> Finding:
+    known = {(each.rule, each.message) for each in active.findings}
+    causes = [each for each in catalog.findings if each.rule in _CAUSES and (each.rule, each.message) not in known]
+    parts = {xid.rpartition("/")[2], *(each.rpartition("/")[2] for each in (after.candidates if after else ()))}
+    own = [each for each in causes if not parts.isdisjoint(each.pointer.split("/"))] or causes
+    # That all messages are of another protocol is what comes of it where one is mistyped.
+    own.sort(key=lambda each: each.rule == "endpoint-mismatch")
+    names = ", ".join(had[:NAMED]) + (f" and {len(had) - NAMED} more" if len(had) > NAMED else "")
+    if after is None:
+        near = Suggestions(catalog.endpoints).meant(xid)
+        why = "the catalog has no such endpoint any more"
+        hint = f"did you mean {near}?" if near else "put the endpoint back."
+    else:
+        why = (
+            "; ".join(each.message for each in own[:NAMED])
+            or f"it lists {', '.join(after.messagegroups) or 'no group'}"
+        )
+        hint = next((each.hint for each in own if each.hint), "list the group that it had")
+        hint += "" if hint.endswith("?") else "."
+    text = f"the source {xid} would have no candidate left, and had {len(had)} ({names}): {why}"
+    meant = "If it is meant, restart the router, or set catalog.on_incompatible to warn"
+    return Finding(own[0].file if own else "", own[0].pointer if own else xid, "error", RULE, text, f"{hint} {meant}")
+
+
+class Comparisons:
+    """Compares each catalog that takes effect with the one before, and reports to log, metrics and status page.
+
+    It compares one at a time, in a thread of its own, so that large catalogs hold up nobody. If several take effect
+    meanwhile, only the last one is compared, with the one that was reported last. Any thread may call it.
+    """
+
+    def __init__(self, metrics: Metrics, status: Status) -> None:
+        self._metrics, self._status = metrics, status
+        self._lock = threading.Lock()
+        self._compared: Catalog | None = None
+        self._coming: Catalog | None = None
+        self._busy = False
+        self._good: Catalog | None = None
+        """The catalog before the first incompatible change that is not mended; None where there is none."""
+
+    def follow(self, catalog: Catalog) -> None:
+        """Note the catalog that is in force from now on. The first one is only the base of the next comparison."""
+        with self._lock:
+            if self._compared is None:
+                self._compared = catalog
+                return
+            self._coming = catalog
+            if self._busy:
+                return
+            self._busy = True
+        threading.Thread(target=self._compare, name="catalog-changes", daemon=True).start()
+
+    def _compare(self) -> None:
+        while (pair := self._next()) is not None:
+            try:
+                self._report(*pair)
+            except Exception:
+                _log.exception(
+                    "changes of a catalog cannot be determined; it is in force all the same", epoch=pair[1].epoch
+                )
+
+    def _next(self) -> tuple[Catalog, Catalog] | None:
+        with self._lock:
+            before, after, self._coming = self._compared, self._coming, None
+            if before is None or after is None or before.epoch == after.epoch:
+                self._busy = False
+                return None
+            self._compared = after
+            return before, after
+
+    def _report(self, before: Catalog, after: Catalog) -> None:
+        difference = compare(before, after)
+        self._status.compared(difference)
+        good = self._good or before
+        wrong = _wrong(difference) if good is before else _wrong(compare(good, after))
+        self._good = good if wrong else None
+        self._metrics.catalog_state.changed(len(difference.changes), _wrong(difference), wrong)
+        _log_difference(difference)
+
+
+def _log_difference(difference: CatalogDiff) -> None:
+    wrong = _wrong(difference)
+    for change in sorted(difference.changes, key=lambda each: each.compatible)[:SHOWN]:
+        log = _log.info if change.compatible else _log.warning
+        log(
+            "catalog change" if change.compatible else "incompatible catalog change",
+            xid=change.xid,
+            change=_text(change),
+        )
+    epochs = {"before": difference.before, "after": difference.after}
+    _log.info("catalog changes", changes=len(difference.changes), incompatible=wrong, **epochs)
+
+
+def _wrong(difference: CatalogDiff) -> int:
+    return sum(not change.compatible for change in difference.changes)
+
+
+def _text(change: CatalogChange) -> str:
+    words = [change.kind, change.name]
+    if change.before is not None or change.after is not None:
+        words.append(f"{change.before!r} -> {change.after!r}")
+    return " ".join(word for word in (*words, change.detail) if word)[:CAP]
+
 
 T = TypeVar("T")
 UNREAD_SECONDS: Final = 5.0
 """Time between two looks for a catalog that could not be read at the start, where it is not polled."""
 LOOK_SECONDS: Final = 0.1
 """Time between two checks whether a thread has ended, or the wait for it is over."""
-_log = get_logger()
 
 
 def _nobody() -> None:
@@ -228,3 +396,131 @@ def unless_stopped(work: Callable[[], T], stop: threading.Event) -> T | None:
         if stop.wait(LOOK_SECONDS):
             return None
     return future.result()
+
+
+# The shadow catalog of a running router: read again as the active one is, without holding anything up.
+#
+# It is loaded and compiled in a thread of its own, refused for what a reload would refuse, and given to the plans when
+# it is good. Its faults are logged and shown; the stream goes on, and so does the last good shadow.
+
+FIRST_SECONDS: Final = 60.0
+"""Longest wait for the shadow by a router that ends when it is done."""
+LOGGED: Final = 20
+_REMEDY: Final = "the stream goes on; mend what catalog.shadow names, which is looked at again"
+
+
+class Shadowing:
+    """Looks after ``catalog.shadow``; without one it does nothing. Not for concurrent use."""
+
+    def __init__(self, plans: PlanHolder, figures: ShadowFigures) -> None:
+        """*plans* has the active plan already, whose settings these are."""
+        active = plans.active
+        catalog = active.settings.catalog
+        self._plans = plans
+        self._figures = figures
+        self._settings = active.settings
+        self._look: Future[Plan | None] | None = None
+        self._waits = False
+        self._interval = catalog.poll.total_seconds()
+        self._watcher: CatalogWatcher | None = None
+        if catalog.shadow:
+            figures.expect(catalog.shadow, [source.endpoint for source in active.sources])
+            # As with a reload, faults that the active catalog has too are no reason to refuse it.
+            self._watcher = CatalogWatcher(
+                catalog.shadow,
+                self._interval,
+                network=catalog.network,
+                allow=catalog.allow_addresses,
+                logins=logins_of(active.settings),
+                base_uri=catalog.base_uri,
+                max_shrink=1.0,
+                current=active.catalog,
+                elsewhere=True,
+            )
+            self._look = in_background(self._first)
+
+    def wait(self) -> None:
+        """Wait for the first look, for a while; for a router that is about to read all there is, and end."""
+        if self._look is not None:
+            try:
+                self._look.exception(FIRST_SECONDS)
+            except TimeoutError:
+                _log.warning("shadow catalog takes long to load; the stream begins without it")
+            self.check()
+
+    def check(self) -> None:
+        """Let a shadow that a look has found begin to judge, and look again if it is time; does not wait."""
+        if self._look is None:
+            if self._watcher is not None and self._interval > 0 and self._watcher.due:
+                self._look = in_background(self._next)
+            return
+        if not self._look.done():
+            return
+        look, self._look = self._look, None
+        try:
+            plan = look.result()
+            if plan is not None:
+                self._plans.shadow(plan)
+                set_aside_from_gc()
+                # Only now: before, whoever reads that it is good would see the figures of the one before it.
+                self._figures.broken("")
+        except Exception as error:  # Any fault of a new catalog is reported, and the stream goes on.
+            _log.warning("shadow catalog cannot be used", problem=str(error), error=type(error).__name__, hint=_REMEDY)
+            self._figures.broken(f"{type(error).__name__}: {error}")
+
+    def log(self) -> None:
+        """Log what was compared; called at the end, after which nobody can ask for figures."""
+        figures = self._figures.to_json()
+        if figures is None or figures["before"] is None:
+            return
+        changed = {kind: number for kind, number in figures["changed"].items() if number}
+        counts = {name: figures[name] for name in ("before", "after", "outcomes", "unchanged", "left_out", "failed")}
+        _log.info("shadow catalog compared", **counts, changed=changed)
+
+    def _first(self) -> Plan | None:
+        plan = self._next()
+        # The watcher reports no shadow that equals the active catalog; it is good all the same.
+        if plan is None and not self._figures.is_broken:
+            return self._plans.active
+        return plan
+
+    def _next(self) -> Plan | None:
+        """Look, and return a shadow that is new and good, compiled."""
+        assert self._watcher is not None
+        polled = self._watcher.poll()
+        if self._waits and not self._watcher.awaited:
+            # It does not wait any more, whatever it is now; a look does not report a catalog that is unchanged.
+            self._waits = False
+            self._figures.broken("")
+        if polled is None:
+            return None
+        if isinstance(polled, RefusedCatalog):
+            self._refuse(polled.errors)
+            return None
+        if isinstance(polled, Waiting):
+            self._wait_for(polled.uris)
+            return None
+        if isinstance(polled, Doubtful):  # The next look takes it.
+            return None
+        plan = Plan(polled, self._settings)
+        _ = plan.judge
+        _log.info("shadow catalog loaded", epoch=plan.epoch, definitions=len(polled.definitions))
+        return plan
+
+    def _refuse(self, findings: Sequence[Finding]) -> None:
+        first = findings[0].message if findings else "it cannot be read"
+        self._figures.broken(f"{counted(len(findings), 'error')}: {first}", findings)
+        for each in findings[:LOGGED]:
+            _log.warning(
+                "shadow catalog cannot be used",
+                file=each.file,
+                pointer=each.pointer,
+                rule=each.rule,
+                problem=each.message,
+                hint=each.hint or _REMEDY,
+            )
+
+    def _wait_for(self, uris: Sequence[str]) -> None:
+        self._waits = True
+        self._figures.broken(f"it refers to what cannot be reached: {', '.join(uris[:LOGGED])}")
+        _log.warning("shadow catalog waits for what it refers to", unreachable=list(uris))

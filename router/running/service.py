@@ -19,55 +19,112 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bindings.private import open_to
-from catalog.linting.rules import refusing
+from catalog.linting.attributes import refusing
 from catalog.paused_gc import set_aside_from_gc
 from router.batches.plans import PlanHolder
-from router.errors import BrokerUnreachable, ConfigError, SinkError
-from router.examining.checks import require, router_checks
-from router.intake.intake import Intake, Store, local_store
-from router.intake.subscriptions import Subscriptions
+from router.errors import BrokerUnreachable, ConfigError, DiskError, SinkError
+from router.examining.checks import gateway_checks, require, router_checks
+from router.intake.intake import Intake, Store, local_store, topic_store
+from router.intake.subscriptions import RouterSubscriptions as Subscriptions
 from router.judging.plan import Plan, plan_of
-from router.letters.housekeeping import Housekeeping
+from router.letters.retention import Housekeeping
 from router.logs import configure_logs, get_logger
-from router.machine.descriptors import raise_descriptor_limit
-from router.machine.memory import divided
+from router.machine import divided, raise_descriptor_limit
 from router.overview.overview import Replays
-from router.overview.survey import sink_topics
-from router.reading.succession import Succession
-from router.realtime.checks import require_real_time, require_rest_topic
-from router.relating.pairing import Pairing
+from router.overview.picture import sink_topics
+from router.reading.generations import Succession
+from router.realtime.query import require_real_time, require_rest_topic
+from router.relating import Pairing
 from router.running.backlogs import BacklogWatch
-from router.running.changes import Changes
-from router.running.differences import Comparisons
 from router.running.integrity import check_state
 from router.running.monitoring import Monitored, monitored, whole_catalog
 from router.running.queries import Queries
-from router.running.reload import BackgroundReloads, Reloader, in_background
-from router.running.shadowing import Shadowing
+from router.running.reload import BackgroundReloads, Comparisons, Reloader, Shadowing, in_background
 from router.running.warming import Warming
-from router.settings import load_settings
+from router.settings import Settings, load_settings
 from router.settings.catalogs import logins_of
 from router.sinks import check_endpoints, close_targets
-from router.sources.sources import REST, missing_sources
+from router.sources import REST, missing_sources
 from router.spark.executors import require_context
-from router.spark.jvm_life import jvm_alive, jvm_pid, require_jvm
+from router.spark.jvm import Stopped, Stopping, jvm_alive, jvm_pid, require_jvm, signals
 from router.spark.session import spark_session
-from router.spark.signals import Stopped, Stopping, signals
 from router.state.accounts import Accounts
 from router.state.durable import disk_of
-from router.state.state import State
+from router.state.state import StateFolder as State
 from router.state.trust import Pins, admit, clients_of
-from router.watching.process import watch_jvm
-from router.watching.relations import RelationMetrics
-from router.watching.status import Status
-from router.watching.subscriptions import SubscriptionMetrics
-from router.writing.kafka_writing import create_topics
+from router.watching.collectors import RelationMetrics, SubscriptionMetrics
+from router.watching.metrics import watch_jvm
+from router.watching.status import RouterStatus as Status
+from router.writing.spark_outcomes import create_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TICK: Final = 0.2
+# How a changed catalog takes effect, step by step, in an order in which a crash after any step loses nothing.
+#
+# First the ledger gets the positions of what is to be read. Then queries whose topics change begin no more batches, the
+# others judge theirs by the new plan, and watchers learn of it. The inbox is there before gateways write to it.
+
+HOLD_FIRST: Final = 1.0
+HOLD_MOST: Final = 60.0
 _log = get_logger()
+
+
+class CatalogSwitch:
+    """The change that waits to take effect, if there is one. Not for concurrent use."""
+
+    def __init__(
+        self,
+        plans: PlanHolder,
+        queries: Queries,
+        intake: Intake,
+        announce: Callable[[Plan], None],
+        hold: Callable[[str], None],
+    ) -> None:
+        """``announce`` gets each plan that took effect; ``hold`` gets why one waits, or '' when none does."""
+        self._plans = plans
+        self._queries = queries
+        self._intake = intake
+        self._announce = announce
+        self._hold = hold
+        self._waiting: Plan | None = None
+        self._pause = HOLD_FIRST
+        self._again_at = 0.0
+
+    def offer(self, plan: Plan) -> None:
+        """Let a plan take effect at the next :meth:`check`, in place of one that still waits."""
+        self._waiting, self._pause, self._again_at = plan, HOLD_FIRST, 0.0
+
+    def check(self) -> None:
+        """Let the plan that waits take effect.
+
+        A broker that does not answer and a disk that refuses hold it, and the last good one goes on.
+
+        Raises:
+            RouterError: it cannot take effect at all.
+        """
+        if self._waiting is None or time.monotonic() < self._again_at:
+            return
+        plan = self._waiting
+        try:
+            self._intake.open_inbox(plan)
+            self._queries.place(plan.sources)
+        except (BrokerUnreachable, DiskError, OSError) as error:
+            self._hold(str(error))
+            _log.warning("catalog waits; the last good one goes on", problem=str(error), retry_seconds=self._pause)
+            self._again_at = time.monotonic() + self._pause
+            self._pause = min(self._pause * 2, HOLD_MOST)
+            return
+        self._waiting = None
+        self._hold("")
+        self._queries.retarget(plan.sources)
+        self._plans.activate(plan, self._queries.at_work)
+        self._announce(plan)
+        set_aside_from_gc()
+        self._intake.take(plan)
+
+
+TICK: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +321,7 @@ class Service:
     ) -> None:
         """*warming* is None in a run that ends by itself."""
         once = warming is None
-        changes = Changes(plans, queries, intake, self._announce, self._hold)
+        changes = CatalogSwitch(plans, queries, intake, self._announce, self._hold)
         nudged = threading.Event()
         unread = bool(self._stale)
         reloader = Reloader(self._settings, self._first, self._metrics, self._status, nudged.set, unread=unread)
@@ -332,3 +389,66 @@ class Service:
 
     def _restore(self, document: bytes) -> Plan:
         return plan_of(document, environ=os.environ, base=self._base)
+
+
+# ``xrouter gateway``: the gateways of the settings in a process of their own, with a Kafka topic as their inbox.
+#
+# Any number of these run side by side and with one ``run``, which reads the topic. A message is acknowledged once the
+# topic has it. MQTT delivers to every process that subscribes, unless the endpoint's subscription is a shared one;
+# queues of AMQP, queue groups and durable consumers of NATS share by themselves.
+
+
+def serve(settings_path: Path) -> None:
+    """Run the gateways until SIGTERM or SIGINT; what is in flight is stored and acknowledged first.
+
+    Raises:
+        RouterError: the settings have no inbox topic, no source needs a gateway, or a gateway can never work.
+    """
+    settings = load_settings(settings_path)
+    configure_logs(settings.log)
+    raise_descriptor_limit()
+    if settings.inbox.kafka is None:
+        hint = "set inbox.kafka, or use `xrouter run`, which has its gateways and inbox in one process"
+        raise ConfigError("gateways of their own need a Kafka topic as their inbox", key="inbox.kafka", hint=hint)
+    stop = threading.Event()
+    with signals(stop), monitored(settings, Status(routes=False)) as monitoring:
+        loaded = whole_catalog(settings, stop, monitoring)
+        if loaded is not None:
+            _run(settings, Plan(loaded[0], settings), stop, monitoring, loaded[1])
+
+
+def _run(settings: Settings, plan: Plan, stop: threading.Event, monitoring: Monitored, stale: str) -> None:
+    chosen = settings.inbox.kafka
+    assert chosen is not None
+    pushed = _pushed(plan)
+    if not pushed:
+        raise ConfigError("no source needs a gateway", key="sources", hint="name endpoints of MQTT, AMQP, NATS or HTTP")
+    admit(clients_of(settings, plan.catalog, plan.sources), Pins(Path(settings.state)))
+    require(gateway_checks(settings, plan.catalog, plan.sources))
+    metrics, status = monitoring.metrics, monitoring.status
+    comparisons = Comparisons(metrics, status)
+    comparisons.follow(plan.catalog)
+    metrics.expect(endpoints=pushed)
+    with ExitStack() as stack:
+        intake = Intake(settings, metrics, status, lambda: topic_store(chosen))
+        stack.callback(intake.close)
+        intake.take(plan)
+        monitoring.announce(plan, pushed, stale=stale)
+        reloads = BackgroundReloads(Reloader(settings, plan, metrics, status, unread=bool(stale)))
+        _log.info("gateways running", topic=chosen.topic, endpoints=pushed)
+        while not stop.wait(TICK):
+            status.beat()
+            monitoring.overview.tick()
+            intake.check()
+            changed = reloads.poll()
+            if changed is not None:
+                intake.take(changed)
+                monitoring.announce(changed, _pushed(changed))
+                comparisons.follow(changed.catalog)
+        status.draining()
+        intake.stop(settings.drain_grace.total_seconds())
+    _log.info("stopped")
+
+
+def _pushed(plan: Plan) -> list[str]:
+    return [source.endpoint for source in plan.sources if source.pushed]

@@ -13,17 +13,17 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Self
 
-from bindings.inbox.stream import SPARK_SCHEMA
+from bindings.inbox.source import SPARK_SCHEMA
 from router.batches.plans import LoadedPlan
-from router.judging.kinds import Kind
+from router.judging.judging import Kind
 from router.logs import get_logger
-from router.sources.sources import Source
-from router.spark.jvm_life import jvm_alive
+from router.sources import Source
+from router.spark.jvm import jvm_alive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from router.watching.status import Status
+    from router.watching.status import RouterStatus as Status
 
 MOST_SECONDS: Final = 60.0
 """A start waits no longer, whatever keeps the row: batches say by themselves what is in their way."""

@@ -10,21 +10,25 @@ in the place of "nothing" earlier.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from bindings.locks import waiting_lock
-from bindings.private import private_file, private_folder, replaced
+from bindings.private import private_file, private_folder, replaced, waiting_lock
+from catalog.documents.connecting import OriginLogin
 from catalog.parsing.regular import open_regular, read_regular
-from catalog.schemas.ids.contract import WrittenSchema
+from catalog.schemas.ids.client import RegistryUnavailableError, SchemaIdRegistry, WrittenSchema, number_of
 
 FORMAT: Final = 1
 """The format of a file; any earlier one can be read for ever."""
@@ -241,3 +245,215 @@ class KeptIds:
             if found := _LINE.fullmatch(line):
                 self._nothing[found[1].decode()] = float(found[2])
         self._stamp = (status.st_ino, size + len(whole) + len(end))
+
+
+# What a schema registry knows under an id, for workers and commands: from memory, from the disk, or asked for once.
+#
+# An object pickles as plain data, its login and certificates with it, as those of sinks do; what it remembers stays
+# behind. Without a folder, as on executors that do not see that of the router, it has memory and the network alone.
+
+MAX_HELD: Final = 10_000
+"""Schemas that one process remembers; others are read from the disk again."""
+MAX_HELD_BYTES: Final = 64 * 1024 * 1024
+PAUSE_SECONDS: Final = 1.0
+"""Time after a failure in which a registry is not asked again, so that one that is away costs a batch one wait."""
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryAddress:
+    """A schema registry of the settings: its name there, address, login, and the seconds of one request."""
+
+    name: str
+    url: str
+    login: OriginLogin | None = field(default=None, repr=False)
+    seconds: float = 10.0
+
+    def client(self) -> SchemaIdRegistry:
+        """Return what asks it."""
+        return SchemaIdRegistry(self.name, self.url, self.login, self.seconds)
+
+
+class RegistryIds:
+    """Answers for one schema registry, as :class:`catalog.schemas.ids.client.SchemaIds`."""
+
+    def __init__(
+        self, address: RegistryAddress, folder: Path | None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Keep what is asked for in *folder*, which is that of this registry."""
+        self.name = address.name
+        self.url = address.url.rstrip("/")
+        self.address = address
+        self.folder = folder
+        self._clock = clock
+        self._kept = KeptIds(folder, self.url) if folder is not None else None
+        self._client: SchemaIdRegistry | None = None
+        self._held: OrderedDict[str, WrittenSchema] = OrderedDict()
+        self._bytes = 0
+        self._nothing: dict[str, float] = {}
+        self._failed: tuple[float, str] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel without what is remembered."""
+        return RegistryIds, (self.address, self.folder)
+
+    def written(self, schema_id: str) -> WrittenSchema | None:
+        """Return what the registry has under an id; None when it says that there is nothing.
+
+        Raises:
+            RegistryUnavailableError: it cannot be asked for now.
+            OSError: the disk refuses.
+        """
+        held = self._held.get(schema_id)
+        if held is not None:
+            self._held.move_to_end(schema_id)
+            return held
+        number = number_of(schema_id)
+        if number is None:
+            return None
+        key = str(number)
+        damaged = ""
+        try:
+            kept = self._kept.schema(key) if self._kept is not None else None
+        except Damaged as damage:
+            kept, damaged = None, f"; {damage}"
+            _logger.warning("the file of a schema of registry %s is damaged: %s", self.name, damage)
+        if kept is not None:
+            return self._remember(schema_id, kept)
+        if self._is_nothing(key):
+            return None
+        try:
+            answer = self._asked(key)
+        except RegistryUnavailableError as error:
+            raise (RegistryUnavailableError(f"{error}{damaged}") if damaged else error) from error.__cause__
+        if self._kept is not None:
+            answer = self._kept.keep(key, answer)
+        elif answer is None:
+            if len(self._nothing) >= MOST_NOTHING:
+                self._nothing.pop(next(iter(self._nothing)))
+            self._nothing[key] = self._clock() + FORGET_SECONDS
+        return None if answer is None else self._remember(schema_id, answer)
+
+    def _is_nothing(self, key: str) -> bool:
+        return self._kept.is_nothing(key) if self._kept is not None else self._nothing.get(key, 0.0) > self._clock()
+
+    def _asked(self, key: str) -> WrittenSchema | None:
+        if self._failed is not None and self._clock() < self._failed[0]:
+            raise RegistryUnavailableError(self._failed[1])
+        if self._client is None:
+            self._client = self.address.client()
+        try:
+            answer = self._client.schema(key)
+        except RegistryUnavailableError as error:
+            self._failed = (self._clock() + PAUSE_SECONDS, str(error))
+            raise
+        self._failed = None
+        return answer
+
+    def _remember(self, schema_id: str, schema: WrittenSchema) -> WrittenSchema:
+        self._held[schema_id] = schema
+        self._bytes += _size(schema)
+        while len(self._held) > MAX_HELD or (self._bytes > MAX_HELD_BYTES and len(self._held) > 1):
+            self._bytes -= _size(self._held.popitem(last=False)[1])
+        return schema
+
+
+def _size(schema: WrittenSchema) -> int:
+    return len(schema.document) + sum(map(len, schema.references.values()))
+
+
+# All ids of a schema registry onto the disk: each version of each subject is asked for once.
+
+THREADS: Final = 8
+"""Questions at a time."""
+AT_A_TIME: Final = 200
+"""Versions after which the index is written, so that a run which breaks off is not in vain."""
+TELL_SECONDS: Final = 5.0
+
+
+@dataclass(slots=True)
+class Mirrored:
+    """What came: ``found`` versions are to be looked at, ``versions`` have been. ``missing`` are unknown subjects."""
+
+    subjects: int = 0
+    found: int = 0
+    versions: int = 0
+    known: int = 0
+    new: int = 0
+    unusable: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+def mirror(
+    address: RegistryAddress, folder: Path, subjects: Sequence[str], tally: Mirrored, tell: Callable[[], None]
+) -> None:
+    """Mirror a registry, or only some *subjects*, into *folder*; *tell* is called now and then, *tally* counts.
+
+    Raises:
+        RegistryUnavailableError: it gives no answer for now; what was mirrored stays.
+    """
+    kept = KeptIds(folder, address.url)
+    local = threading.local()
+
+    def client() -> SchemaIdRegistry:
+        # One object serves one thread.
+        if not hasattr(local, "client"):
+            local.client = address.client()
+        asked: SchemaIdRegistry = local.client
+        return asked
+
+    index = {subject: dict(versions) for subject, versions in kept.pulled().items()}
+    on_disk = {schema_id for schema_id in kept.ids() if _readable(kept, schema_id)}
+    wanted = list(dict.fromkeys(subjects)) or client().subjects()
+    told = time.monotonic()
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="schemas") as pool:
+        todo: list[tuple[str, int]] = []
+        for subject, versions in zip(wanted, pool.map(lambda each: client().versions(each), wanted), strict=True):
+            if not versions:
+                tally.missing.append(subject)
+                continue
+            tally.subjects += 1
+            tally.found += len(versions)
+            for version in versions:
+                if index.get(subject, {}).get(version) in on_disk:
+                    tally.known += 1
+                    tally.versions += 1
+                else:
+                    todo.append((subject, version))
+        for part in _parts(todo):
+            found = list(pool.map(lambda place: client().version(*place), part))
+            ids = {each.id for each in found if each is not None and each.id}
+            asked = sorted(ids - on_disk)
+            for schema_id, schema in zip(asked, pool.map(lambda each: client().schema(each), asked), strict=True):
+                _keep(kept, schema_id, schema, tally)
+                on_disk.add(schema_id)
+            for (subject, version), each in zip(part, found, strict=True):
+                tally.versions += 1
+                if each is not None and each.id:
+                    tally.known += each.id not in asked
+                    index.setdefault(subject, {})[version] = each.id
+            kept.note_pulled(index)
+            if time.monotonic() > told + TELL_SECONDS:
+                told = time.monotonic()
+                tell()
+
+
+def _keep(kept: KeptIds, schema_id: str, schema: WrittenSchema | None, tally: Mirrored) -> None:
+    if schema is None:
+        return
+    kept.keep(schema_id, schema, anew=True)
+    tally.new += 1
+    if schema.fault:
+        tally.unusable.append(f"id {schema_id} cannot be used: {schema.fault}")
+
+
+def _readable(kept: KeptIds, schema_id: str) -> bool:
+    try:
+        return kept.schema(schema_id) is not None
+    except Damaged:
+        return False
+
+
+def _parts(todo: Sequence[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:
+    for start in range(0, len(todo), AT_A_TIME):
+        yield todo[start : start + AT_A_TIME]

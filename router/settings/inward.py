@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr
 
-from router.settings.logins import KafkaLogin
-from router.settings.section import Section
-from router.settings.values import Duration, Options, Size
+from bindings.http.request import ServerLimits
+from bindings.http.routing import Access
+from router.settings.catalogs import KafkaLogin, TlsSettings
+from router.settings.values import Duration, Options, Section, Size, revealed
 
 
 class HttpTlsSettings(Section):
@@ -107,3 +109,53 @@ class InboxSettings(Section):
     segment_bytes: Size = Field(64 * 2**20, gt=0, description="Size at which a segment closes.")
     max_bytes: Size = Field(10 * 2**30, gt=0, description="Size at which gateways push back.")
     min_free_bytes: Size = Field(512 * 2**20, ge=0, description="Free disk space below which gateways push back.")
+
+
+# What settings of HTTP mean to a server: who may send, and within which limits.
+
+
+def access_of(auth: HttpAuthSettings | None) -> Access | None:
+    """Return who may send; None is everybody."""
+    if auth is None:
+        return None
+    bearer, basic, keys = (revealed(each) for each in (auth.bearer, auth.basic, auth.api_keys))
+    return Access(bearer, basic, keys, auth.api_key_header)
+
+
+def limits_of(chosen: HttpSettings) -> ServerLimits:
+    """Return the limits of requests and connections."""
+    return ServerLimits(
+        max_target=chosen.max_target,
+        max_header_bytes=chosen.max_header,
+        max_headers=chosen.max_headers,
+        max_connections=chosen.max_connections,
+        max_per_address=chosen.max_connections_per_address,
+        max_held_bytes=chosen.max_in_flight_bytes,
+        header_timeout=chosen.header_timeout.total_seconds(),
+        request_timeout=chosen.request_timeout.total_seconds(),
+        idle_timeout=chosen.idle_timeout.total_seconds(),
+    )
+
+
+# Which certificates of our own the settings name.
+
+
+def certificates(settings: BaseModel) -> dict[str, Path]:
+    """Return the files of our own certificates, by the keys that they stand under, such as ``sinks.bus.tls``."""
+    return dict(_below(settings, ""))
+
+
+def _below(value: object, key: str) -> Iterator[tuple[str, Path]]:
+    if isinstance(value, TlsSettings | HttpTlsSettings):
+        if value.cert is not None:
+            yield key, Path(value.cert)
+        return
+    members: Iterator[tuple[object, object]] = iter(())
+    if isinstance(value, BaseModel):
+        members = ((name, getattr(value, name)) for name in type(value).model_fields)
+    elif isinstance(value, dict):
+        members = iter(value.items())
+    elif isinstance(value, list | tuple):
+        members = iter(enumerate(value))
+    for name, member in members:
+        yield from _below(member, f"{key}.{name}" if key else str(name))

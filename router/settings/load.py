@@ -1,13 +1,12 @@
-"""From a YAML file and the environment to :class:`Settings`, or to one error that names every fault.
-
-Steps: read the file strictly, lay the environment over it, keep that as the unresolved form, fill in what a laptop
-needs, resolve references and paths, validate, and check what must hold between sections.
-"""
+"""From a YAML file, the environment and secrets to :class:`Settings`, or to one error that names every fault."""
 
 from __future__ import annotations
 
+import copy
+import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
@@ -16,20 +15,305 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from catalog.parsing.regular import read_input
+from catalog.documents.connecting import Logins
+from catalog.parsing.pointers import lines_of
+from catalog.parsing.regular import read_input, read_regular
 from router.errors import ConfigError
-from router.settings.blame import places_of
-from router.settings.checks import faults
-from router.settings.environment import overlay
-from router.settings.executors import executor_faults
+from router.settings.catalogs import logins_of
+from router.settings.checks import executor_faults, faults, plaintext_faults, real_time_faults
 from router.settings.model import Settings
-from router.settings.plaintext import plaintext_faults
-from router.settings.real_time_checks import real_time_faults
-from router.settings.references import resolve
-from router.settings.schema import Spot
+from router.settings.schema import ROOT, Spot
 from router.settings.sinks.kinds import KINDS
-from router.settings.strict_yaml import StrictLoader
-from router.settings.values import ENDPOINT
+from router.settings.values import ENDPOINT, Place, absolute, dotted, holds_file, holds_secret, map_texts
+
+# References in values: ``${VAR}``, ``${VAR:-default}`` and ``file:/path``.
+#
+# A secret is only ever written as a reference, so that the unresolved settings can be stored with a plan. ``$$`` is a
+# literal ``$``. What a reference stands for is not looked into again, so no outside text can name another variable.
+
+_REFERENCE: Final = re.compile(r"\$\$|\$\{([^}]*)\}")
+_NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+_FILE: Final = "file:"
+MAX_SECRET: Final = 1024 * 1024
+"""Bytes of a file that a value stands in."""
+
+
+def resolve(unresolved: Mapping[str, Any], environ: Mapping[str, str], base: Path, file: str = "") -> dict[str, Any]:
+    """Return the settings with every reference replaced and every path absolute.
+
+    *base* is the folder that relative paths start from; *file* is named in errors.
+
+    Raises:
+        ConfigError: a variable that is not set, a file that cannot be read, a malformed reference, or a secret that is
+            written out.
+    """
+
+    def change(place: Place, text: str) -> str:
+        try:
+            if holds_secret(place) and not is_reference(text):
+                raise ValueError("a secret must not be written out; use ${VAR} or file:/path")
+            return _resolved(place, text, environ, base)
+        except (ValueError, OSError) as error:
+            fault = f"{dotted(place)}: {error}"
+            prefix = f"{file}: " if file else ""
+            raise ConfigError(f"{prefix}{fault}", file=file, key=dotted(place), problems=(fault,)) from error
+
+    resolved: dict[str, Any] = map_texts(unresolved, change)
+    return resolved
+
+
+def is_reference(text: str) -> bool:
+    """Tell whether a text takes its value from elsewhere."""
+    return text.startswith(_FILE) or any(hit.group() != "$$" for hit in _REFERENCE.finditer(text))
+
+
+def _resolved(place: Place, text: str, environ: Mapping[str, str], base: Path) -> str:
+    value = _REFERENCE.sub(lambda hit: "$" if hit.group() == "$$" else _variable(hit[1], environ), text)
+    if holds_file(place):
+        return absolute(value, base)
+    if value.startswith(_FILE):
+        return _content(value, base)
+    return value
+
+
+def _variable(inner: str, environ: Mapping[str, str]) -> str:
+    match = _NAME.fullmatch(inner)
+    if match is None:
+        raise ValueError(f"${{{inner}}} is no reference; write ${{NAME}}, ${{NAME:-default}}, or $$ for a plain $")
+    name, default = match.groups()
+    value = environ.get(name)
+    if default is not None:
+        return value or default
+    if value is None:
+        raise ValueError(f"environment variable {name} is not set; set it, or write ${{{name}:-default}}")
+    return value
+
+
+def _content(reference: str, base: Path) -> str:
+    path = Path(absolute(reference.removeprefix(_FILE).removeprefix("//"), base))
+    try:
+        return read_input(path, MAX_SECRET).decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text") from error
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+
+
+# Settings from the environment: ``XROUTER_TRIGGER=1s``, ``XROUTER_SINKS__BUS__TOPIC=events``.
+#
+# ``__`` goes one level down. Names of sinks and options are found whatever their case, with ``_`` for ``-`` and ``.``;
+# list items by index (``XROUTER_SOURCES__0__PASSWORD``). A value that is a JSON list or object replaces the whole
+# section. A variable that is no setting is an error if it has ``__`` or comes near a key; others are left alone, since
+# Kubernetes sets variables such as XROUTER_SERVICE_HOST for a service of that name.
+
+PREFIX: Final = "XROUTER_"
+_NEAR: Final = 0.8
+_LOOSE: Final = re.compile(r"[.-]")
+
+
+def overlay(
+    written: Mapping[str, Any],
+    environ: Mapping[str, str],
+    root: Spot = ROOT,
+    prefix: str = PREFIX,
+    laid: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return a copy of the settings as written with the environment laid over it, references unresolved.
+
+    A secret is not copied: its place gets a reference to the variable. *root* are the settings meant, the router's or
+    others, and *prefix* is what their variables begin with. *laid* gets the variable of each key that has its value
+    of one.
+
+    Raises:
+        ConfigError: a variable that is meant as a setting and is none.
+    """
+    merged: dict[str, Any] = copy.deepcopy(dict(written))
+    for name in sorted(environ):
+        if name.startswith(prefix):
+            keys = name.removeprefix(prefix).split("__")
+            if _meant(name, keys, root.keys()):
+                place = _lay(merged, name, keys, environ[name], root)
+                if laid is not None:
+                    laid[dotted(place)] = name
+    return merged
+
+
+def _meant(name: str, keys: list[str], known: tuple[str, ...]) -> bool:
+    key = keys[0].lower()
+    if key in known:
+        return True
+    near = get_close_matches(key, known, 1, _NEAR)
+    if near or (len(keys) > 1 and all(keys)):
+        raise _unknown(name, key, known)
+    return False
+
+
+def _unknown(name: str, key: str, known: tuple[str, ...]) -> ConfigError:
+    near = get_close_matches(key, known, 1, 0.6)
+    hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+    return ConfigError(f"environment variable {name} is no setting: no key {key!r}", key=key, hint=hint)
+
+
+def _lay(merged: dict[str, Any], name: str, keys: list[str], text: str, spot: Spot) -> Place:
+    """Put the value of a variable where its name says, and return that place."""
+    node: Any = merged
+    place: Place = ()
+    for depth, part in enumerate(keys):
+        key = _key(node, spot, name, part)
+        place = (*place, str(key))
+        spot = spot.child(str(key), node[key] if _has(node, key) else {})
+        if depth == len(keys) - 1:
+            _put(node, key, _value(place, name, text))
+            break
+        if not _has(node, key) or node[key] is None:
+            _put(node, key, [] if spot.is_list else {})
+        node = node[key]
+        if not isinstance(node, dict | list):
+            raise ConfigError(
+                f"environment variable {name} goes below {dotted(place)}, which is a plain value",
+                key=dotted(place),
+                hint=f"override {dotted(place)} as a whole",
+            )
+    return place
+
+
+def _key(node: Any, spot: Spot, name: str, part: str) -> str | int:
+    if isinstance(node, list):
+        if not part.isdecimal() or int(part) > len(node):
+            raise ConfigError(f"environment variable {name}: {part!r} is no index of a list of {len(node)}", key=part)
+        return int(part)
+    wanted = part.lower()
+    known = spot.keys()
+    if known:
+        if wanted not in known:
+            raise _unknown(name, wanted, known)
+        return wanted
+    for key in node:
+        if _LOOSE.sub("_", str(key).lower()) == wanted:
+            return str(key)
+    return wanted
+
+
+def _has(node: Any, key: str | int) -> bool:
+    return key < len(node) if isinstance(key, int) else key in node
+
+
+def _put(node: Any, key: str | int, value: Any) -> None:
+    if isinstance(key, int) and key == len(node):
+        node.append(value)
+    else:
+        node[key] = value
+
+
+def _value(place: Place, name: str, text: str) -> Any:
+    if holds_secret(place):
+        return text if is_reference(text) else f"${{{name}}}"
+    if text[:1] in ("[", "{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            # Not JSON: a text that begins with a brace, such as the topic template {messagegroup}.
+            return text
+    return text
+
+
+# YAML of settings: no tags of Python, no repeated keys, and aliases that cannot multiply.
+#
+# The bounds are far above what settings need, and hold before anything is built: an alias counts as what it stands for
+# written out, and a merge (``<<``) as what it copies.
+
+MAX_VALUES: Final = 100_000
+MAX_DEPTH: Final = 64
+_LONG: Final = 64
+"""So many characters of a text count as one more value, so that aliases cannot multiply a long text either."""
+
+
+class StrictLoader(yaml.SafeLoader):
+    """A loader for ``yaml.load`` whose errors are all of ``yaml.YAMLError``."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = self._values = 0
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        before = self._values
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise _refused(event, f"more than {MAX_DEPTH} levels")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if not isinstance(event, yaml.AliasEvent):
+            self._values += 1 + len(getattr(node, "value", "") if isinstance(event, yaml.ScalarEvent) else "") // _LONG
+            self._sizes[id(node)] = self._values - before
+        elif id(node) in self._sizes:
+            self._values += self._sizes[id(node)]
+        else:
+            raise _refused(event, f"alias *{event.anchor} stands for what it is a part of")
+        if self._values > MAX_VALUES:
+            raise _refused(event, f"more than {MAX_VALUES} values, aliases written out")
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            text = str(getattr(key, "value", ""))
+            if text in seen and text != "<<":
+                raise yaml.constructor.ConstructorError(None, None, f"key {text!r} occurs twice", key.start_mark)
+            seen.add(text)
+        return super().construct_mapping(node, deep)
+
+
+def _refused(event: Any, fault: str) -> yaml.MarkedYAMLError:
+    return yaml.composer.ComposerError(None, None, fault, event.start_mark)
+
+
+# Where a wrong setting was written: a line of the file, or a variable of the environment.
+
+VARIABLE: Final = "environment variable "
+"""Begins the place of a value that came from the environment."""
+
+
+def places_of(problems: Sequence[str], file: Path, laid: Mapping[str, str]) -> Iterator[str]:
+    """Yield where the fault of each problem, a line ``key: fault``, was written.
+
+    *laid* are the variables of the environment by the keys that have their values of them.
+    """
+    keys = [key_of(problem) for problem in problems]
+    try:
+        lines = lines_of(str(file), read_regular(file), {pointer_of(key) for key in keys if key})
+    except OSError:
+        lines = {}  # The file was removed after it was read.
+    for key in keys:
+        variable = _variable_of(key, laid)
+        line = lines.get(pointer_of(key)) if key else None
+        yield f"{VARIABLE}{variable}" if variable else str(file) if line is None else f"{file}:{line}"
+
+
+def key_of(problem: str) -> str:
+    """Return the key of a problem; empty for one of no key."""
+    key, mark, _ = problem.partition(": ")
+    return key if mark and " " not in key else ""
+
+
+def pointer_of(key: str) -> str:
+    """Return a key as a JSON pointer."""
+    return "/" + key.replace(".", "/")
+
+
+def _variable_of(key: str, laid: Mapping[str, str]) -> str:
+    """Return the variable that gave a key its value, or what it is a part of; else one that gave a part of it."""
+    above = [place for place in laid if key == place or key.startswith(f"{place}.")]
+    below = [place for place in laid if place.startswith(f"{key}.")]
+    nearest = max(above, key=len) if above else min(below, key=len) if below and key else ""
+    return laid.get(nearest, "")
+
+
+# From a YAML file and the environment to :class:`Settings`, or to one error that names every fault.
+#
+# Steps: read the file strictly, lay the environment over it, keep that as the unresolved form, fill in what a laptop
+# needs, resolve references and paths, validate, and check what must hold between sections.
 
 M = TypeVar("M", bound=BaseModel)
 MAX_SETTINGS: Final = 16 * 1024 * 1024
@@ -217,3 +501,39 @@ def failure(file: str, problems: Sequence[tuple[str, str]]) -> ConfigError:
     more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
     prefix = f"{file}: " if file else "settings: "
     return ConfigError(f"{prefix}{lines[0]}{more}", file=file, key=problems[0][0], problems=lines)
+
+
+# The logins of registries alone, for commands that take catalogs by name and no other settings.
+
+_KEYS: Final = ("logins", "allow_plaintext_password")
+_SCHEMAS: Final = "schema_registries"
+VARIABLES: Final = (*(f"{PREFIX}CATALOG__{key.upper()}" for key in _KEYS), f"{PREFIX}{_SCHEMAS.upper()}")
+"""How the variables begin that give logins."""
+
+
+def read_logins(file: Path | None, environ: Mapping[str, str] | None = None) -> Logins:
+    """Return the logins that a settings file has for catalogs and schema registries.
+
+    Those of *environ* (the process's own if None) are laid over them.
+
+    Nothing else of the file is looked at, so what else it refers to need not be there.
+
+    Raises:
+        ConfigError: as :func:`router.settings.load.load_settings`, for these keys.
+    """
+    variables = os.environ if environ is None else environ
+    content = read_file(file) if file is not None else {}
+    written = content.get("catalog")
+    section: dict[str, Any] = (
+        {key: written[key] for key in _KEYS if key in written} if isinstance(written, dict) else {}
+    )
+    of_logins = {name: value for name, value in variables.items() if name.startswith(VARIABLES)}
+    schemas = {_SCHEMAS: content[_SCHEMAS]} if content.get(_SCHEMAS) else {}
+    unresolved = overlay({"catalog": section, **schemas}, of_logins)
+    base = file.resolve().parent if file is not None else Path.cwd()
+    name = str(file) if file is not None else ""
+    settings = settings_from_dict(unresolved, variables, base, file=name)
+    for key, fault in plaintext_faults(settings):
+        problem = f"{key}: {fault}"
+        raise ConfigError(f"{name}: {problem}" if name else problem, file=name, key=key, problems=(problem,))
+    return logins_of(settings)

@@ -6,32 +6,186 @@ environment become these models is in :mod:`router.settings.load`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, PrivateAttr, SecretStr
+from pydantic import AfterValidator, Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bindings.private import Readers
-from catalog.schemas.ids.contract import Framing
+from catalog.schemas.ids.client import Framing
 from router.matching.ties import Ambiguous
-from router.settings.catalogs import CatalogSettings as CatalogSettings
-from router.settings.dead_letters import DeadLetterSettings as DeadLetterSettings
+from router.settings.catalogs import CatalogSettings, KafkaLogin, SchemaRegistrySettings, TelemetrySettings
 from router.settings.inward import GatewaySettings, HttpSettings, InboxSettings
-from router.settings.logins import KafkaLogin
-from router.settings.logins import TlsSettings as TlsSettings
-from router.settings.memory import MemorySettings
-from router.settings.realtime import RealTimeSettings
-from router.settings.relations import RelationSettings
-from router.settings.routes import RouteSettings
-from router.settings.schema_registries import SchemaRegistrySettings
-from router.settings.section import Section
+from router.settings.names import RouteSettings
 from router.settings.sinks.kinds import Sink
-from router.settings.spark import SparkSettings as SparkSettings
-from router.settings.subscriptions import SubscriptionSettings
-from router.settings.telemetry import TelemetrySettings
-from router.settings.values import ENDPOINT, REAL_TIME, Duration, Options, Size, Text, Texts, Trigger
+from router.settings.spark import SparkSettings
+from router.settings.values import ENDPOINT, REAL_TIME, Duration, Options, Section, Size, Text, Texts, Trigger
+
+# Settings of what may be taken of the machine's memory.
+
+
+class MemorySettings(Section):
+    """How the machine's memory is divided (see OPERATIONS.md)."""
+
+    heap: Size | None = Field(
+        None,
+        ge=512 * 2**20,
+        description="Heap of Spark's JVM; unset is an eighth of the machine's memory, 1 to 4 GiB if it has that.",
+    )
+    worker: Size | None = Field(
+        None,
+        ge=128 * 2**20,
+        description="What a Python worker may take besides the catalog; unset is by machine and cores, 0.5 to 1 GiB.",
+    )
+
+
+# Real-time mode: its settings.
+
+LEAST_CHECKPOINT: Final = timedelta(seconds=5)
+"""Spark takes no less."""
+
+
+class RealTimeSettings(Section):
+    """Real-time mode (``trigger: realtime``): what expressions of the JVM settle is sent on record by record."""
+
+    rest: str = Field(
+        description=(
+            "Topic, on the cluster of the sinks, for records that only the matcher decides. It must exist, be the "
+            "router's alone, and keep records until they are routed; it is read whatever `trigger` says."
+        ),
+        min_length=1,
+    )
+    checkpoint: Duration = Field(
+        timedelta(minutes=1),
+        ge=LEAST_CHECKPOINT,
+        description="Time between two notes of how far it is: so much is sent again after a crash.",
+    )
+
+
+# Settings of pairs of messages, which relations of definitions describe.
+
+
+class RelationSettings(Section):
+    """Where pairs of answers and what they answer go, and how long one waits for the other."""
+
+    to: str = Field(description="Sink of the pairs: a Delta table or a Kafka topic of their own.", min_length=1)
+    wait: Duration = Field(
+        timedelta(hours=1),
+        ge=timedelta(seconds=1),
+        description="How long a message waits for its answer, or an answer for what it answers, while the router runs; "
+        "longer while records wait to be read that arrived in that time.",
+    )
+    most: int = Field(
+        1_000_000, ge=1, description="Most messages that wait; and most pairs that wait for the sink before batches do."
+    )
+
+
+# Settings of dead letters: where they go, how long they stay, what of them is shown, how often they are replayed.
+
+
+class RetentionSettings(Section):
+    """How long dead letters are kept; both limits off keep them for ever.
+
+    Age is that of the letter, from when it was written. Size is what the letters of one sink take on its disk. Only
+    letters in tables and folders are removed; those in Kafka go by the topic's own `retention.ms`. The files of a Delta
+    table that held what was removed stay for `keep_replaced` of the sink, for those who read them.
+    """
+
+    age: Duration = Field(timedelta(0), description="Age at which letters are removed; 0 keeps them for ever.")
+    size: Size = Field(
+        0, ge=0, description="Bytes of one sink's letters above which the oldest are removed; 0 is no limit."
+    )
+
+    @property
+    def on(self) -> bool:
+        """Whether anything is ever removed."""
+        return bool(self.age or self.size)
+
+
+def _patterns(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse what can name nothing."""
+    for name in names:
+        if not name.strip() or name == "/":
+            raise ValueError(
+                f"{name!r} names nothing; write a name such as email, x-*, or a JSON pointer such as /card"
+            )
+    return names
+
+
+Redacted = Annotated[Texts, AfterValidator(_patterns)]
+
+
+class DeadLetterSettings(Section):
+    """Where records go that no definition takes, and what becomes of them there."""
+
+    sinks: Texts = Field(description="Names of the sinks that each get every dead letter.", min_length=1)
+    max_ratio: float | None = Field(
+        None, gt=0, le=1, description="Circuit breaker: the share of a batch above which it is held; unset is off."
+    )
+    max_replays: int = Field(5, ge=1, description="Failed replays after which a dead letter is parked.")
+    order: Literal["continue", "park"] = Field(
+        "continue",
+        description=(
+            "What becomes of later records of a key that has a dead letter: `continue` sends them, `park` makes dead "
+            "letters of them, which wait until the first is replayed."
+        ),
+    )
+    redact: Redacted = Field(
+        (),
+        description=(
+            "What listings and logs show as `•••`: names of attributes, headers and properties, with `*`, "
+            "and JSON pointers into bodies, which begin with `/`."
+        ),
+    )
+    retention: RetentionSettings = Field(RetentionSettings(), description="How long dead letters are kept.")
+
+
+# Subscriptions at an endpoint with usage subscriber: whom to ask, for what, and where it is to be delivered.
+
+_URL = r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#@\\]+(?:/[^\s#]*)?$"
+
+
+class SubscriptionSettings(Section):
+    """What is asked of a subscription manager, by the CloudEvents Subscriptions API."""
+
+    sink: str = Field(
+        description="Address at which the manager reaches the HTTP gateway; its path is listened at.", pattern=_URL
+    )
+    manager: str | None = Field(
+        None,
+        description="URL that subscriptions are posted to, instead of the endpoint's own address.",
+        pattern=_URL,
+    )
+    source: str | None = Field(None, description="Source of the events that are asked for.")
+    types: Texts = Field((), description="Types of the events; none is all.")
+    exact: dict[str, Text] = Field({}, description="Filter: attributes that are equal to these values.")
+    prefix: dict[str, Text] = Field({}, description="Filter: attributes that begin with these values.")
+    suffix: dict[str, Text] = Field({}, description="Filter: attributes that end with these values.")
+    lasts: Duration = Field(
+        timedelta(hours=1), description="How long it is asked for; it is renewed after half of that. 0 names no end."
+    )
+    keep: bool = Field(False, description="Whether it stays when the router is stopped; else it is deleted.")
+    token: SecretStr | None = Field(
+        None, description="Bearer token that the manager is to show to the gateway; `manager` is required beside it."
+    )
+
+
+def subscription_faults(key: str, chosen: SubscriptionSettings, *, plain: bool) -> Iterator[tuple[str, str]]:
+    """Yield what contradicts itself in a subscription; with *plain* secrets may be sent without TLS."""
+    if timedelta(0) < chosen.lasts < timedelta(seconds=2):
+        yield f"{key}.lasts", "is too short to be renewed in time; give it two seconds or more, or 0"
+    if chosen.token is None:
+        return
+    if chosen.manager is None:
+        yield f"{key}.manager", "is missing beside token: a changed catalog could send the token elsewhere; add it"
+    for name in ("manager", "sink"):
+        url = getattr(chosen, name) or ""
+        if url.lower().startswith("http:") and not plain:
+            fault = "would carry the token without TLS; write https://, or set allow_plaintext_password"
+            yield f"{key}.{name}", fault
+
 
 BETWEEN_BATCHES: Final = timedelta(milliseconds=500)
 

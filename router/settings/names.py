@@ -1,26 +1,32 @@
-"""Names of destinations, made from templates such as ``events.{messagegroup}`` (JUDGING.md#what-comes-out).
-
-A template is literal text with variables: ``message messagegroup messageid endpoint endpointid``, the event's ``type
-source subject``, any attribute of it as ``attributes.NAME``, and a context attribute as ``context.NAME``. A value is
-*missing* when the event has no such attribute, when no placeholder gave that context attribute, or when it is empty.
-``{context.plant|none}`` names what stands for a missing value; without that it is ``_``, so that every event has a
-destination. A sink with ``missing: reject`` takes no event whose template misses a value without a default: it becomes
-the dead letter ``sink-rejected``, whose detail names variable and sink.
-
-Values come from catalogs and from records, that is from outside, so each is escaped before it becomes part of a topic
-or a path, defaults too. Distinct values give distinct texts (but for an empty one, which reads like ``_``). The sign of
-the escape is ``%``, or ``_`` for Kafka, whose topic names forbid ``%``; there a ``_`` of the value is escaped too where
-it would read as an escape.
-"""
+"""Names and addresses of destinations, made from templates (JUDGING.md"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
+
+from pydantic import Field
+
+from bindings.sending import Sending
+from router.settings.values import Section, Texts
+
+# Names of destinations, made from templates such as ``events.{messagegroup}`` (JUDGING.md#what-comes-out).
+#
+# A template is literal text with variables: ``message messagegroup messageid endpoint endpointid``, the event's ``type
+# source subject``, any attribute of it as ``attributes.NAME``, and a context attribute as ``context.NAME``. A value is
+# *missing* when the event has no such attribute, when no placeholder gave that context attribute, or when it is empty.
+# ``{context.plant|none}`` names what stands for a missing value; without that it is ``_``, so that every event has a
+# destination. A sink with ``missing: reject`` takes no event whose template misses a value without a default: it
+# becomes the dead letter ``sink-rejected``, whose detail names variable and sink.
+#
+# Values come from catalogs and from records, that is from outside, so each is escaped before it becomes part of a topic
+# or a path, defaults too. Distinct values give distinct texts (but for an empty one, which reads like ``_``). The sign
+# of the escape is ``%``, or ``_`` for Kafka, whose topic names forbid ``%``; there a ``_`` of the value is escaped too
+# where it would read as an escape.
 
 Escape = Literal["%", "_"]
 KAFKA_LIMIT: Final = 249
@@ -53,7 +59,7 @@ class NameTemplateError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class DestinationTemplate:
     """A parsed template: ``parts`` alternate literal text and variable names, beginning and ending with a literal.
 
     ``defaults`` are those of the variables in their order, empty where there is none.
@@ -95,7 +101,7 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class NameTemplate(Template):
+class NameTemplate(DestinationTemplate):
     """The template of a Kafka topic or a file name."""
 
     def expand(self, values: Mapping[str, str], *, escape: Escape = "_", limit: int = KAFKA_LIMIT) -> str:
@@ -218,3 +224,148 @@ def _capped(name: str, limit: int) -> str:
         return name
     digest = hashlib.sha256(name.encode("ascii")).hexdigest()[:_DIGEST]
     return f"{name[: limit - _DIGEST - 1]}-{digest}"
+
+
+# Where a message of a sink goes: a topic, node, subject or URL, made from a template (JUDGING.md#what-comes-out).
+#
+# Templates have the variables of :mod:`router.settings.names`, and its rules for missing values. Values come from
+# outside and are escaped to ``[A-Za-z0-9._-]`` with ``%``, in subjects also the dot, so that none can add a level, a
+# wildcard or a host.
+
+_USER: Final = re.compile(r"//[^/?#]*@")
+"""User and password in a URL, which no error shows."""
+
+
+class AddressError(ValueError):
+    """An address that no message can be sent to; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressTemplate(DestinationTemplate):
+    """The template of an address of one protocol."""
+
+    sending: Sending
+
+    def expand(self, values: Mapping[str, str]) -> str:
+        """Make the address for the values of :func:`~router.settings.names.event_values`, missing ones as it says.
+
+        Raises:
+            AddressError: it is longer than the protocol allows.
+        """
+        return checked(self.filled(values, lambda value: escaped(value, self.sending)), self.sending)
+
+
+def parse_address(text: str, sending: Sending) -> AddressTemplate:
+    """Parse a template.
+
+    Raises:
+        NameTemplateError: an unknown variable, text that the protocol forbids, or a variable in the host of a URL.
+    """
+    pattern, rule = sending.literal
+    for literal in _VARIABLE.split(text)[0::2]:
+        if not pattern.fullmatch(literal):
+            raise NameTemplateError(f"template {text!r} must have {rule} besides its {{variables}}")
+    parts, defaults = split_template(text)
+    if sending.authority is not None and len(parts) > 1 and not sending.authority.fullmatch(parts[0]):
+        raise NameTemplateError("a URL template must begin with scheme, host and '/' before any variable")
+    template = AddressTemplate(text, parts, defaults, sending)
+    try:
+        template.expand({})
+    except AddressError as error:
+        raise NameTemplateError(str(error)) from error
+    return template
+
+
+def escaped(value: str, sending: Sending) -> str:
+    """Escape a value such that it stays one level of an address."""
+    return sending.escaped(escape_value(value, sending.escape))
+
+
+def checked(address: str, sending: Sending) -> str:
+    """Return the address if messages can be sent to it.
+
+    Raises:
+        AddressError: they cannot.
+    """
+    pattern, rule = sending.whole
+    open_text = _USER.sub("//…@", address)
+    shown = repr(open_text if len(open_text) <= 80 else open_text[:80] + "…")
+    try:
+        size = len(address.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise AddressError(f"address {shown} holds a lone surrogate") from error
+    if not pattern.fullmatch(address):
+        raise AddressError(f"address {shown} cannot be sent to: {rule}")
+    if size > sending.most_bytes:
+        raise AddressError(f"address {shown} has {size} bytes; {sending.family} takes {sending.most_bytes}")
+    return address
+
+
+# Routes as they are written: what each takes, and to which sinks (JUDGING.md#routes).
+#
+# Routes of two kinds stand in one list, told apart by ``when.outcome``: those of events and those of dead letters. In
+# each kind the first that takes a record decides. A route is called by its place in the list, whatever its kind.
+
+REASONS: Final = (
+    *("no-candidates", "no-match", "ambiguous", "invalid-cloudevent", "schema-violation", "undecodable"),
+    *("unmappable", "oversized", "sink-rejected"),
+)
+"""Why a record is a dead letter; each has a section of its own below JUDGING.md#dead-letters."""
+Validate = Literal["never", "ambiguous", "always"]
+Missing = Literal["placeholder", "reject"]
+MISSING_TEXT: Final = "Where a template's variable has neither value nor default: `_`, or no event (`sink-rejected`)."
+
+
+class When(Section):
+    """What a route takes; all that is given must hold. Values may have shell-style `*`; several are alternatives.
+
+    A context attribute or attribute that a record does not have counts as empty: `*` takes it, `?*` does not.
+    """
+
+    outcome: Literal["routed", "dead-letter"] = Field(
+        "routed",
+        description="Whether the route is one of events or of dead letters; those have `endpoint` and `reason`.",
+    )
+    message: Texts = Field((), description="Xids of definitions.")
+    messagegroup: Texts = Field((), description="Ids of message groups.")
+    endpoint: Texts = Field((), description="Xids of endpoints.")
+    context: dict[str, Texts] = Field({}, description="Context attributes by name.")
+    attributes: dict[str, Texts] = Field(
+        {}, description="CloudEvents attributes by name, extensions too, as the event leaves."
+    )
+    reason: Texts = Field((), description="Reason codes, with `outcome: dead-letter`.")
+
+    @property
+    def always(self) -> bool:
+        """Whether this takes every record of its outcome."""
+        given = (self.message, self.messagegroup, self.endpoint, self.context, self.attributes, self.reason)
+        return not any(given)
+
+    @property
+    def letters(self) -> bool:
+        """Whether this is about dead letters."""
+        return self.outcome == "dead-letter"
+
+
+class RouteSettings(Section):
+    """One line of the routes; of its outcome, the first that takes a record decides."""
+
+    when: When = Field(When(), description="What the route takes; without it, every event.")
+    to: Texts = Field(description="Names of the sinks, each of which gets the record.", min_length=1)
+    validation: Validate | None = Field(
+        None, alias="validate", description="When bodies are held against their schemas; unset is `match.validate`."
+    )
+
+
+Numbered = tuple[int, RouteSettings]
+"""A route and its place in the list."""
+
+
+def event_routes(routes: Sequence[RouteSettings]) -> list[Numbered]:
+    """Return the routes of events, in order."""
+    return [(number, route) for number, route in enumerate(routes) if not route.when.letters]
+
+
+def letter_routes(routes: Sequence[RouteSettings]) -> list[Numbered]:
+    """Return the routes of dead letters, in order; letters that none takes go to ``dead_letters.sinks``."""
+    return [(number, route) for number, route in enumerate(routes) if route.when.letters]

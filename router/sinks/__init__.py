@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult
-from router.sinks.jsonlines import JsonLinesSink, StandardOutputSink
-from router.sinks.messages.connecting import close_targets
-from router.sinks.opening import check_endpoints, open_sink
+from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult, check_endpoints, open_sink
+from router.sinks.jsonlines import JsonLinesFolder, StandardOutputSink
+from router.sinks.messages.sink import close_targets
 from router.sinks.tables.delta import DeltaSink
-from router.sinks.tables.parquet import ParquetSink
+from router.sinks.tables.opening import ParquetSink
 
 __all__ = [
     "ArrowSink",
     "Commit",
     "DeltaSink",
-    "JsonLinesSink",
+    "JsonLinesFolder",
     "ParquetSink",
     "Rejected",
     "StandardOutputSink",

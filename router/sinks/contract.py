@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 import pyarrow as pa
 
 from catalog.model import Catalog
+from router.settings.model import Settings
+from router.settings.sinks.kinds import Sink
+from router.sinks.tables.unwrapping import Framings
 
 if TYPE_CHECKING:
     from router.schemaids.framing import WrittenFrame
@@ -53,7 +57,7 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class UnfitValues:
     """What is null in the payloads of a definition: bodies that do not parse, or values that do not fit ``column``.
 
     ``values`` are how many; ``detail`` says of how many rows, and tells of the first.
@@ -80,7 +84,7 @@ class WriteResult:
     repeated: bool = False
     refused: tuple[Rejected, ...] = ()
     before: int = 0
-    unfit: tuple[Unfit, ...] = ()
+    unfit: tuple[UnfitValues, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ class StagedFile:
     statistics: str = "{}"
     schema: bytes = b""
     table: str = ""
-    unfit: tuple[Unfit, ...] = ()
+    unfit: tuple[UnfitValues, ...] = ()
     fault: tuple[int | None, str] | None = None
 
 
@@ -197,3 +201,32 @@ class ArrowSink(Protocol):
             SinkError: the destination cannot be read.
         """
         ...
+
+
+# From the settings of a sink to the sink.
+
+Kind = Literal["events", "dead-letters"]
+
+
+def open_sink(
+    name: str, settings: Sink, kind: Kind, catalog: Catalog | None = None, framings: Framings | None = None
+) -> ArrowSink:
+    """Make the sink called *name* for events or dead letters. Touches neither disk nor network.
+
+    *catalog* is for sinks that name an endpoint of it, *framings* of the sources for tables with typed payloads.
+
+    Raises:
+        SinkError: the endpoint is not in the catalog, or cannot be sent to as the settings say.
+    """
+    return cast(ArrowSink, resolve_name(settings.opener)(name, settings, kind, catalog or Catalog(), framings))
+
+
+def check_endpoints(settings: Settings, catalog: Catalog) -> None:
+    """Make sure that every sink which names an endpoint can send to it, as far as the catalog tells.
+
+    Raises:
+        SinkError: one cannot; names sink and endpoint.
+    """
+    for name, sink in settings.sinks.items():
+        if sink.remote is not None and sink.remote.endpoint is not None:
+            open_sink(name, sink, "events", catalog)

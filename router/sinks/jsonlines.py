@@ -1,24 +1,356 @@
-"""JSON lines: one file for each batch in a folder (exactly once), or standard output (at least once)."""
+"""JSON lines: their columns and texts, and one file for each batch in a folder (exactly once)."""
 
 from __future__ import annotations
 
+import base64
 import sys
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, ClassVar, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catalog.escaping import escaped_json
-from router.rendering.instants import INSTANT
-from router.rendering.texts import data_of, owners_of, replaced
-from router.settings.sinks.jsonlines import JsonLinesSink as JsonLinesSettings
-from router.sinks.batch_files import BatchFiles
+from bindings.columns.texts import Bool, Entries, base64_of, valid
+from bindings.events import encode_event, members_of, with_types
+from bindings.private import sync_path
+from catalog.errors import escaped_json
+from router.matching.context import RELATED
+from router.matching.facts import SCHEMA_ID
+from router.rendering.structured import data_members, sound_json
+from router.rendering.texts import (
+    INSTANT,
+    TEXT_MAP,
+    TIME_TEXT,
+    TYPED,
+    Pieces,
+    data_of,
+    entry_texts,
+    escaped,
+    instant_texts,
+    or_empty,
+    or_null,
+    owners_of,
+    replaced,
+    string_member,
+    string_member_if_any,
+    together,
+)
+from router.settings.names import escape_value
+from router.settings.sinks.tables import JsonLinesSink as JsonLinesSettings
 from router.sinks.contract import ArrowSink, Commit, WriteResult
-from router.sinks.lines import Lines, event_lines, letter_lines
-from router.sinks.tables.files import refused
+from router.sinks.tables.head import refused, write_atomically
+
+# The columns and lines that leave the router (JUDGING.md#what-comes-out): wide table, dead letters, JSON lines.
+
+
+def _schema(texts: str, *others: tuple[str, pa.DataType]) -> dict[str, pa.DataType]:
+    return {**dict.fromkeys(texts.split(), pa.string()), **dict(others)}
+
+
+WIDE: Final = pa.schema(
+    {
+        **_schema("id source specversion type subject datacontenttype dataschema", ("time", INSTANT)),
+        **_schema("", ("extensions", TEXT_MAP), ("data", pa.binary())),
+        **_schema("message endpoint epoch position protocol", ("context", TEXT_MAP)),
+        **_schema("native", ("received", INSTANT)),
+    }.items()
+)
+"""One routed event. ``extensions`` are the attributes without a column; ``native`` the record's JSON without body.
+
+For JSON lines the columns ``TIME_TEXT`` and ``TYPED`` stand beside them.
+"""
+
+DEAD_LETTER: Final = pa.schema(
+    {
+        **_schema("letter reason detail nearest endpoint protocol native", ("body", pa.binary())),
+        **_schema("epoch position", ("received", INSTANT), ("failed", INSTANT), ("attempts", pa.int32())),
+    }.items()
+)
+"""One dead letter. ``nearest`` is a JSON list, ``native`` the record's JSON without body, ``body`` its bytes."""
+
+AMBIGUOUS: Final = "ambiguous"
+"""An optional column beside WIDE: how ``match.ambiguous`` decided for an event, null where nothing was to decide."""
+# The columns RELATED and SCHEMA_ID may stand beside WIDE as well, where the catalog has relations or bodies have ids.
+DECIDED: Final = WIDE.append(pa.field(AMBIGUOUS, pa.string()))
+"""What tables get while such is decided for; they have the column from then on."""
+RARE: Final = (AMBIGUOUS, *RELATED, SCHEMA_ID)
+"""What of the lineage only some events have, each an optional column."""
+ATTRIBUTES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
+"""Attributes that are a column and, where they are there, a member of a line, in this order."""
+_LINE_BREAKS: Final = (b"\n", b"\r")
+
+JsonForm = Callable[[Mapping[str, Any]], bytes]
+
+
+def wide_to_json_line(row: Mapping[str, Any]) -> bytes:
+    """Write one row of :data:`WIDE` as a line of JSON, without the line break at the end.
+
+    ``data`` of a JSON content type goes in as the bytes it is, unless it holds line breaks: then as ``data_base64``,
+    since a line must stay a line and the bytes what they were. Other data is text if it is UTF-8, else base64.
+    """
+    attributes = {"specversion": row.get("specversion") or "1.0"}
+    attributes.update((name, row[name]) for name in ATTRIBUTES if row.get(name) is not None)
+    time = row.get(TIME_TEXT) or instant_text(row.get("time"))
+    if time is not None:
+        attributes["time"] = time
+    attributes.update(pairs_of(row.get("extensions")))
+    attributes = with_types(attributes, row.get(TYPED))
+    lineage = {name: row.get(name) for name in ("message", "endpoint")}
+    return msgspec.json.encode(
+        {
+            "cloudevent": msgspec.Raw(_event_text(attributes, row.get("data"))),
+            **lineage,
+            "context": pairs_of(row.get("context")),
+            "epoch": row.get("epoch"),
+            "position": row.get("position"),
+            "received": instant_text(row.get("received")),
+            **{name: row[name] for name in RARE if row.get(name) is not None},
+        }
+    )
+
+
+def dead_letter_to_json_line(row: Mapping[str, Any]) -> bytes:
+    """Write one row of :data:`DEAD_LETTER` as a line of JSON, without the line break at the end.
+
+    ``body`` is base64 text, null for none; ``nearest`` and ``native`` are embedded as JSON.
+    """
+    members: dict[str, Any] = {}
+    for name in DEAD_LETTER.names:
+        value = row.get(name)
+        if name in ("nearest", "native") and value is not None:
+            members[name] = _embedded(value)
+        elif name in ("received", "failed"):
+            members[name] = instant_text(value)
+        elif name == "body" and value is not None:
+            members[name] = base64.b64encode(value).decode("ascii")
+        else:
+            members[name] = value
+    return msgspec.json.encode(members)
+
+
+def instant_text(value: datetime | None) -> str | None:
+    """Write an instant as RFC 3339 in UTC, with as few digits as hold it; None stays None."""
+    if value is None:
+        return None
+    text = value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
+    return f"{text.rstrip('0').rstrip('.')}Z" if text.endswith("0") else f"{text}Z"
+
+
+def pairs_of(value: Any) -> dict[str, str]:
+    """Return a map column's value as a dict, whether Arrow gave it as pairs or as a dict; None is empty."""
+    return dict(value or ())
+
+
+def _event_text(attributes: Mapping[str, str], data: bytes | None) -> bytes:
+    if data is not None and any(mark in data for mark in _LINE_BREAKS):
+        text = encode_event(attributes, data)
+        if not any(mark in text for mark in _LINE_BREAKS):
+            return text
+        encoded = base64.b64encode(data).decode("ascii")
+        return msgspec.json.encode({**members_of(attributes), "data_base64": encoded})
+    return encode_event(attributes, data)
+
+
+def _embedded(text: str) -> Any:
+    """JSON text goes in as JSON; a text that is none, or would break the line, as a string."""
+    if any(mark in text for mark in "\n\r"):
+        return text
+    try:
+        # As Raw only the syntax is checked: a number too large for a float is still JSON.
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+    return msgspec.Raw(text.encode("utf-8"))
+
+
+# JSON lines of whole batches: what :mod:`router.sinks.jsonlines` writes of each row, written of all rows at once.
+
+Lines = Callable[[pa.RecordBatch], pa.StringArray]
+"""Makes the line of each row, with the line break at its end."""
+_PAIRS: Final = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.string())]))
+_OURS: Final = frozenset((*ATTRIBUTES, "specversion", "time", "data", "data_base64"))
+
+
+def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
+    """Return the lines of rows of ``WIDE``, each as :func:`~router.sinks.jsonlines.wide_to_json_line` has it.
+
+    The columns ``TIME_TEXT``, ``TYPED`` and those of ``RARE`` may stand beside; instants are of the years 1 to 9999.
+    """
+    extensions, context = _entries(rows, "extensions"), _entries(rows, "context")
+    data = _column(rows, "data", pa.binary())
+    lines = together(
+        '{"cloudevent":{',
+        *_attributes(rows),
+        *_pairs(extensions, leading=True),
+        # JSON of several lines becomes base64: a line must stay a line, and the bytes what they were.
+        *data_members(data, _text(rows, "datacontenttype"), barred=_has_line_breaks(data)),
+        "},",
+        *string_member("message", _text(rows, "message")),
+        ",",
+        *string_member("endpoint", _text(rows, "endpoint")),
+        ',"context":{',
+        *_pairs(context),
+        "},",
+        *string_member("epoch", _text(rows, "epoch")),
+        ",",
+        *string_member("position", _text(rows, "position")),
+        ",",
+        *string_member("received", _instants(rows, "received"), plain=True),
+        *chain(*(string_member_if_any(name, _text(rows, name)) for name in RARE)),
+        "}\n",
+    )
+    odd = _unusual(extensions, _OURS) | _unusual(context, frozenset()) | valid(_text(rows, TYPED))
+    return _with_exact(lines, rows, odd, wide_to_json_line)
+
+
+def letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
+    """Return the lines of rows of ``DEAD_LETTER``, as :func:`~router.sinks.jsonlines.dead_letter_to_json_line` has
+    each.
+
+    Instants are of the years 1 to 9999.
+    """
+    members: list[Pieces] = []
+    odd = np.zeros(rows.num_rows, bool)
+    for name in DEAD_LETTER.names:
+        if name in ("nearest", "native"):
+            texts = or_null(_text(rows, name))
+            odd |= ~sound_json(texts) | _has_line_breaks(texts)
+            members.append([f'"{name}":', texts])
+        elif name in ("received", "failed"):
+            members.append(string_member(name, _instants(rows, name), plain=True))
+        elif name == "body":
+            members.append(string_member(name, base64_of(_column(rows, name, pa.binary())), plain=True))
+        elif name == "attempts":
+            members.append([f'"{name}":', or_null(_column(rows, name, pa.int32()).cast(pa.string()))])
+        else:
+            members.append(string_member(name, _text(rows, name)))
+    pieces = [piece for member in members for piece in (*member, ",")][:-1]
+    return _with_exact(together("{", *pieces, "}\n"), rows, odd, dead_letter_to_json_line)
+
+
+def _with_exact(lines: pa.StringArray, rows: pa.RecordBatch, odd: Bool, form: JsonForm) -> pa.StringArray:
+    at = np.flatnonzero(odd)
+    if not len(at):
+        return lines
+    exact = [form(row).decode() + "\n" for row in rows.take(pa.array(at)).to_pylist()]
+    return replaced(lines, at, pa.array(exact, pa.string()))
+
+
+def _attributes(rows: pa.RecordBatch) -> Pieces:
+    """Return the attributes with a column as members, ``specversion`` first and ``time`` last."""
+    version, time = _text(rows, "specversion"), _text(rows, TIME_TEXT)
+    version = _where_empty(version, pa.scalar("1.0"))
+    time = _where_empty(time, _instants(rows, "time"))
+    others = (string_member_if_any(name, _text(rows, name)) for name in ATTRIBUTES)
+    return [*string_member("specversion", version), *chain(*others), *string_member_if_any("time", time)]
+
+
+def _where_empty(texts: pa.StringArray, other: pa.StringArray | pa.StringScalar) -> pa.StringArray:
+    """Return the texts, with those of *other* for nulls and empty ones."""
+    empty = pc.fill_null(pc.equal(texts, ""), True)
+    return pc.if_else(empty, other, texts) if pc.any(empty).as_py() else texts
+
+
+def _pairs(entries: Entries, *, leading: bool = False) -> Pieces:
+    if not len(entries.codes):
+        return []
+    values = escaped(or_empty(entries.values))
+    return [entry_texts(entries.names, entries.codes, entries.offsets, '"{}":"'.format, values, '"', leading=leading)]
+
+
+def _entries(rows: pa.RecordBatch, name: str) -> Entries:
+    return Entries(_column(rows, name, TEXT_MAP).cast(_PAIRS))
+
+
+def _unusual(entries: Entries, names: frozenset[str]) -> Bool:
+    """Return which rows have an entry without a value, one of these names, or a name twice."""
+    valueless = np.flatnonzero(entries.values.is_null())
+    return (
+        entries.repeated(lambda _: True)
+        | entries.rows_of(entries.named(lambda name: name in names))
+        | entries.rows_of(valueless)
+    )
+
+
+def _has_line_breaks(texts: pa.Array) -> Bool:
+    data, places = data_of(texts)
+    rows = np.zeros(len(texts), bool)
+    breaks = (data == ord("\n")) | (data == ord("\r"))
+    if breaks.any():
+        rows[owners_of(places, np.flatnonzero(breaks))] = True
+    return rows
+
+
+def _instants(rows: pa.RecordBatch, name: str) -> pa.StringArray:
+    return instant_texts(_column(rows, name, INSTANT))
+
+
+def _text(rows: pa.RecordBatch, name: str) -> pa.StringArray:
+    return _column(rows, name, pa.string())
+
+
+def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+    if name not in rows.schema.names:
+        return pa.nulls(rows.num_rows, kind)
+    column = rows.column(name)
+    return column if column.type == kind else column.cast(kind)
+
+
+# JSON lines: one file for each batch in a folder (exactly once), or standard output (at least once).
+
+# A folder with one file for each batch, exactly once.
+
+
+class BatchFiles(ArrowSink):
+    """Writes each batch as ``APP-VERSION`` and the ``suffix`` of its kind; names sort by app, then version.
+
+    The file appears by a rename after its bytes are on disk, so that a batch survives power loss once ``write``
+    returned, and no reader sees half of one. A repeated batch is known by the name of its file, so files must stay in
+    the folder until the batch after them is written.
+    """
+
+    suffix: ClassVar[str]
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self._name = name
+        self._folder = folder
+
+    @abstractmethod
+    def fill(self, file: BinaryIO, rows: pa.Table) -> None:
+        """Write the rows of a batch, of which there are some."""
+
+    def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
+        """Write a batch once; see :class:`~router.sinks.contract.ArrowSink`."""
+        if rows.num_rows == 0:
+            return WriteResult(0)
+        target = self._file(commit.app, commit.version)
+        if self.already(commit):
+            return WriteResult(0, repeated=True, before=rows.num_rows)
+        try:
+            write_atomically(target, lambda file: self.fill(file, rows))
+        except OSError as error:
+            raise refused(self._name, str(target), error) from error
+        return WriteResult(rows.num_rows)
+
+    def already(self, commit: Commit) -> bool:
+        """Return whether there is a file of the batch, or of one that it is a part of. If so, make its name durable."""
+        try:
+            exists = any(self._file(app, commit.version).exists() for app in commit.apps)
+            if exists:
+                sync_path(self._folder)
+        except OSError as error:
+            raise refused(self._name, str(self._folder), error) from error
+        return exists
+
+    def _file(self, app: str, version: int) -> Path:
+        return self._folder / f"{escape_value(app, '%')}-{version:012d}{self.suffix}"
+
 
 _SLICE: Final = 2000
 _BYTES: Final = 32 * 1024 * 1024
@@ -35,14 +367,14 @@ def open_lines(name: str, settings: JsonLinesSettings, kind: str, catalog: objec
     lines = event_lines if kind == "events" else letter_lines
     if settings.is_stdout:
         return StandardOutputSink(name, lines)
-    return JsonLinesSink(name, Path(settings.path), lines)
+    return JsonLinesFolder(name, Path(settings.path), lines)
 
 
-class JsonLinesSink(BatchFiles):
+class JsonLinesFolder(BatchFiles):
     """Writes each batch as ``APP-VERSION.jsonl``.
 
-    ``lines`` makes them: :func:`~router.sinks.lines.event_lines` of events, :func:`~router.sinks.lines.letter_lines` of
-    dead letters.
+    ``lines`` makes them: :func:`~router.sinks.jsonlines.event_lines` of events,
+    :func:`~router.sinks.jsonlines.letter_lines` of dead letters.
     """
 
     suffix = ".jsonl"

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from bindings.gateways import GatewayError
 from bindings.parts import Part
-from bindings.sending import Outbound, Publisher, Refusal, Unsettled
+from bindings.sending import MessageRefusal, Outbound, Publisher, Unsettled
 from router.errors import SinkError
 from router.logs import get_logger
-from router.rendering.instants import INSTANT
+from router.rendering.texts import INSTANT
 from router.settings import KafkaSink, Sink, TableSink
 from router.sinks.contract import Commit
 from router.sinks.tables.delta import DeltaSink
@@ -125,7 +125,7 @@ class _PairTopic(PairSink):
             self._send(rows, left[start : start + CHUNK])
 
     def _send(self, rows: Sequence[PairRow], places: Sequence[int]) -> None:
-        answers: Mapping[int, Refusal | None] = {}
+        answers: Mapping[int, MessageRefusal | None] = {}
         try:
             answers = dict(enumerate(self._publisher.send([_event(rows[place], self._topic) for place in places])))
         except (Unsettled, GatewayError) as error:

@@ -2,22 +2,77 @@
 
 from __future__ import annotations
 
+import platform
+import re
+import shutil
+import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from zipfile import ZIP_DEFLATED, ZipFile
 
-from router.errors import BrokerUnreachable, ConfigError, JvmError, RouterError
-from router.faults import cause_of
+import bindings
+import catalog
+import router
+from bindings.private import private_folder
+from router.errors import BrokerUnreachable, ConfigError, JvmError, RouterError, cause_of
 from router.logs import get_logger
 from router.settings import SparkSettings
 from router.settings.spark import is_local
-from router.spark.installed import differences, needed, versions, versions_here
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+# Which packages a Python has: asked in this process, and in a worker of each executor.
+#
+# Nothing but the standard library is imported here, so that a worker without all the rest can say so.
+
+ROUTER: Final = "xregistry-router"
+_PYTHON: Final = "Python"
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def needed() -> tuple[str, ...]:
+    """Return the packages that the router needs at run time, by name."""
+    wanted = (each for each in requires(ROUTER) or () if "extra ==" not in each)
+    return tuple(sorted(match[0] for each in wanted if (match := _NAME.match(each)) is not None))
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the version of each package, empty for one that is missing, and that of Python with its machine."""
+    return {_PYTHON: f"{platform.python_version()} {platform.machine()}"} | {name: _version(name) for name in packages}
+
+
+def versions_here(packages: Sequence[str], _: Iterable[int] = ()) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield this machine's name and its :func:`versions`; what a task of Spark runs."""
+    yield socket.gethostname(), versions(packages)
+
+
+def differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+    """Return what is missing there or is of another version than here, each by name and in words."""
+    return [
+        f"{name} {there[name]} (here {wanted})" if there.get(name) else f"no {name} (here {wanted})"
+        for name, wanted in here.items()
+        if there.get(name) != wanted
+    ]
+
+
+def _version(package: str) -> str:
+    if package == "pyspark":
+        # Spark brings its own to its executors, as a mere folder of modules.
+        import pyspark
+
+        return pyspark.__version__
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
 
 _log = get_logger()
 _TAG: Final = "xrouter-executors"
@@ -115,3 +170,52 @@ def _failure(settings: SparkSettings, text: str, *, late: bool) -> RouterError:
 def _no_master(settings: SparkSettings) -> BrokerUnreachable:
     hint = "start the master, or correct spark.master; the master's log says why it ended an application"
     return BrokerUnreachable(f"Spark master {settings.master} does not answer, or takes no application", hint=hint)
+
+
+# The router's own code on its way to executors: an archive of the installed packages, unpacked there by Spark.
+#
+# Spark unpacks it, since some modules read files that lie beside them and cannot do so from a zip. The packages that
+# ours need contain native code, so executors must have them already (:mod:`router.spark.executors`).
+
+FOLDER: Final = "code"
+"""In the state folder; executors fetch the archive from there for as long as the session lives."""
+_UNPACKED: Final = "xrouter-code"
+_PACKAGES: Final = (catalog, bindings, router)
+
+
+def ship_code(spark: SparkSession, state: Path) -> None:
+    """Have every executor, also one that comes later, import the router's packages as they are here.
+
+    Raises:
+        OSError: the archive cannot be written into the state folder.
+    """
+    folder = state / FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    private_folder(folder)
+    archive = folder / f"{_UNPACKED}.zip"
+    write_archive(archive)
+    context = spark.sparkContext
+    context.addArchive(f"{archive}#{_UNPACKED}")
+    # Workers put what is named here in front of their path, below the folder that archives are unpacked in.
+    context._python_includes = [*(context._python_includes or ()), _UNPACKED]
+
+
+def write_archive(archive: Path) -> None:
+    """Write the packages, and what says their version, into a zip."""
+    installed = distribution(ROUTER)
+    with ZipFile(archive, "x", ZIP_DEFLATED) as target:
+        for name, file in _files():
+            target.write(file, name)
+        about = f"{ROUTER.replace('-', '_')}-{installed.version}.dist-info"
+        target.writestr(
+            f"{about}/METADATA", installed.read_text("METADATA") or f"Name: {ROUTER}\nVersion: {installed.version}\n"
+        )
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    """Yield the files of all packages, with their names below the folder that the packages are in."""
+    for package in _PACKAGES:
+        root = Path(package.__path__[0])
+        for file in sorted(root.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                yield file.relative_to(root.parent).as_posix(), file

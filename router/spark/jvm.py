@@ -1,24 +1,181 @@
-"""The JVM under the router: how it starts with its configuration, and how it ends.
-
-Everybody on a machine may read the arguments of a process, so no value of the configuration stands there. It is handed
-over in files of mode 0600, which are gone once the JVM runs.
-"""
+"""The JVM under the router: how it starts and ends, what it prints, and what signals do to it."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from types import FrameType
+from typing import IO, Any, Final, TextIO
 
 from bindings.private import private_file, private_folder
-from router.errors import ConfigError
-from router.spark.jvm_lines import relay
+from router.errors import ConfigError, JvmError
+from router.logs import get_logger
+
+# The JVM under the router: how it starts with its configuration, and how it ends.
+#
+# Everybody on a machine may read the arguments of a process, so no value of the configuration stands there. It is
+# handed over in files of mode 0600, which are gone once the JVM runs.
+
+# Whether the JVM under Spark lives, which error its end becomes, and how it is ended without output.
+#
+# Nothing here brings Spark along: it is also asked where no session was ever begun.
+
+_log = get_logger()
+EXIT_SECONDS: Final = 10.0
+"""Longest wait for a JVM that is ending: its connection breaks moments before its process is gone."""
+OPTIONS: Final = "-XX:+ExitOnOutOfMemoryError"
+"""A JVM that lacks memory ends at once, with an exit code of its own, instead of living on with threads missing."""
+_REPEATED: Final = "nothing is lost, the next start repeats the batch"
+_KILLED: Final = (
+    f"the kernel's log tells whether the machine ran out of memory: then lower memory.heap and memory.worker, or give "
+    f"it more; {_REPEATED}"
+)
+_NO_MEMORY: Final = frozenset({3, 52})
+"""Exit codes of a JVM that ran out of memory: by :data:`OPTIONS`, and by Spark."""
+_KILLED_CODES: Final = frozenset({-9, 137})
+"""Exit codes of one that was killed; the second where a shell stands between."""
+_NOT_STARTED: Final = (
+    "see the lines before this one; `xrouter doctor` looks at Java, and memory.heap may be more than there is"
+)
+_LOST: Final = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
+"""Errors that may come before the process is seen to have ended."""
+
+
+def jvm_pid() -> int:
+    """Return the process of the JVM, which there is."""
+    process = _process()
+    assert process is not None
+    return int(process.pid)
+
+
+def jvm_alive() -> bool:
+    """Whether there is a JVM of ours, and it has not ended."""
+    process = _process()
+    return process is not None and process.poll() is None
+
+
+def require_jvm() -> None:
+    """Make sure that the JVM, if one was started, lives.
+
+    Raises:
+        JvmError: it has ended; the message says how.
+    """
+    process = _process()
+    if process is not None and process.poll() is not None:
+        raise _death(process.returncode, "")
+
+
+@contextmanager
+def jvm_death_named(memory: str) -> Iterator[None]:
+    """Turn what comes of the JVM's death, or of its lack of memory, into :class:`JvmError`; all else goes through.
+
+    *memory* says what to do when it lacks memory.
+    """
+    try:
+        yield
+    except Exception as error:
+        process = _process()
+        if process is not None and any(kind.__name__ in _LOST for kind in type(error).__mro__):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(EXIT_SECONDS)
+        if process is not None and process.poll() is not None:
+            raise _death(process.returncode, memory) from error
+        if "java.lang.OutOfMemoryError" in str(error):
+            raise _death(min(_NO_MEMORY), memory) from error
+        if "JAVA_GATEWAY_EXITED" in str(error):
+            raise JvmError("the JVM of Spark did not start", hint=_NOT_STARTED) from error
+        raise
+
+
+def kill_jvm() -> None:
+    """End the JVM and its Python workers at once, without output of theirs; safe in a signal handler."""
+    process = _process()
+    if process is not None and process.poll() is None:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(EXIT_SECONDS)
+
+
+def part_quietly(context: Any) -> None:
+    """Have pyspark print nothing past the logs when the JVM goes: whoever needs the JVM gets the error anyway.
+
+    The server that takes a Spark context's accumulators would print a traceback for each connection, and so would
+    pickling where it asks the JVM for the number of a broadcast.
+    """
+    import pyspark.util
+
+    def handle_error(request: object, address: object) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, EOFError | ConnectionError):
+            _log.error("counts of a batch could not be taken", error=repr(error))
+
+    context._accumulatorServer.handle_error = handle_error
+    # Pickling looks this up at each call, prints by it what it is about to raise, and raises it.
+    pyspark.util.print_exec = _print_nothing
+
+
+def _print_nothing(stream: TextIO) -> None:
+    pass
+
+
+def _death(code: int, memory: str) -> JvmError:
+    if code in _NO_MEMORY:
+        return JvmError("the JVM of Spark ran out of memory", hint=f"{memory}; {_REPEATED}")
+    if code in _KILLED_CODES:
+        return JvmError("the JVM of Spark was killed", hint=_KILLED)
+    ended = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    return JvmError(f"the JVM of Spark {ended}", hint=f"see the lines before this one; {_REPEATED}")
+
+
+def _process() -> Any:
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    return getattr(getattr(context, "_gateway", None), "proc", None)
+
+
+# What the JVM and its Python workers print, as lines of our own log.
+#
+# Log4j's lines have its form already (``log4j2.properties``, ``log4j2.json.properties``). What a JVM says before it has
+# a logger, and a worker that dies, are wrapped; of a trace the line with the error is passed on, and the rest is for
+# debugging.
+
+MOST: Final = 8192
+"""Bytes of one line; what is longer becomes several."""
+_OURS: Final = re.compile(rb'\{"event": |\d{4}-\d\d-\d\dT[\d:.]+Z ')
+_NOTHING: Final = (b"WARNING: Using incubator modules", b"WARNING: package sun.")
+"""Begins what a JVM says of options that Spark gives it, each time it starts."""
+_TRACE: Final = (b"Traceback (most recent call last)", b"During handling of", b"The above exception was")
+
+
+def relay(printed: IO[bytes], *, whole: bool = False) -> threading.Thread:
+    """Hand on lines to standard error until there are no more, in a thread that nobody waits for.
+
+    With *whole* traces are handed on, too.
+    """
+
+    def run() -> None:
+        with printed:
+            while line := printed.readline(MOST):
+                if _OURS.match(line) and line.endswith(b"\n"):
+                    sys.stderr.write(line.decode("utf-8", "replace"))
+                    sys.stderr.flush()
+                elif text := line.decode("utf-8", "replace").strip():
+                    quiet = line.startswith((*_NOTHING, *_TRACE, b"  ", b"\t"))
+                    (_log.debug if quiet and not whole else _log.warning)("printed by the JVM", line=text)
+
+    thread = threading.Thread(target=run, name="jvm-lines", daemon=True)
+    thread.start()
+    return thread
+
 
 FOLDER: Final = "launch"
 _DEFAULT_OPTIONS: Final = "spark.driver.defaultJavaOptions"
@@ -190,3 +347,106 @@ def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+# What SIGTERM, SIGINT and SIGHUP do to a process that has a JVM under it: a drain, and at the second one the end.
+
+
+class Stopped(BaseException):
+    """A start that was ended by a signal, wherever it was."""
+
+
+class Stopping(threading.Event):
+    """The order to stop. A start that has nothing to drain yet is ended by it at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.interrupts = False
+        self.drains = False
+        """There is something to drain: queries or gateways run."""
+
+    def begin_work(self) -> None:
+        """From here on a signal asks for a drain.
+
+        Raises:
+            Stopped: the order had come before, so there is nothing to drain.
+        """
+        if self.is_set():
+            raise Stopped
+        self.drains = True
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Let a signal end the block in the main thread, by :class:`Stopped`. The block must need no clean-up.
+
+        Raises:
+            Stopped: the order had come before the block, or came in it.
+        """
+        self.interrupts = True
+        try:
+            if self.is_set():
+                raise Stopped
+            yield
+            if self.is_set():
+                raise Stopped  # It came where nothing may be raised.
+        except KeyboardInterrupt:
+            # Spark's own answer to SIGINT, while it makes a context.
+            self.set()
+            raise Stopped from None
+        finally:
+            self.interrupts = False
+
+
+@contextmanager
+def signals(stop: threading.Event) -> Iterator[None]:
+    """Let SIGTERM, SIGINT and SIGHUP ask for a drain; a second one ends the process at once, unless it is SIGHUP.
+
+    A process that was started to ignore SIGHUP, as ``nohup`` does, goes on ignoring it.
+
+    Raises:
+        Stopped: as :meth:`Stopping.at_once`.
+    """
+    own, asked = os.getpid(), count()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != own:
+            return  # Ctrl-C goes to the child as well that is about to become the JVM; the router ends that itself.
+        # It is counted first, since the next signal may come in the middle of this, and is handled there.
+        again = next(asked) > 0 or stop.is_set()
+        if again and number == signal.SIGHUP:
+            return  # Some supervisors and terminals send it right after another signal, in the middle of the drain.
+        if again:
+            _log.warning("ended at once by a second signal; a batch in hand is repeated", signal=_name(number))
+            kill_jvm()
+            os._exit(128 + number)
+        starting = isinstance(stop, Stopping) and not stop.drains
+        stop.set()
+        _log.info("stopping before it has started" if starting else "draining", signal=_name(number))
+        if isinstance(stop, Stopping) and stop.interrupts and not _begins_a_process(frame):
+            raise Stopped
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asking = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        asking.append(signal.SIGHUP)
+    before = {number: signal.signal(number, on_signal) for number in asking}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _begins_a_process(frame: FrameType | None) -> bool:
+    """Tell whether a process is being started: what is raised in functions called around a fork is only printed."""
+    while frame is not None:
+        if frame.f_code.co_name == "_execute_child" and frame.f_globals.get("__name__") == "subprocess":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name

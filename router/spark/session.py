@@ -9,28 +9,75 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from bindings.inbox.stream import InboxDataSource
+from bindings.inbox.source import InboxDataSource
 from router.errors import ConfigError, StateError
-from router.judging.worker_memory import ENVIRONMENT as WORKER_ENVIRONMENT
+from router.judging.judging import ENVIRONMENT as WORKER_ENVIRONMENT
 from router.logs import jvm_log_conf
-from router.machine.memory import HEAP_OPTION, MIB, divided
+from router.machine import HEAP_OPTION, MIB, divided
 from router.settings import Settings, SparkSettings, revealed
-from router.settings.executors import inbox_faults
-from router.settings.spark import LOOPBACK
-from router.sources.sources import Source
+from router.settings.checks import inbox_faults
+from router.settings.spark import LOOPBACK, is_local
+from router.sources import Source
 from router.spark.connectors import kafka_jars
-from router.spark.executors import examine_executors, master_named
-from router.spark.jvm import end_jvm, launch_jvm
-from router.spark.jvm_life import OPTIONS, jvm_alive, jvm_death_named, part_quietly
-from router.spark.shipping import ship_code
-from router.spark.worker_path import DAEMON_CONF, import_as_driver, seek_no_data_sources
+from router.spark.executors import examine_executors, master_named, ship_code
+from router.spark.jvm import OPTIONS, end_jvm, jvm_alive, jvm_death_named, launch_jvm, part_quietly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Where Python workers of the router's own JVM come from, and find pyspark: where the driver has it, compiled. And what
+# Spark need not start Python for.
+#
+# Spark puts its archive ``pyspark.zip`` first on their path. Python keeps no compiled code of an archive, so each
+# process would compile anew what it needs of it: nearly a second of CPU for each of five processes before the first
+# batch.
+
+DAEMON_CONF: Final = {"spark.python.daemon.module": "router.spark.worker_daemon"}
+"""Has workers forked from :mod:`router.spark.worker_daemon`; for machines that have the driver's installation."""
+_HOME: Final = "SPARK_HOME"
+
+
+def import_as_driver(spark: SparkSession) -> None:
+    """Have the workers that start from here on import pyspark as the driver does, where both are of this machine.
+
+    It comes before the first worker. A Spark that ``SPARK_HOME`` names is left as it is: its archive may be another
+    pyspark than the driver's.
+    """
+    if _HOME in os.environ or not is_local(spark.sparkContext.master or ""):
+        return
+    from py4j.protocol import Py4JError
+
+    # Spark asks the JVM's environment for this variable, which the scripts that start the JVM have set, and looks for
+    # the archive below it. Java shows the environment as an unmodifiable view of the map that is asked. Where Java does
+    # not let us change that map, workers merely start slower.
+    with suppress(Py4JError):
+        jvm = spark.sparkContext._jvm
+        assert jvm is not None
+        shown = jvm.java.lang.System.getenv()
+        inner = shown.getClass().getDeclaredField("m")
+        inner.setAccessible(True)
+        inner.get(shown).remove(_HOME)
+
+
+def seek_no_data_sources(spark: SparkSession) -> None:
+    """Have Spark look for no data sources in installed packages: the router registers its own.
+
+    Before it opens any source or sink it would else start Python, and import each package there is whose name begins
+    with ``pyspark_``: half a second of each start, and code that nobody asked for.
+    """
+    from py4j.protocol import Py4JError
+
+    # Spark keeps the result for its whole JVM. A test fails if another version of Spark keeps it elsewhere.
+    with suppress(Py4JError):
+        jvm: Any = spark.sparkContext._jvm
+        manager = getattr(jvm.org.apache.spark.sql.execution.datasources, "DataSourceManager$")
+        none = jvm.scala.Option.apply(jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap()))
+        getattr(getattr(manager, "MODULE$"), "dataSourceBuilders_$eq")(none)
+
 
 LOCK_SECONDS: Final = 60.0
 ARROW_ROWS: Final = 20_000
@@ -139,7 +186,7 @@ def memory_conf(settings: Settings) -> dict[str, str]:
     """Return the configuration that keeps Spark within its share of the machine's memory.
 
     Raises:
-        ConfigError: as :func:`router.machine.memory.divided`.
+        ConfigError: as :func:`router.machine.divided`.
     """
     division = divided(settings)
     return {

@@ -8,6 +8,8 @@ that start threads when they are imported are asked not to; should there be some
 our place.
 """
 
+# Small: Spark starts it by name, before anything else is loaded.
+
 from __future__ import annotations
 
 import gc
@@ -22,7 +24,7 @@ NEEDED: Final = {
     "pyspark.worker": (
         "pandas",  # pyarrow asks for it with the first array it makes
         "router.judging.judging",
-        "router.writing.render",
+        "router.writing.kafka_columns",
         "router.writing.staging",
     )
 }

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from router.errors import StateError
 from router.logs import get_logger
 from router.state.durable import read_object, write_durably
-from router.state.state import State
+from router.state.state import StateFolder
 
 if TYPE_CHECKING:
-    from router.judging.tally import Tally
+    from router.judging.outputs import Tally
 
 FORMAT: Final = 1
 FOLDER: Final = "accounts"
@@ -34,7 +34,7 @@ class Account:
 
     ``taken`` counts records by the offsets of their source, up to ``reached``; ``judged`` those that were judged,
     ``empty`` offsets that held none, ``missing`` outcomes that a sink should have and says it has not. The rest is as
-    in :class:`~router.judging.tally.Tally`.
+    in :class:`~router.judging.outputs.Tally`.
     """
 
     generation: str = ""
@@ -102,7 +102,7 @@ class Accounts:
     did, not from what was written of them.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: StateFolder) -> None:
         self._folder = state.root / "ledger" / FOLDER
         self._lock = threading.RLock()
         self._known: dict[str, Account] = {}

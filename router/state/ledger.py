@@ -14,13 +14,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
-from bindings.locks import InUse, is_locked, take_lock
-from router.errors import StateError
-from router.state.instants import instant, parse_instant
-from router.state.key_order import KeyOrder, freed, portions
-from router.state.ledger_database import opened, transaction, translated
+from bindings.private import InUse, is_locked, private_folder, sync_path, take_lock
+from router.errors import DiskError, StateError
+from router.state import ledger_database as sqlite
+from router.state.ledger_database import (
+    KeyOrder,
+    freed,
+    instant,
+    opened,
+    parse_instant,
+    portions,
+    transaction,
+    translated,
+)
 
 FOLDER: Final = "ledger"
 NAME: Final = "letters.db"
@@ -33,7 +41,7 @@ Standing = Literal["open", "replayed", "parked"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """What the ledger knows of one letter.
 
     ``attempts`` counts settled replays of it, ``reason`` and ``detail`` are those of the last one that failed (''
@@ -131,14 +139,14 @@ class LetterLedger:
         known = self.entries(wanted)
         return {letter: known[letter].standing if letter in known else "open" for letter in wanted}
 
-    def entries(self, ids: Iterable[str]) -> dict[str, Entry]:
+    def entries(self, ids: Iterable[str]) -> dict[str, LedgerEntry]:
         """Return what is known of these letters; those without an entry are left out."""
-        entries: dict[str, Entry] = {}
+        entries: dict[str, LedgerEntry] = {}
         for some in portions(ids):
             marks = ",".join("?" * len(some))
             columns = "letter, standing, attempts, reason, detail, changed"
             for row in self._all(f"SELECT {columns} FROM letters WHERE letter IN ({marks})", some):
-                entries[row[0]] = Entry(row[0], row[1], row[2], row[3], row[4], parse_instant(row[5]))
+                entries[row[0]] = LedgerEntry(row[0], row[1], row[2], row[3], row[4], parse_instant(row[5]))
         return entries
 
     def history(self, letter: str) -> list[Happening]:
@@ -301,3 +309,137 @@ def _replayed(database: sqlite3.Connection, ids: Iterable[str], at: str, replay:
         "INSERT INTO history VALUES (?, ?, 'replayed', ?, '', '')", [(letter, at, replay) for letter in letters]
     )
     freed(database, letters)
+
+
+# What has occurred so far, and when last: a small SQLite database at ``state/ledger/sightings.db``.
+#
+# It has a row for each endpoint that is read, and for each definition that one of them expects, and no others. Writing
+# to it is for the router that has the state folder; anybody may read it meanwhile. Without it no record is lost.
+
+SIGHTINGS_NAME: Final = "sightings.db"
+FORMAT: Final = 1
+BUSY_SECONDS: Final = 5.0
+"""Longest wait for somebody who reads or copies the file."""
+_TABLE: Final = (
+    "CREATE TABLE sightings (endpoint TEXT NOT NULL, message TEXT NOT NULL, epoch TEXT NOT NULL, "
+    "since INTEGER NOT NULL, first INTEGER, last INTEGER, PRIMARY KEY (endpoint, message)) WITHOUT ROWID"
+)
+
+
+class DefinitionAtEndpoint(NamedTuple):
+    """A definition as an endpoint expects it; without ``message``, the endpoint itself."""
+
+    endpoint: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What is known of a place: since when, and with which epoch first, it is expected; its first and last record.
+
+    Times are seconds since 1970; None is never.
+    """
+
+    epoch: str
+    since: int
+    first: int | None = None
+    last: int | None = None
+
+
+class Sightings:
+    """The open database. Not for concurrent use, but for any thread."""
+
+    def __init__(self, root: Path) -> None:
+        """Open it; what is there and cannot be read is replaced by an empty one, which *replaced* tells.
+
+        Raises:
+            StateError: it cannot be used at all.
+            DiskError: the disk is full.
+        """
+        self.path = root / FOLDER / SIGHTINGS_NAME
+        self.replaced = ""
+        try:
+            self._database = _connect(self.path)
+        except DiskError:
+            raise
+        except StateError as error:
+            self.replaced = str(error)
+            for suffix in ("", "-wal", "-shm"):
+                with _translated(self.path):
+                    self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+            self._database = _connect(self.path)
+
+    def all(self) -> dict[DefinitionAtEndpoint, Sighting]:
+        """Return all that is noted."""
+        with _translated(self.path):
+            return _all(self._database)
+
+    def keep(self, changed: Mapping[DefinitionAtEndpoint, Sighting], gone: Iterable[DefinitionAtEndpoint] = ()) -> None:
+        """Note what has changed, and forget what is gone; all of it is on the disk when this returns, or nothing.
+
+        Raises:
+            StateError: the file cannot be used.
+            DiskError: the disk is full.
+        """
+        rows = ((*place, each.epoch, each.since, each.first, each.last) for place, each in changed.items())
+        with _translated(self.path), sqlite.sqlite_transaction(self._database):
+            self._database.executemany("DELETE FROM sightings WHERE endpoint = ? AND message = ?", gone)
+            self._database.executemany("INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+
+def sightings_in(root: Path) -> dict[DefinitionAtEndpoint, Sighting] | None:
+    """Return what the router of a state folder has noted, at work or not; None when it never noted anything.
+
+    Raises:
+        StateError: the file is there and cannot be read.
+    """
+    path = root / FOLDER / SIGHTINGS_NAME
+    if not path.exists():
+        return None
+    with _translated(path), contextlib.closing(sqlite3.connect(str(path), timeout=BUSY_SECONDS)) as database:
+        _check_format(database, path)
+        return _all(database)
+
+
+def _all(database: sqlite3.Connection) -> dict[DefinitionAtEndpoint, Sighting]:
+    rows = database.execute("SELECT endpoint, message, epoch, since, first, last FROM sightings")
+    return {DefinitionAtEndpoint(row[0], row[1]): Sighting(*row[2:]) for row in rows}
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    with _translated(path):
+        private_folder(path.parent)
+        if not path.exists():
+            sqlite.new_file(path)
+            sync_path(path.parent)
+        database = sqlite3.connect(str(path), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+            if not database.execute("PRAGMA user_version").fetchone()[0]:
+                with sqlite.sqlite_transaction(database):
+                    database.execute(_TABLE)
+                    database.execute(f"PRAGMA user_version = {FORMAT}")
+            _check_format(database, path)
+        except BaseException:
+            database.close()
+            raise
+    return database
+
+
+def _check_format(database: sqlite3.Connection, path: Path) -> None:
+    version = int(database.execute("PRAGMA user_version").fetchone()[0])
+    if version != FORMAT:
+        hint = "use the router version that wrote it"
+        raise StateError(f"{path} has format {version}; this router knows {FORMAT}", hint=hint)
+
+
+@contextlib.contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    hint = "remove it while no router is at work here: what has occurred is then noted anew"
+    with sqlite.sqlite_translated(str(path), hint):
+        yield

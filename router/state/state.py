@@ -7,21 +7,135 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from bindings.locks import InUse, take_lock
-from bindings.private import narrow, private_folder, sync_path
+from bindings.private import InUse, narrow, private_folder, sync_path, take_lock
 from catalog.values import whole_number
 from router.errors import StateError
 from router.logs import get_logger
-from router.state.durable import damaged, read, unfinished, write_durably
-from router.state.inventory import NAME, Inventory
+from router.state.durable import RESTORE, damaged, missing, read, read_object, unfinished, write_durably
+
+# What a state folder must hold, as its ``format.json`` says: the format, and what must not go missing unnoticed.
+#
+# A lost checkpoint would repeat every record, a lost inbox loses messages that were acknowledged, and neither leaves a
+# trace where it was. So what exists is noted here once it is durable: the newest generation of each query, the identity
+# of the inbox, and that offsets of topics were kept. After a crash in between, the next start notes it.
+
+FORMAT: Final = 1
+NAME: Final = "format.json"
+_TRACES: Final = ("checkpoints/*/*/generation.json", "batches/*/*", "plans/*.json")
+"""Only a router that had written its format file writes these; inbox and letters' ledger may be there before."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotedGeneration:
+    """The newest generation of a query that was noted."""
+
+    number: int
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What is noted. ``inbox`` is the identity of the local inbox, '' before there is one."""
+
+    generations: dict[str, NotedGeneration] = field(default_factory=dict)
+    inbox: str = ""
+    offsets: bool = False
+
+
+class Inventory:
+    """The ``format.json`` of one state folder. Whoever notes something has the folder's lock."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.path = root / NAME
+
+    def create(self) -> None:
+        """Write the file for a new folder; in one that has it already, check it.
+
+        Raises:
+            StateError: as :meth:`check`, or the file is missing from a folder that was in use.
+        """
+        if self.path.exists():
+            self.check()
+            return
+        used = next((trace for pattern in _TRACES for trace in self._root.glob(pattern)), None)
+        if used is not None:
+            hint = f"restore it from a backup of the state folder, or choose another `state` folder than {self._root}"
+            raise missing(self.path, f"the folder was in use, it has {used.relative_to(self._root)}", hint=hint)
+        self._write(Holdings())
+
+    def check(self) -> None:
+        """Make sure that this router knows the folder's format.
+
+        Raises:
+            StateError: the format is newer or unknown, or the file is damaged.
+        """
+        self.holdings()
+
+    def holdings(self) -> Holdings:
+        """Return what the folder is to hold; nothing for one that an earlier router wrote.
+
+        Raises:
+            StateError: as :meth:`check`.
+        """
+        form = read_object(self.path) or {}
+        if "format" not in form:
+            raise damaged(self.path, "it names no format")
+        if form["format"] != FORMAT:
+            raise StateError(
+                f"state folder {self._root} has format {form['format']}; this router knows {FORMAT}",
+                hint="start the router version that wrote it, or choose another `state` folder",
+            )
+        try:
+            return _holdings(form)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged(self.path, f"what it says of the folder cannot be read ({error!r})") from error
+
+    def note_generation(self, query: str, number: int, id: str) -> None:
+        """Note that a query has a generation; what is noted already is not written again.
+
+        Raises:
+            StateError: the file is damaged.
+            OSError: the disk refuses; the next start notes it.
+        """
+        known = self.holdings()
+        self._replace(known, replace(known, generations={**known.generations, query: NotedGeneration(number, id)}))
+
+    def note_inbox(self, identity: str) -> None:
+        """Note which inbox the folder has; raises as :meth:`note_generation`."""
+        known = self.holdings()
+        self._replace(known, replace(known, inbox=identity))
+
+    def note_offsets(self) -> None:
+        """Note that offsets of topics are kept; raises as :meth:`note_generation`."""
+        known = self.holdings()
+        self._replace(known, replace(known, offsets=True))
+
+    def _replace(self, known: Holdings, holdings: Holdings) -> None:
+        if holdings != known:
+            self._write(holdings)
+
+    def _write(self, holdings: Holdings) -> None:
+        write_durably(self.path, json.dumps({"format": FORMAT, **asdict(holdings)}, sort_keys=True).encode())
+
+
+def _holdings(form: dict[str, Any]) -> Holdings:
+    generations = {
+        str(query): NotedGeneration(int(noted["number"]), str(noted["id"]))
+        for query, noted in form.get("generations", {}).items()
+    }
+    return Holdings(generations, str(form.get("inbox", "")), bool(form.get("offsets", False)))
+
 
 _log = get_logger()
 
@@ -33,7 +147,7 @@ _UNPIN: Final = (
 )
 
 
-class State:
+class StateFolder:
     """An open, locked state folder. ``root`` is its path; see deploy/OPERATIONS.md#state for what lies where."""
 
     def __init__(self, root: Path) -> None:
@@ -49,7 +163,7 @@ class State:
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, root: Path) -> Iterator[State]:
+    def open(cls, root: Path) -> Iterator[StateFolder]:
         """Create the folder if needed, lock it, make it private to its owner, and check its format.
 
         Raises:
@@ -78,7 +192,7 @@ class State:
             yield state
 
     @classmethod
-    def beside(cls, root: Path) -> State:
+    def beside(cls, root: Path) -> StateFolder:
         """Return the folder without its lock, to look at what is there beside a router that may be running.
 
         Raises:
@@ -189,3 +303,137 @@ def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
         number = whole_number(entry.name.partition(".")[0])
         if number is not None:
             yield number, entry
+
+
+# Notes beside the pin of a batch, in ``state/batches/<query>``: that it is held and why, and that it is set aside.
+#
+# ``<batch>.held`` is written by the router when a sink keeps it from finishing a batch; it says which sinks have their
+# share, since message targets and Kafka cannot be asked later. ``<batch>.park`` is an operator's order to set the batch
+# aside; it may be written beside a running router, or before the next start. Both name the checkpoint generation of
+# their batch, so that no batch of the same number in another one is taken for it. They are removed with the batch's
+# pin.
+#
+# ``<batch>.order`` (only under ``dead_letters.order: park``) is what the first try found blocked: keys of the batch,
+# each with the dead letter that its records wait for.
+#
+# ``<batch>.parts`` is how a batch is cut that is written in parts, and what is left of it
+# (:mod:`router.batches.splitting`). The other notes then mean the part that they name, by its path as text; '' is the
+# whole batch.
+
+HELD: Final = ".held"
+PARK: Final = ".park"
+ORDER: Final = ".order"
+PARTS: Final = ".parts"
+Note = TypeVar("Note")
+_REMOVE: Final = "remove it; the batch is then tried again"
+_KEEP: Final = f"{RESTORE}; without it the batch is written from its start, and tables may double"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why a batch is not finished: ``since`` when (RFC 3339), the ``sink`` in the way ('' for the circuit breaker).
+
+    ``taken`` are the sinks that have all of their events of the batch, or of that ``part`` of it.
+    """
+
+    generation: str
+    since: str
+    reason: str
+    sink: str = ""
+    taken: tuple[str, ...] = ()
+    part: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """An order to set a batch aside, given at ``asked`` (RFC 3339).
+
+    ``lacking`` is the router's answer, with the reason for each sink that does not have the batch: None until it has
+    looked. A repeat of the batch uses this answer, so that its letters stay the same. For a batch in parts it is about
+    one ``part``, and the router looks again for the next.
+    """
+
+    generation: str
+    asked: str
+    lacking: Mapping[str, str] | None = None
+    part: str = ""
+
+
+class BatchNotes:
+    """The notes in one ``state/batches`` folder; usable without the state's lock. What is written is durable."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def hold(self, query: str, batch: int, note: Hold) -> None:
+        """Note that a batch is held."""
+        self._write(query, batch, HELD, asdict(note))
+
+    def held(self, query: str, batch: int, generation: str) -> Hold | None:
+        """Return why a batch of that generation is held; None when it is not noted to be."""
+        return self._read(query, batch, HELD, generation, lambda note: Hold(**{**note, "taken": tuple(note["taken"])}))
+
+    def release(self, query: str, batch: int) -> None:
+        """Note that a batch is not held any more."""
+        (self._folder / query / f"{batch}{HELD}").unlink(missing_ok=True)
+
+    def park(self, query: str, batch: int, note: Park) -> None:
+        """Order a batch to be set aside, or note what was found when it was."""
+        self._write(query, batch, PARK, asdict(note))
+
+    def parked(self, query: str, batch: int, generation: str) -> Park | None:
+        """Return the order to set aside a batch of that generation; None when there is none."""
+        return self._read(query, batch, PARK, generation, _park)
+
+    def block(self, query: str, batch: int, generation: str, blocked: Mapping[str, str], part: str = "") -> None:
+        """Note which keys of a batch, or of that part of it, are blocked, by which letter."""
+        note = {"generation": generation, "blocked": dict(blocked), "part": part}
+        self._write(query, batch, ORDER, note)
+
+    def blocked(self, query: str, batch: int, generation: str, part: str = "") -> dict[str, str] | None:
+        """Return which keys of a batch of that generation were found blocked; None before that was noted."""
+
+        def of_part(note: dict[str, Any]) -> dict[str, str] | None:
+            return dict(note["blocked"]) if note.get("part", "") == part else None
+
+        return self._read(query, batch, ORDER, generation, of_part)
+
+    def note_parts(self, query: str, batch: int, note: Mapping[str, Any]) -> None:
+        """Note how a batch is cut, and what is left of it."""
+        self._write(query, batch, PARTS, note)
+
+    def parts(self, query: str, batch: int, generation: str) -> dict[str, Any] | None:
+        """Return how a batch of that generation is cut; None when it is not."""
+        return self._read(query, batch, PARTS, generation, dict, hint=_KEEP)
+
+    def _write(self, query: str, batch: int, suffix: str, note: Mapping[str, Any]) -> None:
+        content = json.dumps({"format": FORMAT, **note}).encode()
+        write_durably(self._folder / query / f"{batch}{suffix}", content)
+
+    def _read(
+        self,
+        query: str,
+        batch: int,
+        suffix: str,
+        generation: str,
+        form: Callable[[dict[str, Any]], Note],
+        *,
+        hint: str = _REMOVE,
+    ) -> Note | None:
+        path = self._folder / query / f"{batch}{suffix}"
+        note = read_object(path, hint=hint)
+        if note is None:
+            return None
+        version = note.pop("format", None)
+        if version != FORMAT:
+            other = "use the router version that wrote it"
+            raise StateError(f"{path} has format {version}; this router knows {FORMAT}", hint=other)
+        try:
+            return form(note) if note["generation"] == generation else None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged(path, f"it is no such note ({error!r})", hint=hint) from error
+
+
+def _park(note: dict[str, Any]) -> Park:
+    lacking = note["lacking"]
+    return Park(note["generation"], note["asked"], None if lacking is None else dict(lacking))

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bindings.kafka.addresses import Brokers
-from bindings.locks import waiting_lock
+from bindings.kafka.binding import Brokers
+from bindings.private import waiting_lock
 from bindings.protocols import sending_of
 from catalog.model import Catalog, Finding
 from catalog.parsing.regular import read_regular
 from router.errors import ConfigError, StateError
 from router.logs import get_logger
 from router.settings import Settings
-from router.settings.plaintext import REMEDY, Party, exposed, holds_secret
-from router.sources.sources import Source
+from router.settings.checks import REMEDY, Party, exposed, holds_secret
+from router.sources import Source
 from router.state.durable import write_durably
 
 FORMAT: Final = 1

@@ -1,5 +1,7 @@
 """Telemetry where settings ask for it; without them nothing of OpenTelemetry is imported."""
 
+# Small: without telemetry nothing else of this room is loaded.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -8,8 +10,8 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry
 
 from router.errors import ConfigError
-from router.settings.telemetry import OtlpSettings
-from router.watching.steps import Steps
+from router.settings.catalogs import OtlpSettings
+from router.watching.batches import Steps
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -18,21 +18,81 @@ import requests
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData, ResourceMetrics, ScopeMetrics
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    MetricExportResult,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Status, StatusCode, set_span_in_context
 from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric as Family
 
 from bindings.background import Background
 from router.judging.plan import VERSION
 from router.logs import get_logger
-from router.settings.telemetry import OtlpSettings
+from router.settings.catalogs import OtlpSettings
 from router.settings.values import revealed
-from router.telemetry.points import points_of
-from router.watching.steps import FinishedBatch, Steps
+from router.watching.batches import FinishedBatch, Steps
+
+# Metrics of the Prometheus client as metrics of OpenTelemetry: the same names, labels and numbers.
+
+_CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
+
+
+def points_of(families: Iterable[Family], since: int, now: int) -> Iterator[Any]:
+    """Yield the metrics of families that have samples; counts are those *since*, both times in nanoseconds since 1970.
+
+    A counter has no ``_total`` in its name: whoever shows it to Prometheus again adds that.
+    """
+    for family in families:
+        if not family.samples:
+            continue
+        if family.type == "histogram":
+            data = Histogram(list(_histogram(family, since, now)), _CUMULATIVE)
+        else:
+            # Collectors of ours give whole numbers and truth values too, of which the encoder refuses the latter.
+            values = [
+                NumberDataPoint(dict(sample.labels), since, now, float(sample.value))
+                for sample in family.samples
+                if not sample.name.endswith("_created")
+            ]
+            data = Sum(values, _CUMULATIVE, True) if family.type == "counter" else Gauge(values)
+        yield Metric(family.name, family.documentation, family.unit, data)
+
+
+def _histogram(family: Family, since: int, now: int) -> Iterator[Any]:
+    histograms: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+    for sample in family.samples:
+        labels = dict(sample.labels)
+        bound = labels.pop("le", "")
+        series = histograms.setdefault(tuple(sorted(labels.items())), {"below": []})
+        if bound:
+            series["below"].append((float(bound), int(sample.value)))
+        else:
+            series[sample.name.removeprefix(family.name)] = sample.value
+    for labels_, series in histograms.items():
+        yield _series(dict(labels_), series, since, now)
+
+
+def _series(labels: Mapping[str, str], series: Mapping[str, Any], since: int, now: int) -> Any:
+    below = sorted(series["below"])
+    counts = [count - before for (_, count), before in zip(below, (0, *(count for _, count in below)), strict=False)]
+    bounds = [bound for bound, _ in below[:-1]]  # The last bound is infinite, and is left out by convention.
+    count = int(series.get("_count", below[-1][1]))
+    return HistogramDataPoint(labels, since, now, count, series.get("_sum", 0.0), counts, bounds, None, None)
+
 
 SCOPE: Final = "xregistry-router"
 WAITING: Final = 2048

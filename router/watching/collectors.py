@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Literal
 
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from bindings.background import faults
+from bindings.certificates import CertificateCollector
+from router.logs import get_logger
+from router.settings import Settings
+from router.settings.inward import certificates
 
 OTHER: Final = "other"
 INFINITE: Final = float("inf")
@@ -89,3 +94,129 @@ class Capped:
                 return OTHER
             self._known.add(value)
         return value
+
+
+# Metrics of pairs of messages, in the registry of a router that pairs them; other routers have no such series.
+
+OUTCOMES: Final = ("paired", "unanswered", "unasked")
+
+
+class RelationMetrics:
+    """The metrics of relations; ``written`` is called at each write to the sink of pairs."""
+
+    def __init__(self, registry: CollectorRegistry, written: Callable[[str], None]) -> None:
+        self._exchanges = Counter(
+            "xrouter_relations",
+            "Pairs of messages, and messages that none came for, by what became of them.",
+            ("outcome",),
+            registry=registry,
+        )
+        for outcome in OUTCOMES:
+            self._exchanges.labels(outcome)
+        self._open = Gauge("xrouter_relations_open", "Messages that wait for another.", registry=registry)
+        self._undelivered = Gauge(
+            "xrouter_relations_undelivered", "Pairs that their sink does not have yet.", registry=registry
+        )
+        self._written = written
+
+    def settled(self, counts: Mapping[str, int]) -> None:
+        """Count what became of exchanges."""
+        for outcome, count in counts.items():
+            self._exchanges.labels(outcome).inc(count)
+
+    def waiting(self, open: int, undelivered: int) -> None:
+        """Set how many messages wait for another, and how many pairs for their sink."""
+        self._open.set(open)
+        self._undelivered.set(undelivered)
+
+    def write(self, result: Literal["ok", "error"]) -> None:
+        """Count a write to the sink."""
+        self._written(result)
+
+
+# The ids of schemas that bodies come with, by definition: a metric, and a line in the log for a second one by which
+# nothing decides (JUDGING.md#schema-ids).
+
+SERIES: Final = 1000
+"""Pairs of definition and id that have a series of their own."""
+_log = get_logger()
+
+
+class SchemaIdFigures:
+    """Counts ids by definition, as batches are written. From any thread."""
+
+    def __init__(self, registry: CollectorRegistry, cap: int = SERIES) -> None:
+        self._pairs = Capped(cap)
+        self._lock = threading.Lock()
+        self._first: dict[str, str] = {}
+        self._warned: set[str] = set()
+        self._counter = Counter(
+            "xrouter_schema_ids",
+            "Routed records whose body begins with the id of a schema, by definition, id, and what decided by the id.",
+            ("message", "schemaid", "by"),
+            registry=registry,
+        )
+
+    def add(self, ids: Mapping[tuple[str, str, str], int]) -> None:
+        """Count records by definition, id, and what decided."""
+        for (message, schema_id, by), count in ids.items():
+            pair = f"{message} {schema_id} {by}"
+            known = self._pairs.of(pair) == pair
+            self._counter.labels(message if known else OTHER, schema_id if known else OTHER, by).inc(count)
+            if by == "nothing" and known:
+                self._look(message, schema_id)
+
+    def _look(self, message: str, schema_id: str) -> None:
+        with self._lock:
+            first = self._first.setdefault(message, schema_id)
+            if first == schema_id or message in self._warned:
+                return
+            self._warned.add(message)
+        _log.warning(
+            "bodies of one definition begin with several schema ids, and nothing tells whether all are of its type",
+            message=message,
+            ids=f"{first}, {schema_id}",
+            hint="name the schema registry of the source, or declare the ids of the definition's schema",
+        )
+
+
+# Metrics of subscriptions, in the registry of a router that has some; other routers have no such series.
+
+
+class SubscriptionMetrics:
+    """The metrics of subscriptions; endpoints are those that settings name, so that they are few."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._up = Gauge(
+            "xrouter_subscription_up",
+            "Whether there is a subscription, as far as its manager has said.",
+            ("endpoint",),
+            registry=registry,
+        )
+        self._requests = Counter(
+            "xrouter_subscription_requests",
+            "Requests to subscription managers.",
+            ("endpoint", "action", "result"),
+            registry=registry,
+        )
+
+    def up(self, endpoint: str, up: bool) -> None:
+        """Set whether there is a subscription, as far as the last request shows."""
+        self._up.labels(endpoint).set(up)
+
+    def request(self, endpoint: str, action: str, result: Literal["ok", "error"]) -> None:
+        """Count a request: ``create``, ``renew`` or ``delete``."""
+        self._requests.labels(endpoint, action, result).inc()
+
+
+# When the certificates that the settings name end.
+
+_RENEWED = "catalog."
+"""Begins the keys of files that are read again when they change; all others are read only at the start."""
+
+
+def certificate_collector(settings: Settings) -> CertificateCollector:
+    """Return the collector of their metrics."""
+    files = certificates(settings)
+    renewed = {key: path for key, path in files.items() if key.startswith(_RENEWED)}
+    return CertificateCollector({key: path for key, path in files.items() if key not in renewed}, renewed)

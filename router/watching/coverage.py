@@ -1,7 +1,7 @@
 """Coverage over time: which of the definitions that sources expect have occurred, and when the last record came.
 
 A place (a source, or a definition at a source) is known from when a plan first expects it, and goes when none does;
-through restarts it is kept in :mod:`router.state.sightings`. A first occurrence is on the disk before the source
+through restarts it is kept in :mod:`router.state.ledger`. A first occurrence is on the disk before the source
 commits it; later ones follow once a minute, so that a crash takes back a minute of ``last`` at most. There is a series
 for each source and none for each definition, of which there may be tens of thousands.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,9 +20,10 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from router.errors import RouterError
-from router.judging.tally import Tally
+from router.judging.outputs import DEAD_LETTER, Tally
 from router.logs import get_logger
-from router.state.sightings import Place, Sighting, Sightings
+from router.state.ledger import DefinitionAtEndpoint as Place
+from router.state.ledger import Sighting, Sightings
 
 if TYPE_CHECKING:
     from router.judging.plan import Plan
@@ -194,3 +195,54 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily
     }
     last, expected, unseen = (GaugeMetricFamily(name, text, labels=["endpoint"]) for name, text in texts.items())
     return last, expected, unseen
+
+
+# What went through, in the log: one line a minute while something does, with the counts of each endpoint.
+
+SHOWN: Final = 20
+"""Endpoints that are named; those with the most records."""
+
+
+class ThroughputLog:
+    """Counts between two lines; from any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._records: Counter[tuple[str, str, str]] = Counter()
+        self._since = clock()
+
+    def add(self, records: Mapping[tuple[str, str, str], int]) -> None:
+        """Count outcomes, by endpoint, outcome and reason."""
+        with self._lock:
+            self._records.update(records)
+
+    def log(self, *, last: bool = False) -> None:
+        """Log a line if it is time and something went through; called every now and then, and at the *last*."""
+        now = self._clock()
+        if now - self._since < EVERY_SECONDS and not last:
+            return
+        with self._lock:
+            records, self._records = self._records, Counter()
+            seconds, self._since = now - self._since, now
+        if records.total():
+            _log_records(records, seconds)
+
+
+def by_endpoint(records: Mapping[tuple[str, str, str], int]) -> dict[str, dict[str, int]]:
+    """Return counts of outcomes as lines have them: the busiest endpoints first, and ``other`` for those past them."""
+    endpoints: dict[str, Counter[str]] = {}
+    for (endpoint, outcome, reason), count in records.items():
+        if count:
+            endpoints.setdefault(endpoint or "none", Counter())[reason or outcome] += count
+    busiest = sorted(endpoints, key=lambda name: (-endpoints[name].total(), name))
+    counts = {name: dict(endpoints[name]) for name in busiest[:SHOWN]}
+    if rest := busiest[SHOWN:]:
+        counts["other"] = {"records": sum(endpoints[name].total() for name in rest)}
+    return counts
+
+
+def _log_records(records: Counter[tuple[str, str, str]], seconds: float) -> None:
+    dead = sum(count for (_, outcome, _), count in records.items() if outcome == DEAD_LETTER)
+    facts = {"records": records.total(), "dead_letters": dead, "seconds": round(seconds)}
+    _log.info("records went through", **facts, endpoints=by_endpoint(records))

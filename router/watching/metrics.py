@@ -6,25 +6,258 @@ share ``other``. Everything here may be called from any thread.
 
 from __future__ import annotations
 
+import platform
+import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
-from router.judging.tally import ROUTED, Tally
+from catalog.model import Finding
+from router.judging.outputs import ROUTED, Tally
+from router.judging.plan import VERSION
 from router.watching.backlogs import Backlogs
-from router.watching.catalogs import CatalogState
-from router.watching.collectors import BulkHistogram, Capped, FaultCounter
-from router.watching.coverage import Coverage
-from router.watching.deliveries import Deliveries
-from router.watching.flow import Flow
-from router.watching.process import watch_process
-from router.watching.schema_ids import SchemaIdFigures
+from router.watching.collectors import BulkHistogram, Capped, FaultCounter, SchemaIdFigures
+from router.watching.coverage import Coverage, ThroughputLog
 from router.watching.shadow import ShadowFigures
+from router.watching.status import RouterStatus
 
 if TYPE_CHECKING:
     from router.state.accounts import Account
+
+# What is known of the active catalog and its changes, as metrics.
+
+_SEVERITIES: Final = ("error", "warning")
+
+
+class CatalogState:
+    """The findings of the active catalog, and what reloads changed for consumers."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._findings = Gauge(
+            "xrouter_catalog_findings", "Findings of the active catalog.", ("severity",), registry=registry
+        )
+        self._changes = Counter(
+            "xrouter_catalog_changes",
+            "Changes for consumers that reloads brought, by whether these can go on with them.",
+            ("compatible",),
+            registry=registry,
+        )
+        self._refused = Gauge(
+            "xrouter_catalog_refused",
+            "Findings for which the catalog that was found last is refused; 0 while none is.",
+            registry=registry,
+        )
+        for compatible in ("true", "false"):
+            self._changes.labels(compatible)
+        self._incompatible = Gauge(
+            "xrouter_catalog_incompatible_changes",
+            "Incompatible changes of the active catalog against the last one before them; 0 once they are mended.",
+            registry=registry,
+        )
+
+    def set_findings(self, findings: Iterable[Finding]) -> None:
+        """Set how many findings of each severity the active catalog has."""
+        severities = [finding.severity for finding in findings]
+        for severity in _SEVERITIES:
+            self._findings.labels(severity).set(severities.count(severity))
+
+    def refused(self, findings: int) -> None:
+        """Set for how many findings a changed catalog is refused now."""
+        self._refused.set(findings)
+
+    def changed(self, changes: int, incompatible: int, left: int) -> None:
+        """Count the changes of a reload, some of which are incompatible.
+
+        *left* are those of the active catalog against the last one that had none.
+        """
+        self._incompatible.set(left)
+        self._changes.labels("true").inc(changes - incompatible)
+        self._changes.labels("false").inc(incompatible)
+
+
+# What sinks have, and whether that is all that was taken: counts that go on where they were when a router starts.
+
+FADE_SECONDS: Final = 600.0
+"""How long the error of a sink is shown that works again."""
+MAX_PROBLEM: Final = 500
+"""Characters of an error's text that are kept."""
+SECONDS_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkProblem:
+    """The last error of a sink: when it was (seconds since 1970), its text, and whether the sink has worked since."""
+
+    at: float
+    text: str
+    over: bool = False
+
+
+class Deliveries:
+    """The metrics of sinks, and the account of each query; *label* gives what stands for an endpoint there."""
+
+    def __init__(
+        self, registry: CollectorRegistry, label: Callable[[str], str], now: Callable[[], float] = time.time
+    ) -> None:
+        self._label = label
+        self._now = now
+        self._problems: dict[str, SinkProblem] = {}
+        self._records = Counter(
+            "xrouter_sink_records",
+            "Events and dead letters that a sink has, by the endpoint that they came by.",
+            ("sink", "endpoint"),
+            registry=registry,
+        )
+        self._bytes = Counter(
+            "xrouter_sink_bytes",
+            "Bytes of keys and bodies of the records that a sink was given.",
+            ("sink", "endpoint"),
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "xrouter_sink_write_seconds",
+            "Time that a sink took for its share of a batch.",
+            ("sink",),
+            buckets=SECONDS_BUCKETS,
+            registry=registry,
+        )
+        self._taken = Counter(
+            "xrouter_taken_records", "Records taken, by the offsets of their source.", ("query",), registry=registry
+        )
+        self._empty = Counter(
+            "xrouter_empty_offsets", "Offsets that were taken and held no record.", ("query",), registry=registry
+        )
+        self._gap = Gauge(
+            "xrouter_conservation_gap",
+            "Records taken, less those that all their sinks have as events or dead letters; 0 unless some were lost.",
+            ("query",),
+            registry=registry,
+        )
+
+    def expect(self, sinks: Iterable[str]) -> None:
+        """Begin the series of sinks at 0."""
+        for sink in sinks:
+            self._seconds.labels(sink)
+
+    def took(self, sink: str, seconds: float) -> None:
+        """Note how long a sink took for what it accepted."""
+        self._seconds.labels(sink).observe(seconds)
+
+    def wrote(self, sink: str, problem: str) -> None:
+        """Note that a sink took what it was given, or what it said (*problem*)."""
+        if problem:
+            self._problems[sink] = SinkProblem(self._now(), problem[:MAX_PROBLEM])
+        elif (known := self._problems.get(sink)) is not None and not known.over:
+            self._problems[sink] = replace(known, over=True)
+
+    def problem(self, sink: str) -> SinkProblem | None:
+        """Return the last error of a sink; None when it has worked for :data:`FADE_SECONDS` since."""
+        known = self._problems.get(sink)
+        if known is not None and known.over and self._now() - known.at > FADE_SECONDS:
+            return None
+        return known
+
+    def delivered(self, counts: Mapping[tuple[str, str], int], sizes: Mapping[tuple[str, str], int]) -> None:
+        """Add what sinks have, by sink and endpoint."""
+        for (sink, endpoint), count in counts.items():
+            label = self._label(endpoint)
+            self._records.labels(sink, label).inc(max(0, count))
+            self._bytes.labels(sink, label).inc(max(0, sizes.get((sink, endpoint), 0)))
+
+    def account(self, query: str, taken: int, empty: int, gap: int) -> None:
+        """Add what a batch took, and set what is missing of all batches."""
+        self._taken.labels(query).inc(taken)
+        self._empty.labels(query).inc(empty)
+        self._gap.labels(query).set(gap)
+
+    def resume(self, query: str, account: Account) -> None:
+        """Go on from the account of a query, once for each query of a process."""
+        self.delivered(account.delivered, account.delivered_bytes)
+        self.account(query, account.taken, account.empty, account.gap)
+
+
+# What the router's processes are and take: the program's version, processor time, memory and descriptors.
+
+
+def watch_process(registry: CollectorRegistry) -> None:
+    """Add what there is to know of this process."""
+    build = Gauge("xrouter_build_info", "The router's version, always 1.", ("version", "python"), registry=registry)
+    build.labels(VERSION, platform.python_version()).set(1)
+    ProcessCollector(registry=registry)
+
+
+def watch_jvm(registry: CollectorRegistry, pid: int) -> None:
+    """Add what the JVM of Spark takes, for as long as it lives."""
+    ProcessCollector(namespace="xrouter_jvm", pid=lambda: pid, registry=registry)
+
+
+class DiskCollector(Collector):
+    """The size of the disks that *folders* lie on, which need not exist yet, and how much of it is free."""
+
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        self._folders = folders
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Tell the registry the names, which it then keeps others from taking."""
+        yield from self._families()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Look at the disks; one that cannot be asked has no figures."""
+        free, size = self._families()
+        for key, folder in self._folders.items():
+            with suppress(OSError):
+                usage = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists()))
+                free.add_metric([key], usage.free)
+                size.add_metric([key], usage.total)
+        yield free
+        yield size
+
+    @staticmethod
+    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+        text = "Free bytes of the disk of the state, or of a sink's folder, by its key of the settings."
+        free = GaugeMetricFamily("xrouter_disk_free_bytes", text, labels=["disk"])
+        return free, GaugeMetricFamily("xrouter_disk_size_bytes", "All bytes of that disk.", labels=["disk"])
+
+
+class StatusCollector(Collector):
+    """What ``/readyz`` says, as metrics."""
+
+    def __init__(self, status: RouterStatus) -> None:
+        self._status = status
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Tell the registry the names, which it then keeps others from taking."""
+        yield from self._families()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Give the current state."""
+        good, answer = self._status.ready()
+        ready, connected, accepting = self._families()
+        ready.add_metric([], good)
+        for name, gateway in answer["gateways"].items():
+            connected.add_metric([name], gateway["up"])
+        if answer["inbox"]["accepting"] is not None:
+            accepting.add_metric([], answer["inbox"]["accepting"])
+        yield ready
+        yield connected
+        yield accepting
+
+    @staticmethod
+    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+        ready = GaugeMetricFamily("xrouter_ready", "Whether records are taken and written, as /readyz says.")
+        text = "Whether a gateway takes messages; brokers' are named by their endpoints."
+        connected = GaugeMetricFamily("xrouter_gateway_connected", text, labels=["gateway"])
+        text = "Whether the inbox accepts messages; while it does not, gateways push back, and HTTP answers 503."
+        return ready, connected, GaugeMetricFamily("xrouter_inbox_accepting", text)
+
 
 DEFINITIONS: Final = 1000
 """Definitions with a series of their own, by default."""
@@ -82,7 +315,7 @@ class Metrics:
         self._schema_ids = SchemaIdFigures(self.registry)
         self.catalog_state = CatalogState(self.registry)
         """What is known of the active catalog."""
-        self.flow = Flow()
+        self.flow = ThroughputLog()
         """Counts for the log of what went through."""
         self._resumed: set[str] = set()
         self._make_flow()

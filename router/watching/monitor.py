@@ -12,21 +12,20 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bindings.http.connection import AcceptedRequest
-from bindings.http.exposition import LIMITS, NO_STORE, Exposition
-from bindings.http.problems import Reply
-from bindings.http.request import Head
+from bindings.http.request import LIMITS, NO_STORE, Exposition, Reply
+from bindings.http.request import RequestHead as Head
 from bindings.http.server import HttpServer
 from router.errors import ConfigError
-from router.watching.process import StatusCollector
+from router.watching.metrics import StatusCollector
 
 if TYPE_CHECKING:
     from router.watching.metrics import Metrics
-    from router.watching.status import Status
+    from router.watching.status import RouterStatus as Status
 
 _STOP_SECONDS: Final = 1.0
 
 
-class Pages(Protocol):
+class ExtraPages(Protocol):
     """What is served beside metrics and health. Called on the server's thread."""
 
     def admit(self, head: Head) -> AcceptedRequest | Reply | None:
@@ -39,7 +38,7 @@ class MonitorServer:
     ``port`` 0 takes a free one; after :meth:`start`, ``port`` is the one in use.
     """
 
-    def __init__(self, host: str, port: int, metrics: Metrics, status: Status, pages: Pages | None = None) -> None:
+    def __init__(self, host: str, port: int, metrics: Metrics, status: Status, pages: ExtraPages | None = None) -> None:
         self._host = host
         self.port = port
         self._status = status

@@ -13,11 +13,10 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client import Counter as CounterMetric
 
 from catalog.model import Finding
-from router.judging.comparing import KINDS
-from router.judging.shadow import CHANGED, FAILED, GROUPS, OTHERS, SAME
+from router.judging.comparing import CHANGED, FAILED, GROUPS, KINDS, OTHERS, SAME
 
 if TYPE_CHECKING:
-    from router.judging.tally import Tally
+    from router.judging.outputs import Tally
 
 LEFT_OUT: Final = "left-out"
 """The result of records that only the active catalog judged."""
@@ -30,7 +29,7 @@ ShadowState = Literal["loading", "judging", "active", "set-aside"]
 """``active``: it equals the active catalog, so nothing differs. ``set-aside``: a batch failed only with it."""
 
 
-class Pair(NamedTuple):
+class EpochPair(NamedTuple):
     """The epochs of the active and the shadow catalog."""
 
     before: str
@@ -41,7 +40,7 @@ class Pair(NamedTuple):
 class _Since:
     """What was counted of two catalogs, by endpoint and result, and by endpoint, kind, and both sides."""
 
-    pair: Pair | None = None
+    pair: EpochPair | None = None
     at: str = ""
     definitions: int = 0
     notes: tuple[str, ...] = ()
@@ -100,7 +99,7 @@ class ShadowFigures:
         """Whether something is wrong with what the settings name."""
         return bool(self._reason)
 
-    def judging(self, pair: Pair, definitions: int, notes: Sequence[str] = ()) -> None:
+    def judging(self, pair: EpochPair, definitions: int, notes: Sequence[str] = ()) -> None:
         """Count for these two catalogs from now on, from 0 if they are new; equal ones have no differences."""
         with self._lock:
             if self._since.pair != pair and pair.before != pair.after:

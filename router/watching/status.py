@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from catalog.comparing import Change, Difference
+from catalog.comparing import CatalogChange as Change
+from catalog.comparing import CatalogDiff as Difference
 from catalog.model import Finding
-from router.watching.steps import Steps
+from router.watching.batches import Steps
 
 Reason = str | Callable[[], str]
 """Why something is so; a function where the text changes as time passes."""
@@ -72,7 +73,7 @@ class CatalogDifference:
     changes: tuple[Change, ...]
 
 
-class Status:
+class RouterStatus:
     """The state of one router, as its parts report it. ``clock`` gives seconds that never go back."""
 
     def __init__(

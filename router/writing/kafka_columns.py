@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+import msgspec
 import pyarrow as pa
 
-from bindings.codings import NAME as CODING
 from bindings.kafka.facts import LINEAGE
-from router.judging.judging import Judged, judged_columns, judging_column
-from router.judging.kinds import Kind
+from bindings.parts import NAME as CODING
+from catalog.record import Record
+from router.judging.judging import Judged, Kind, judged_columns, judging_column
 from router.judging.stages import (
     HEADERS_TYPE,
     came_from,
@@ -23,18 +24,111 @@ from router.judging.stages import (
     partition_key,
 )
 from router.matching.facts import SCHEMA_ID
+from router.rendering.events import event_columns, native_texts
+from router.rendering.structured import structured_events
+from router.rendering.texts import EVENT, parts_of_raw
 from router.settings import KafkaSink
 from router.settings.names import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, parse_name, value_name
-from router.spark.projection import Projection, session_context
 from router.writing.outgoing import HEADER_CAP, OnePass
-from router.writing.render import native_column
 
 if TYPE_CHECKING:
-    from pyspark import Accumulator, Broadcast
+    from pyspark import Accumulator, Broadcast, SparkContext
     from pyspark.sql import Column, DataFrame
 
     from router.judging.plan import Judge
     from router.schemaids.framing import WrittenFrame
+
+# Columns of Spark with what tables, dead letters and structured mode need of rows: event, native record, JSON.
+#
+# Python sees what it needs of each row, and a body only where it must; elsewhere the body joins in the JVM.
+
+
+def event_column(kind: Kind) -> Column:
+    """Return the struct ``EVENT`` for routed rows of :func:`router.judging.stages.unified`."""
+    from pyspark.sql import functions as F
+
+    def rendered(raw: pa.Array, attributes: pa.Array, place: pa.Array) -> pa.Array:
+        return event_columns(kind, raw, attributes, place)
+
+    return _arrow(rendered, EVENT)(F.col("raw"), F.col("m.attributes"), F.col("m.place"))
+
+
+def native_column(kind: Kind) -> Column:
+    """Return the native record as JSON for rows of :func:`router.judging.stages.unified`."""
+    from pyspark.sql import functions as F
+
+    def rendered(raw: pa.Array, place: pa.Array) -> pa.Array:
+        return native_texts(kind, raw, place)
+
+    return _arrow(rendered, pa.string())(F.col("raw"), F.col("m.place"))
+
+
+def spilled_records(rows: DataFrame, kind: Kind) -> Iterator[tuple[str, bytes]]:
+    """Yield the id and the whole native record (JUDGING.md#records) of each letter to be kept in a file."""
+    from pyspark.sql import functions as F
+
+    wanted = rows.where("m.spilled").select(
+        "letter", "raw", F.col("m.place").alias("place"), "body", came_from(kind).alias("endpoint")
+    )
+    for row in wanted.toLocalIterator():
+        parts, binding = parts_of_raw(row["raw"].asDict(recursive=True), kind, row["place"])
+        body = None if row["body"] is None else bytes(row["body"])
+        record = Record(binding.protocol, binding.native(parts), body, row["endpoint"])
+        yield row["letter"], msgspec.json.encode(record.to_json())
+
+
+def structured_column(kind: Kind) -> Column:
+    """Return the event in structured mode for routed rows; here the body does travel to Python."""
+    from pyspark.sql import functions as F
+
+    def rendered(raw: pa.Array, attributes: pa.Array, place: pa.Array, body: pa.Array, typed: pa.Array) -> pa.Array:
+        return structured_events(kind, raw, attributes, place, body, typed)
+
+    columns = ("raw", "m.attributes", "m.place", "body", "m.typed")
+    return _arrow(rendered, pa.binary())(*map(F.col, columns))
+
+
+def _arrow(function: Callable[..., pa.Array], kind: pa.DataType) -> Callable[..., Column]:
+    from pyspark.sql.pandas.functions import arrow_udf
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    function.__annotations__ = {name: pa.Array for name in function.__annotations__}
+    return cast("Callable[..., Column]", cast(Any, arrow_udf)(function, returnType=from_arrow_type(kind)))
+
+
+# Columns that the JVM keeps, so that the same ones can be selected from each batch.
+#
+# To hand columns over takes about three calls of the JVM for each; to select those that it has takes one call.
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Columns as the JVM of the session at hand has them."""
+
+    columns: Any
+
+    @classmethod
+    def of(cls, columns: Sequence[Column]) -> Projection:
+        """Hand columns over to the JVM; there is a session."""
+        from pyspark.sql.classic.column import _to_java_column, _to_seq
+
+        return cls(_to_seq(session_context(), columns, _to_java_column))
+
+    def of_rows(self, rows: DataFrame) -> DataFrame:
+        """Return these columns of some rows, as ``rows.select`` would."""
+        from pyspark.sql.classic.dataframe import DataFrame as Classic
+
+        return Classic(rows._jdf.select(self.columns), rows.sparkSession)
+
+
+def session_context() -> SparkContext:
+    """Return the context of the session at hand, without asking the JVM."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    assert context is not None
+    return context
+
 
 FAILED: Final = "xrouter.failed"
 """The property of Spark's jobs that says when the dead letters of an attempt were made."""

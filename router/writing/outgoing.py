@@ -15,6 +15,7 @@ letters. The columns are those of :data:`TRACED` and :data:`OUTGOING`:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -23,24 +24,115 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.texts import valid
+from bindings.columns.texts import Bool, Entries, raw, valid
 from bindings.kafka.facts import CONTENT_TYPE, LINEAGE
-from router.judging.arrow_outcomes import positions_in
 from router.judging.carried import HEADERS, filled
-from router.judging.judging import Judged, judge_rows
-from router.judging.kinds import Kind
-from router.judging.outputs import Decided
+from router.judging.judging import Judged, Kind, judge_rows
+from router.judging.outputs import RoutedOutcomes
 from router.judging.plan import Judge, Plan
-from router.judging.stages import letter_ids
-from router.matching.correlation import RELATED
+from router.judging.stages import letter_ids, positions_in
+from router.matching.context import RELATED
 from router.matching.facts import SCHEMA_ID
-from router.matching.index.columns import Bool, Int
-from router.matching.moments import instants, rfc3339
-from router.rendering.native import native_texts
-from router.routing.row_values import column_of
+from router.matching.inbox_facts import instants, rfc3339
+from router.matching.index.columns import BoolArray, IntArray, spread
+from router.rendering.events import native_texts
+from router.routing.destinations import column_of
 from router.settings import KafkaSink
-from router.settings.names import NameTemplate, Template, event_values, parse_name, value_name
-from router.writing.header_lists import context_json, joined, lists_of, without
+from router.settings.names import DestinationTemplate, NameTemplate, event_values, parse_name, value_name
+
+# Lists of headers, and texts in them, for whole batches.
+
+_ESCAPED: Final = re.compile(r'[\x00-\x1f"\\]')
+_ESCAPED_RE2: Final = r'[\x00-\x1f"\\]'
+_SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def lists_of(named: Mapping[str, pa.StringArray | str | None], rows: int, only: Mapping[str, Bool]) -> pa.ListArray:
+    """Return a header list per row with these names and values, in order; a null value stays a header without one.
+
+    *only* maps some of the names to the rows that have such a header; all rows have the others.
+    """
+    texts = [each if isinstance(each, pa.Array) else pa.array([each] * rows, pa.string()) for each in named.values()]
+    there = np.ones((rows, len(named)), bool)
+    for place, name in enumerate(named):
+        if name in only:
+            there[:, place] = only[name]
+    owners, names = np.nonzero(there)
+    values = pa.concat_arrays(texts).take(pa.array(names * rows + owners)).cast(pa.binary())
+    entries = pa.StructArray.from_arrays([pa.array(list(named)).take(pa.array(names)), values], names=["key", "value"])
+    offsets = np.concatenate(([0], np.cumsum(there.sum(1)))).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), entries).cast(HEADERS)
+
+
+def joined(one: pa.ListArray, other: pa.ListArray) -> pa.ListArray:
+    """Return per row the entries of one list and then those of the other; a null list has none."""
+    lengths = (pc.fill_null(pc.list_value_length(each), 0).cast(pa.int64()) for each in (one, other))
+    counts = [each.to_numpy(zero_copy_only=False) for each in lengths]
+    pool = pa.concat_arrays([one.flatten(), other.flatten()])
+    offsets = np.concatenate(([0], np.cumsum(counts[0] + counts[1])))
+    # Entries of the first list stand at the beginning of each row's share, those of the other behind them.
+    firsts = np.cumsum(counts[0]) - counts[0]
+    others = np.cumsum(counts[1]) - counts[1] + int(counts[0].sum())
+    indices = np.empty(int(offsets[-1]), np.int64)
+    indices[spread(offsets[:-1], counts[0])[1]] = spread(firsts, counts[0])[1]
+    indices[spread(offsets[:-1] + counts[0], counts[1])[1]] = spread(others, counts[1])[1]
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pool.take(pa.array(indices)))
+
+
+def without(lists: pa.ListArray, name: str) -> pa.ListArray:
+    """Return header lists without the first entry of that name; a null list becomes an empty one."""
+    entries = Entries(lists)
+    kept = np.ones(len(entries.codes), bool)
+    first = entries.first(name)
+    kept[first[first >= 0]] = False
+    counts = np.bincount(entries.owners[kept], minlength=len(lists))
+    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), lists.flatten().filter(pa.array(kept)))
+
+
+def context_json(contexts: pa.MapArray) -> pa.StringArray:
+    """Return context attributes as JSON objects, as Spark writes them."""
+    if contexts.items.null_count:
+        return pa.array([_object(dict(each or ())) for each in contexts.to_pylist()], pa.string())
+    bounds = contexts.offsets.to_numpy().astype(np.int64)
+    counts, entries = np.diff(bounds), int(bounds[-1] - bounds[0])
+    names = contexts.keys.slice(bounds[0], entries).dictionary_encode()
+    heads = [pc.binary_join_element_wise(start, _escaped(names.dictionary), '":"', "") for start in ('{"', '","')]
+    pool = pa.concat_arrays([*heads, pa.array(['"}', "{}"]), _escaped(contexts.items.slice(bounds[0], entries))])
+    several, ends = len(heads[0]), 2 * len(heads[0])
+    # The pieces of a row are a name and a value for each attribute, and an end. Taken in order they lie one behind the
+    # other, so that the text of a row is where those of its pieces are.
+    starts = 2 * (bounds - bounds[0]) + np.arange(len(bounds))
+    owners = np.repeat(np.arange(len(counts)), counts)
+    heads_at = 2 * np.arange(entries) + owners
+    pieces = np.empty(int(starts[-1]), np.int64)
+    pieces[heads_at] = names.indices.to_numpy() + several
+    pieces[heads_at + 1] = ends + 2 + np.arange(entries)
+    pieces[starts[:-1][counts > 0]] -= several
+    pieces[starts[1:] - 1] = np.where(counts > 0, ends, ends + 1)
+    texts = pool.take(pa.array(pieces))
+    return pa.StringArray.from_buffers(len(counts), pa.py_buffer(raw(texts)[1][starts]), texts.buffers()[2])
+
+
+def _escaped(texts: pa.StringArray) -> pa.StringArray:
+    """Return texts, none of them null, as they stand between the quotes of JSON."""
+    data, bounds = raw(texts)
+    held = data[bounds[0] : bounds[-1]]
+    if not ((held < ord(" ")) | (held == ord('"')) | (held == ord("\\"))).any():
+        return texts
+    special = pc.match_substring_regex(texts, _ESCAPED_RE2)
+    changed = [_escaped_text(text) for text in texts.filter(special).to_pylist()]
+    return pc.replace_with_mask(texts, special, pa.array(changed, pa.string()))
+
+
+def _escaped_text(text: str) -> str:
+    return _ESCAPED.sub(lambda match: _SHORT.get(match[0]) or f"\\u{ord(match[0]):04X}", text)
+
+
+def _object(members: Mapping[str, str | None]) -> str:
+    texts = ((name, "null" if text is None else f'"{_escaped_text(text)}"') for name, text in members.items())
+    return "{" + ",".join(f'"{_escaped_text(name)}":{text}' for name, text in texts) + "}"
+
 
 OUTGOING: Final = (
     pa.field("topic", pa.string()),
@@ -71,7 +163,7 @@ class OnePass:
     failed: str
     topic: str | None
     lineage: tuple[bool, ...]
-    keys: tuple[Template | None, ...]
+    keys: tuple[DestinationTemplate | None, ...]
 
     @classmethod
     def of(cls, plan: Plan, kind: Kind, query: str = "", failed: str = "") -> OnePass:
@@ -115,17 +207,17 @@ def _only_topic(topics: Mapping[str, NameTemplate]) -> str | None:
 class _Records:
     """The records of one Arrow batch."""
 
-    def __init__(self, attempt: OnePass, decided: Decided, rows: pa.RecordBatch) -> None:
+    def __init__(self, attempt: OnePass, decided: RoutedOutcomes, rows: pa.RecordBatch) -> None:
         self._attempt = attempt
         self._columns = decided.columns
         self._outcomes = decided.outcomes
         self._rows = rows
         self._sources = np.where(decided.sources >= 0, decided.sources, 0)
-        self._routes: Int = decided.columns["route"].to_numpy(zero_copy_only=False).astype(np.int64)
+        self._routes: IntArray = decided.columns["route"].to_numpy(zero_copy_only=False).astype(np.int64)
         counts = np.zeros(len(self._routes), bool)
         counts[decided.order] = True
-        self._events: Bool = counts & (self._routes >= 0)
-        self._letters: Int = np.flatnonzero(counts & (self._routes < 0))
+        self._events: BoolArray = counts & (self._routes >= 0)
+        self._letters: IntArray = np.flatnonzero(counts & (self._routes < 0))
 
     def build(self) -> pa.StructArray:
         """Return one record for each row of facts, as :attr:`OnePass.type` says."""
@@ -141,7 +233,7 @@ class _Records:
         type_ = self._attempt.type
         return pa.StructArray.from_arrays([arrays[field.name] for field in type_], fields=list(type_))
 
-    def _trace(self) -> tuple[Int, dict[str, pa.Array]]:
+    def _trace(self) -> tuple[IntArray, dict[str, pa.Array]]:
         """Return the columns of lineage, and the rows of events whose headers of it Spark cannot add."""
         columns = self._columns
         wanted = np.array((*self._attempt.lineage, False), bool)
@@ -159,7 +251,7 @@ class _Records:
             "context": self._contexts(lineage),
         }
 
-    def _contexts(self, wanted: Bool) -> pa.StringArray:
+    def _contexts(self, wanted: BoolArray) -> pa.StringArray:
         """Return the context attributes of these rows as JSON, null for others."""
         return pc.if_else(pa.array(wanted), context_json(self._outcomes.contexts), pa.scalar(None, pa.string()))
 
@@ -186,12 +278,12 @@ class _Records:
                 keys = pc.replace_with_mask(keys, pa.array(lacking), expanded)
         return keys
 
-    def _came_with_key(self) -> Bool:
+    def _came_with_key(self) -> BoolArray:
         if self._attempt.kind != "kafka":
             return np.zeros(len(self._sources), bool)
         return valid(self._rows.column("key"))[self._sources]
 
-    def _expanded(self, template: Template, rows: Int) -> pa.StringArray:
+    def _expanded(self, template: DestinationTemplate, rows: IntArray) -> pa.StringArray:
         """Return what a template gives for these rows; null where a value without a default is missing."""
         pieces: list[pa.Scalar | pa.StringArray] = []
         for place, part in enumerate(template.parts):
@@ -205,7 +297,7 @@ class _Records:
             pieces.append(values)
         return pc.binary_join_element_wise(*pieces, "")
 
-    def _settled(self, name: str, rows: Int) -> pa.StringArray:
+    def _settled(self, name: str, rows: IntArray) -> pa.StringArray:
         """Return a variable that definition and endpoint settle."""
         of = "endpoint" if name.startswith("endpoint") else "message"
         encoded = self._columns[of].take(pa.array(rows)).dictionary_encode()
@@ -217,7 +309,7 @@ class _Records:
         data = pc.if_else(spilled, _NO_BYTES, self._columns["data"])
         return {"replaced": pc.or_(pc.fill_null(self._columns["replaced"], False), spilled), "data": data}
 
-    def _headers(self, rare: Int, context: pa.StringArray | None) -> pa.ListArray:
+    def _headers(self, rare: IntArray, context: pa.StringArray | None) -> pa.ListArray:
         """Return the headers of made events and of letters; *rare* are events that get those of lineage here."""
         columns = self._columns
         given = np.flatnonzero(self._events & valid(columns["attributes"]))
@@ -234,18 +326,18 @@ class _Records:
         kept = np.setdiff1d(np.flatnonzero(valid(headers)), rare)
         return filled(len(self._routes), HEADERS, [(kept, headers.take(pa.array(kept))), (rare, whole)])
 
-    def _came(self, rows: Int) -> pa.ListArray:
+    def _came(self, rows: IntArray) -> pa.ListArray:
         """Return the headers that the records of these rows came with."""
         if self._attempt.kind != "kafka":
             return pa.nulls(len(rows), HEADERS)
         return self._rows.column("headers").take(pa.array(self._sources[rows])).cast(HEADERS)
 
-    def _others(self, rows: Int) -> pa.ListArray:
+    def _others(self, rows: IntArray) -> pa.ListArray:
         """Return what the columns of a record carried besides its content type."""
         came = self._came(rows)
         return without(came, CONTENT_TYPE) if self._attempt.kind == "kafka" else came
 
-    def _lineage(self, rows: Int, context: pa.StringArray) -> pa.ListArray:
+    def _lineage(self, rows: IntArray, context: pa.StringArray) -> pa.ListArray:
         at = pa.array(rows)
         message, endpoint = (self._columns[name].take(at) for name in ("message", "endpoint"))
         rare = {
@@ -288,11 +380,11 @@ class _Records:
         spilled = pc.fill_null(said["spilled"], False).to_numpy(zero_copy_only=False)
         return joined(pc.coalesce(said["passed"], came.headers), _ours(named, len(rows), {"spill": spilled}))
 
-    def _positions(self, rows: Int) -> pa.StringArray:
+    def _positions(self, rows: IntArray) -> pa.StringArray:
         given = self._rows.take(pa.array(self._sources[rows]))
         return positions_in(self._attempt.kind, given, self._columns["place"].take(pa.array(rows)))
 
-    def _arrivals(self, rows: Int) -> _Arrivals:
+    def _arrivals(self, rows: IntArray) -> _Arrivals:
         """Return what letters say of how their records came."""
         given, headers = self._rows.take(pa.array(self._sources[rows])), self._came(rows)
         if self._attempt.kind == "kafka":
@@ -315,7 +407,7 @@ class _Arrivals:
     native: pa.StringArray | None = None
 
 
-def _ours(named: Mapping[str, pa.StringArray | str], rows: int, only: Mapping[str, Bool]) -> pa.ListArray:
+def _ours(named: Mapping[str, pa.StringArray | str], rows: int, only: Mapping[str, BoolArray]) -> pa.ListArray:
     prefixed = {f"{LINEAGE}{name}": texts for name, texts in named.items()}
     return lists_of(prefixed, rows, {f"{LINEAGE}{name}": those for name, those in only.items()})
 

@@ -2,35 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import copy
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 
-from router.judging.condemning import raw_records
+from bindings.kafka.client import KafkaUnreachable
+from bindings.kafka.ends import KafkaEnds
+from router.errors import SinkError, fault_of, is_lost, is_unreadable, registry_away
+from router.judging.carried import EXCHANGE
+from router.judging.outputs import Tally
 from router.judging.plan import Judge, Plan
-from router.judging.relating import EXCHANGE
-from router.judging.stages import ARRIVED, HEADERS_TYPE, came_from, header
-from router.judging.tally import Tally
+from router.judging.stages import ARRIVED, HEADERS_TYPE, came_from, header, raw_records
 from router.matching.facts import EVENT_MEDIA, SCHEMA_ID
-from router.rendering.exact import TIME_TEXT, TYPED
+from router.rendering.texts import TIME_TEXT, TYPED
 from router.settings import KafkaSink, letter_sinks
 from router.sinks.contract import Staged
-from router.sinks.forms import AMBIGUOUS, DEAD_LETTER, WIDE
-from router.writing.commits import Batch
-from router.writing.kafka_columns import framed_value, letter_headers, letter_value, order_key, sent_headers, sent_key
-from router.writing.kafka_writing import save_to_kafka
-from router.writing.outcomes import Decision
-from router.writing.rejections import REASON, Rejections
-from router.writing.render import event_column, native_column, spilled_records, structured_column
-from router.writing.sink_rows import SinkRows
-from router.writing.staging import Share, StagedShares, StagingPass, results_of
+from router.sinks.jsonlines import AMBIGUOUS, DEAD_LETTER, WIDE
+from router.writing.kafka_columns import (
+    event_column,
+    framed_value,
+    letter_headers,
+    letter_value,
+    native_column,
+    order_key,
+    sent_headers,
+    sent_key,
+    spilled_records,
+    structured_column,
+)
+from router.writing.outcomes import REASON, RecordOutcome, Rejections
+from router.writing.staging import BatchId, RowsForSink, SinkRows, StagedShares, StagingPass, results_of
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import Column, DataFrame
+
+# Spark's own write to Kafka, and whose fault it is when it fails.
+
+_ABSENT: Final = re.compile(r"Topic ([A-Za-z0-9._-]{1,249}) not present in metadata")
+_DENIED: Final = "TopicAuthorizationException"
+
+
+def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str, *, again: bool = False) -> None:
+    """Write rows with the columns topic, key, value and headers, each acknowledged; *name* is that of the sink.
+
+    Topics that do not exist are created where the sink says so, and all is written *again*.
+
+    Raises:
+        SinkError: the brokers did not take them all now; writing again is safe, at least once.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    options = sink.cluster().writing()
+    try:
+        rows.write.format("kafka").options(**options).save()
+    except (PySparkException, Py4JJavaError) as error:
+        if is_lost(str(error)) or is_unreadable(error) or registry_away(error) or fault_of(error) is not None:
+            raise  # Not the sink's fault, and none that writing again can mend.
+        told = str(error)
+        if lacking := _ABSENT.search(told):
+            if sink.create_topics is not None and not again:
+                _create(rows, sink, name)
+                return save_to_kafka(rows, sink, name, again=True)
+            problem = f"Kafka at {sink.bootstrap_servers} has no topic {lacking[1]}, or shows it to no such login"
+            hint = f"make topic {lacking[1]}, or grant the login Describe and Write on it; the batch is then written"
+            raise SinkError(name, problem, hint=hint) from error
+        problem = f"Kafka at {sink.bootstrap_servers} did not take the batch: {_cause(error)}"
+        hint = "grant the login of the sink Write on it; the batch is then written" if _DENIED in told else ""
+        raise SinkError(name, problem, hint=hint) from error
+
+
+def _create(rows: DataFrame, sink: KafkaSink, name: str) -> None:
+    """Create the topics of rows that do not exist; the rows are judged once more for it.
+
+    Raises:
+        SinkError: the brokers do not create one.
+    """
+    create_topics(sink, name, [each[0] for each in rows.select("topic").distinct().collect() if each[0]])
+
+
+def create_topics(sink: KafkaSink, name: str, topics: Iterable[str]) -> None:
+    """Create topics of a sink that do not exist, as it says.
+
+    Raises:
+        SinkError: the brokers do not answer, or do not create one.
+    """
+    wanted = sink.create_topics
+    assert wanted is not None
+    names = sorted(set(topics))
+    how: dict[str, Any] = {
+        "partitions": wanted.partitions,
+        "replication": wanted.replication,
+        "options": wanted.options,
+    }
+    try:
+        failed = KafkaEnds(sink.cluster()).create(names, **how)
+    except KafkaUnreachable as error:
+        raise SinkError(name, str(error), hint="start the broker; the batch is then written") from error
+    if failed:
+        topic, why = next(iter(failed.items()))
+        hint = f"correct create_topics of the sink, grant its login Create, or make topic {topic}"
+        raise SinkError(name, f"Kafka at {sink.bootstrap_servers} does not create topic {topic}: {why}", hint=hint)
+
+
+def _cause(error: Exception) -> str:
+    """Return the line of a Spark error that says what happened."""
+    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+    exceptions = [line for line in lines if "kafka" in line.lower() and "Exception" in line]
+    return (exceptions or lines or ["unknown"])[-1 if exceptions else 0][:300]
+
 
 AT_A_TIME: Final = 1000
 """Records that are Python objects of the driver at a time, of those that it pairs."""
@@ -51,13 +136,13 @@ class SparkOutcomes:
     def __init__(
         self,
         rows: Callable[[], DataFrame],
-        batch: Batch,
+        batch: BatchId,
         plan: Plan,
         tally: Callable[[], Tally],
         *,
         bare: DataFrame | None = None,
         outgoing: DataFrame | None = None,
-        staging: tuple[Sequence[Share], DataFrame] | None = None,
+        staging: tuple[Sequence[RowsForSink], DataFrame] | None = None,
         judge: Broadcast[Judge] | None = None,
         may_reject: bool = False,
     ) -> None:
@@ -102,7 +187,7 @@ class SparkOutcomes:
 
         return self._of(dead)
 
-    def staged(self, share: Share) -> Staged:
+    def staged(self, share: RowsForSink) -> Staged:
         known = self._staged.get(share)
         if known is not None:
             return known
@@ -114,10 +199,10 @@ class SparkOutcomes:
         assert staged is not None
         return staged
 
-    def decisions(self) -> list[Decision]:
+    def decisions(self) -> list[RecordOutcome]:
         return [_decision(row) for row in self._decided(self._rows).toArrow().to_pylist()]
 
-    def keyed(self, keys: Collection[str] | None = None) -> list[Decision]:
+    def keyed(self, keys: Collection[str] | None = None) -> list[RecordOutcome]:
         from pyspark.sql import functions as F
 
         keyed = self._of(
@@ -142,7 +227,7 @@ class SparkOutcomes:
         names: list[str] = distinct.toArrow()[_TOPIC].to_pylist()
         return names
 
-    def to_topics(self, sink: str, topics: Collection[str]) -> list[tuple[str, Decision]]:
+    def to_topics(self, sink: str, topics: Collection[str]) -> list[tuple[str, RecordOutcome]]:
         from pyspark.sql import functions as F
 
         sent = self._decided(self._rows, F.col(f"m.topic_{sink}").alias(_TOPIC))
@@ -266,8 +351,8 @@ class SparkOutcomes:
         save_to_kafka(rows, sink, name)
 
 
-def _decision(row: dict[str, Any]) -> Decision:
-    return Decision(**{name: value for name, value in row.items() if value is not None})
+def _decision(row: dict[str, Any]) -> RecordOutcome:
+    return RecordOutcome(**{name: value for name, value in row.items() if value is not None})
 
 
 def _on_routes(numbers: Sequence[int]) -> Column:

@@ -1,9 +1,9 @@
 """The pass in which workers write what tables get of a batch; the driver only gets names of files, and counts.
 
-A :class:`Share` says what one sink gets. :class:`StagingPass` writes any number of shares of the same outcomes. It
-either judges them on the way, or takes them from Spark, judged and kept. A worker gathers rows as long as it has room,
-and writes the rest when its task ends. If a try of a task fails, or another try is quicker, its files are in no result,
-and so in no commit.
+A :class:`RowsForSink` says what one sink gets. :class:`StagingPass` writes any number of shares of the same outcomes.
+It either judges them on the way, or takes them from Spark, judged and kept. A worker gathers rows as long as it has
+room, and writes the rest when its task ends. If a try of a task fails, or another try is quicker, its files are in no
+result, and so in no commit.
 """
 
 from __future__ import annotations
@@ -11,28 +11,134 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from router.judging.arrow_outcomes import OUTCOME_COLUMNS, SOURCE_COLUMNS, outcome_rows, with_sizes
-from router.judging.judging import judge_rows
-from router.judging.stages import MATCHED
-from router.judging.tally import Tally, collect
-from router.judging.worker_memory import judging, load
-from router.sinks.contract import Staged, StagedFile, Staging
-from router.writing.sink_rows import SinkRows
+from router.judging.judging import Kind, judge_rows, judging, load
+from router.judging.outputs import Tally, collect
+from router.judging.plan import Plan
+from router.judging.stages import MATCHED, OUTCOME_COLUMNS, SOURCE_COLUMNS, letter_ids, outcome_rows, with_sizes
+from router.matching.context import RELATED
+from router.matching.facts import SCHEMA_ID
+from router.rendering.events import event_columns, native_texts
+from router.rendering.texts import TYPED
+from router.sinks.contract import Commit, Staged, StagedFile, Staging
+from router.sinks.jsonlines import AMBIGUOUS, DEAD_LETTER
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import DataFrame
 
-    from catalog.definitions.targets import Target
+    from catalog.definitions.constraints import MatchCandidate as Target
     from router.judging.plan import Judge
+
+# Which batch is written, and under which name each sink keeps it.
+
+
+@dataclass(frozen=True, slots=True)
+class BatchId:
+    """One batch of one query: ``generation`` makes its commits unique, ``failed`` is when its letters were made.
+
+    ``part`` is the path of the part of it that is written (:mod:`router.batches.splitting`), () the whole. ``came_by``
+    is the query that first read the records, and gives their letters ids; empty where it is this one.
+    """
+
+    kind: Kind
+    query: str
+    generation: str
+    number: int
+    failed: str
+    part: tuple[int, ...] = ()
+    came_by: str = ""
+
+    @property
+    def first_query(self) -> str:
+        """The query that first read the records."""
+        return self.came_by or self.query
+
+    @property
+    def label(self) -> str:
+        """The part as text."""
+        return ".".join(map(str, self.part))
+
+
+def commit_of(name: str, batch: BatchId, *, letters: bool = False) -> Commit:
+    """Return the identity of a batch, or a part of one, at a sink; of its events or of its dead letters."""
+    paths = (batch.part[:depth] for depth in range(len(batch.part), -1, -1))
+    app, *larger = (commit_app(batch.generation, name, letters=letters, part=path) for path in paths)
+    return Commit(app, batch.number, tuple(larger))
+
+
+def commit_app(generation: str, sink: str, *, letters: bool = False, part: Sequence[int] = ()) -> str:
+    """Return the name under which a sink commits batches of a generation, or that part of them; events or letters."""
+    return f"{'.'.join((generation, *map(str, part)))}-{sink}{'-letters' if letters else ''}"
+
+
+# Outcomes as rows of sinks: whole Arrow batches as the columns of events or of dead letters, wherever they are.
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRows:
+    """Makes the rows of one attempt. ``failed`` is when its letters were made, ``epoch`` that of what judged it."""
+
+    kind: Kind
+    query: str
+    epoch: str
+    failed: str
+
+    @classmethod
+    def of(cls, batch: BatchId, plan: Plan) -> SinkRows:
+        """Return that of a batch which a plan judges."""
+        return cls(batch.kind, batch.first_query, plan.epoch, batch.failed)
+
+    def events(self, outcomes: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+        """Return routed outcomes (``OUTCOME_COLUMNS``) as events with the columns of *schema*."""
+        matched = outcomes.column(MATCHED)
+        place = pc.struct_field(matched, "place")
+        events = event_columns(self.kind, outcomes.column("raw"), pc.struct_field(matched, "attributes"), place)
+        columns: dict[str, pa.Array] = dict(zip(events.type.names, events.flatten(), strict=True))
+        fields = (
+            "message",
+            "endpoint",
+            "context",
+            TYPED,
+            AMBIGUOUS,
+            *(name for name in (*RELATED, SCHEMA_ID) if name in schema.names),
+        )
+        columns |= {name: pc.struct_field(matched, name) for name in fields}
+        columns |= {name: outcomes.column(name) for name in ("position", "received", "protocol")}
+        columns["data"] = outcomes.column("body")
+        return _table(columns, schema, epoch=self.epoch)
+
+    def letters(self, outcomes: pa.RecordBatch) -> pa.Table:
+        """Return outcomes as dead letters; ids are made of positions where the outcomes have no column ``letter``."""
+        matched = outcomes.column(MATCHED)
+        columns = {name: pc.struct_field(matched, name) for name in ("reason", "detail", "nearest", "endpoint")}
+        if self.kind != "kafka":
+            came_by = pc.struct_field(outcomes.column("raw"), "endpoint")
+            columns["endpoint"] = pc.coalesce(columns["endpoint"], came_by)
+        columns |= {name: outcomes.column(name) for name in ("position", "received", "protocol", "body")}
+        columns["native"] = native_texts(self.kind, outcomes.column("raw"), pc.struct_field(matched, "place"))
+        if "letter" in outcomes.schema.names:
+            columns["letter"] = outcomes.column("letter")
+        else:
+            columns["letter"] = pa.array(letter_ids(self.query, outcomes.column("position")), pa.string())
+        failed = datetime.fromisoformat(self.failed)
+        return _table(columns, DEAD_LETTER, epoch=self.epoch, failed=failed, attempts=1)
+
+
+def _table(columns: dict[str, pa.Array], schema: pa.Schema, **same: Any) -> pa.Table:
+    """Return the columns as a table; *same* are the values of those that are the same in every row."""
+    rows = len(columns["position"])
+    columns |= {name: pa.repeat(pa.scalar(value, schema.field(name).type), rows) for name, value in same.items()}
+    return pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
+
 
 ROOM: Final = 64 * 2**20
 """Bytes of rows that a worker gathers before it writes some of them; at most a quarter of what judging may take."""
@@ -47,7 +153,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class RowsForSink:
     """What a sink gets of outcomes: events or dead letters on these routes, in its columns."""
 
     name: str
@@ -65,14 +171,14 @@ class StagedShares:
     """
 
     targets: Sequence[Target]
-    staged: dict[tuple[str, bool], tuple[Share, Staged]] = field(default_factory=dict)
+    staged: dict[tuple[str, bool], tuple[RowsForSink, Staged]] = field(default_factory=dict)
 
-    def get(self, share: Share) -> Staged | None:
+    def get(self, share: RowsForSink) -> Staged | None:
         """Return what was staged of a share; None when nothing has asked for it yet."""
         known = self.staged.get((share.name, share.letters))
         return None if known is None else known[1]
 
-    def add(self, shares: Sequence[Share], results: Iterable[tuple[int, bytes]]) -> Tally:
+    def add(self, shares: Sequence[RowsForSink], results: Iterable[tuple[int, bytes]]) -> Tally:
         """Take in the results of a pass over these shares, and return what it counted."""
         files: list[list[StagedFile]] = [[] for _ in shares]
         counts: list[str] = []
@@ -98,7 +204,7 @@ class StagingPass:
     """Stages shares of the outcomes of one attempt."""
 
     rows: SinkRows
-    shares: tuple[Share, ...]
+    shares: tuple[RowsForSink, ...]
 
     def of_source(self, source: DataFrame, judge: Broadcast[Judge]) -> DataFrame:
         """Return the results of judging a source's rows and staging their outcomes on the way.

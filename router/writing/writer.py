@@ -3,7 +3,7 @@
 When all destinations are topics of one Kafka cluster, events and dead letters leave in one pass and one write.
 Otherwise the outcomes are kept in memory while each sink takes its share. Kafka and other message targets get a batch
 at least once; tables and files exactly once, by the batch's commit. Records that a target rejects become dead letters
-of the same batch (:mod:`router.writing.rejections`). Nothing is committed to the source before every sink has it.
+of the same batch (:mod:`router.writing.outcomes`). Nothing is committed to the source before every sink has it.
 """
 
 from __future__ import annotations
@@ -13,25 +13,89 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import Final
 
 import pyarrow as pa
 
+from catalog.model import Catalog
+from catalog.templates import TEMPLATE_TYPES, parse
+from catalog.values import text_of
 from router.errors import SinkError
 from router.judging.plan import Plan
-from router.routing.limits import LetterLimits
+from router.routing.destinations import LetterLimits
 from router.routing.routes import Routes
-from router.settings import event_sinks, letter_sinks, revealed
-from router.sinks import ArrowSink, Commit, Rejected, WriteResult, open_sink
-from router.sinks.forms import DEAD_LETTER, DECIDED, WIDE
-from router.sinks.messages.events import MESSAGE
+from router.settings import KafkaSink, Settings, event_sinks, letter_sinks, revealed
+from router.settings.names import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, DestinationTemplate, value_name
+from router.sinks import ArrowSink, Commit, WriteResult, open_sink
+from router.sinks.contract import Rejected
+from router.sinks.jsonlines import DEAD_LETTER, DECIDED, WIDE
+from router.sinks.messages.definitions import spread_key
+from router.sinks.messages.events import MESSAGE, Spread, kept_spread
 from router.watching.batches import writing
-from router.writing.commits import Batch, commit_of
-from router.writing.ordering import HeldBack
-from router.writing.outcomes import Outcomes
-from router.writing.receipts import Receipts
-from router.writing.rejections import Rejections
-from router.writing.staging import Share
-from router.writing.topic_cap import capped_topics, within
+from router.writing.outcomes import HeldBack, Outcomes, Receipts, Rejections
+from router.writing.staging import BatchId, RowsForSink, commit_of
+
+# The cap on the topics that a Kafka sink's template makes (JUDGING.md#what-comes-out), held on the driver.
+#
+# Spark writes those records, so they are not seen one by one. Where the catalog bounds the topics below the cap nothing
+# is done. Else the distinct topics of a batch are counted before it is written, on the rows that were kept for its
+# sinks; records of topics past the cap are taken out and rejected. The topics known are those of
+# :mod:`router.sinks.messages.events`: a batch that is written again in the same process is divided as before, and a
+# restart begins to count anew.
+
+_OF_DEFINITION: Final = ("message", "messageid", "messagegroup")
+
+
+def capped_topics(settings: Settings, topics: Mapping[str, DestinationTemplate], catalog: Catalog) -> dict[str, Spread]:
+    """Return, by sink, the topics that Kafka sinks have had, for those whose templates may make more than their cap."""
+    capped: dict[str, Spread] = {}
+    for name, template in topics.items():
+        sink = settings.sinks[name].topics
+        if sink is not None and is_counted(sink, template, catalog):
+            capped[name] = kept_spread(spread_key(name, sink), sink.max_destinations)
+    return capped
+
+
+def is_counted(sink: KafkaSink, template: DestinationTemplate, catalog: Catalog) -> bool:
+    """Tell whether a template may make more topics than the cap of its sink, as far as the catalog tells."""
+    named = {value_name(variable) for variable in template.variables}
+    if any(name.startswith(CONTEXT_PREFIX) for name in named):
+        return True
+    attributes = {name.removeprefix(ATTRIBUTE_PREFIX) for name in named if name.startswith(ATTRIBUTE_PREFIX)}
+    if not all(_is_literal(catalog, attribute) for attribute in attributes):
+        return True
+    by_definition = bool(attributes) or not named.isdisjoint(_OF_DEFINITION)
+    by_endpoint = not named.isdisjoint(("endpoint", "endpointid"))
+    bound = (len(catalog.definitions) if by_definition else 1) * (len(catalog.endpoints) if by_endpoint else 1)
+    return bound > sink.max_destinations
+
+
+def within(events: Outcomes, sink: str, spread: Spread) -> tuple[Outcomes, tuple[Rejected, ...]]:
+    """Return the events of a sink whose topic is within its cap, and what is rejected of the others.
+
+    The events are read twice, or three times when some are rejected.
+    """
+    # In the order of their names: a batch that is counted again after a restart is divided in the same way.
+    past = {name: fault for name in sorted(events.topics(sink)) if (fault := spread.fault(name)) is not None}
+    if not past:
+        return events, ()
+    outside = events.to_topics(sink, past)
+    rejected = (
+        Rejected(each.position, f"topic {topic}: {past[topic]}", each.endpoint, each.message) for topic, each in outside
+    )
+    return events.without([each.letter for _, each in outside]), tuple(rejected)
+
+
+def _is_literal(catalog: Catalog, attribute: str) -> bool:
+    """Tell whether every definition gives an attribute one value."""
+    for definition in catalog.definitions.values():
+        prop = next((each for each in definition.envelopemetadata if each.name == attribute), None)
+        if prop is None or prop.value is None:
+            return False
+        if prop.type in TEMPLATE_TYPES and not parse(text_of(prop.value)).is_literal:
+            return False
+    return True
+
 
 Counted = Callable[[str, str], None]
 Timed = Callable[[str, float], None]
@@ -97,7 +161,7 @@ class BatchWriter:
         """Whether dead letters go to Kafka, which takes no record of any size."""
         return any(self._by_spark(name) for name in self._letters)
 
-    def shares(self, batch: Batch) -> tuple[Share, ...] | None:
+    def shares(self, batch: BatchId) -> tuple[RowsForSink, ...] | None:
         """Return what sinks are to get of a batch, where all take files that workers stage; None where one does not.
 
         Those known to have their events already have no share.
@@ -126,7 +190,7 @@ class BatchWriter:
     def send_events(
         self,
         events: Outcomes,
-        batch: Batch,
+        batch: BatchId,
         only: Container[str] | None = None,
         receipts: Receipts | None = None,
         reached: Set[int] | None = None,
@@ -154,7 +218,7 @@ class BatchWriter:
                     self._note_taken(name, batch)
         return rejections
 
-    def withhold_events(self, events: Outcomes, batch: Batch, reasons: Mapping[str, str]) -> Rejections:
+    def withhold_events(self, events: Outcomes, batch: BatchId, reasons: Mapping[str, str]) -> Rejections:
         """Step of a batch that is set aside: no sink gets events; those in *reasons* reject what they lack.
 
         Nothing is written. A repeat gives the same: only records that a sink really has are left out of its share.
@@ -174,7 +238,7 @@ class BatchWriter:
         return rejections
 
     def reject_held(
-        self, rejections: Rejections, held: HeldBack, batch: Batch, receipts: Receipts | None = None
+        self, rejections: Rejections, held: HeldBack, batch: BatchId, receipts: Receipts | None = None
     ) -> None:
         """Step: what is held back counts as rejected by all of its sinks. Nothing is written.
 
@@ -191,7 +255,7 @@ class BatchWriter:
     def send_letters(
         self,
         letters: Outcomes,
-        batch: Batch,
+        batch: BatchId,
         receipts: Receipts | None = None,
         reached: Set[int] | None = None,
     ) -> None:
@@ -209,7 +273,7 @@ class BatchWriter:
             if reached is None or not reached.isdisjoint(numbers):
                 self._send_letters(name, numbers, letters.on_routes(numbers), batch, receipts)
 
-    def has_letters(self, batch: Batch) -> bool:
+    def has_letters(self, batch: BatchId) -> bool:
         """Whether a sink of dead letters is known to have those of the batch: then all sinks have its events.
 
         Raises:
@@ -218,7 +282,7 @@ class BatchWriter:
         asked = (name for name in self._letters if not self._by_spark(name))
         return any(self._sink(name, letters=True).already(commit_of(name, batch, letters=True)) for name in asked)
 
-    def taken(self, batch: Batch) -> frozenset[str]:
+    def taken(self, batch: BatchId) -> frozenset[str]:
         """Return the sinks known to have their events of the batch: by its commit, or since they took it just now."""
         known = set(self._noted(batch))
         for name in self._plan.routes.event_sinks:
@@ -238,12 +302,12 @@ class BatchWriter:
     def _no_rejections(self) -> Rejections:
         return Rejections(self._plan.routes, LetterLimits(self._plan.settings))
 
-    def _note_taken(self, name: str, batch: Batch) -> None:
+    def _note_taken(self, name: str, batch: BatchId) -> None:
         number, taken = self._taken.get(batch.generation, (-1, set()))
         before = taken if number == batch.number else set()
         self._taken[batch.generation] = (batch.number, {*before, (batch.part, name)})
 
-    def _noted(self, batch: Batch) -> set[str]:
+    def _noted(self, batch: BatchId) -> set[str]:
         """Return the sinks that took their share of the batch, or of what it is a part of, since this process began."""
         number, taken = self._taken.get(batch.generation, (-1, set()))
         if number != batch.number:
@@ -254,16 +318,18 @@ class BatchWriter:
         """Whether Spark itself writes to a sink, and nobody can ask what it has."""
         return self._plan.settings.sinks[name].topics is not None
 
-    def _share(self, name: str, numbers: tuple[int, ...], batch: Batch, *, letters: bool = False) -> Share | None:
+    def _share(
+        self, name: str, numbers: tuple[int, ...], batch: BatchId, *, letters: bool = False
+    ) -> RowsForSink | None:
         """Return what a sink gets that takes files; None for another."""
         if not self._plan.settings.sinks[name].tabular:
             return None
         staging = self._sink(name, letters=letters).staging(commit_of(name, batch, letters=letters))
         schema = DEAD_LETTER if letters else self._schema(name)
-        return None if staging is None else Share(name, letters, numbers, schema, staging)
+        return None if staging is None else RowsForSink(name, letters, numbers, schema, staging)
 
     def _send_events(
-        self, name: str, numbers: tuple[int, ...], events: Outcomes, batch: Batch, receipts: Receipts | None
+        self, name: str, numbers: tuple[int, ...], events: Outcomes, batch: BatchId, receipts: Receipts | None
     ) -> tuple[Rejected, ...]:
         if (share := self._share(name, numbers, batch)) is not None:
             result = self._take(share, events, commit_of(name, batch))
@@ -290,7 +356,7 @@ class BatchWriter:
         return rejected
 
     def _send_letters(
-        self, name: str, numbers: tuple[int, ...], letters: Outcomes, batch: Batch, receipts: Receipts | None
+        self, name: str, numbers: tuple[int, ...], letters: Outcomes, batch: BatchId, receipts: Receipts | None
     ) -> None:
         commit = commit_of(name, batch, letters=True)
         if (share := self._share(name, numbers, batch, letters=True)) is not None:
@@ -312,7 +378,7 @@ class BatchWriter:
             schema = DECIDED if self._plan.settings.match.ambiguous != "dead-letter" else WIDE
         return pa.schema([*schema, *((column, pa.string()) for column in self._plan.rare)])
 
-    def _take(self, share: Share, outcomes: Outcomes, commit: Commit) -> WriteResult:
+    def _take(self, share: RowsForSink, outcomes: Outcomes, commit: Commit) -> WriteResult:
         staged = outcomes.staged(share)
         staged.may_reject = outcomes.may_reject and not share.letters
         sink = self._sink(share.name, letters=share.letters)

@@ -31,7 +31,7 @@ from router.judging.plan import Plan
 from router.logs import configure_logs
 from router.settings import settings_from_dict
 from router.spark.session import spark_session
-from router.state.state import State
+from router.state.state import StateFolder
 from tests.benchmarks import kafka_passthrough, spark_by_hand
 from tests.benchmarks.machine import machine
 from tests.benchmarks.streams import Cost, Run, Streams, Way, running
@@ -83,7 +83,7 @@ class Bench:
         }
         return Plan(load_catalog([catalog]), settings_from_dict(told, os.environ, self._folder))
 
-    def routed(self, spark: SparkSession, state: State, topic: str, plan: Plan) -> Variant:
+    def routed(self, spark: SparkSession, state: StateFolder, topic: str, plan: Plan) -> Variant:
         """Through the router's pipeline."""
         bench = kafka_passthrough.Bench(spark, state, self._bootstrap, plan, plan, topic)
         records, batch = self._chosen.records, self._chosen.batch
@@ -170,7 +170,7 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
         plans[PEERS] = bench.fill(PEERS, chosen.peer_definitions, chosen.peer_records)
     first = next(iter(plans.values()))
     configure_logs(first.settings.log)
-    with State.open(folder / "state") as state, spark_session(first.settings, state.root, first.sources) as spark:
+    with StateFolder.open(folder / "state") as state, spark_session(first.settings, state.root, first.sources) as spark:
         streams = Streams(spark, bootstrap, folder, others)
         routed = {topic: bench.routed(spark, state, topic, plan) for topic, plan in plans.items()}
         sizes = [variant for topic, variant in routed.items() if topic != PEERS]

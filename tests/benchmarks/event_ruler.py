@@ -1,8 +1,8 @@
 """AWS event-ruler over the benchmark's own definitions and rows: the yardstick beside our matcher.
 
-It is needed for nothing but this, and resolved as all jars are (:mod:`router.spark.ivy`). What it is asked is easier
-than what our engine does: a wildcard takes slashes too, a repeated placeholder may differ, no winner is chosen and
-nothing is taken out. On the other hand it gets JSON, which it has to parse. The events are written before any clock
+It is needed for nothing but this, and resolved as all jars are (:mod:`router.spark.connectors`). What it is asked is
+easier than what our engine does: a wildcard takes slashes too, a repeated placeholder may differ, no winner is chosen
+and nothing is taken out. On the other hand it gets JSON, which it has to parse. The events are written before any clock
 runs.
 """
 
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from catalog.model import Definition, Property
-from router.spark.ivy import Coordinate, Request, find_java, resolve
+from router.spark.connectors import Coordinate, JarRequest, find_java, resolve
 
-EVENT_RULER: Final = Request(wanted=(Coordinate("software.amazon.event.ruler", "event-ruler", "2.1.0"),))
+EVENT_RULER: Final = JarRequest(wanted=(Coordinate("software.amazon.event.ruler", "event-ruler", "2.1.0"),))
 CHECKSUMS: Final[Mapping[str, str]] = {
     "event-ruler-2.1.0.jar": "0de916a30048f996f129d05eb3dc6871c89a462f1377c876fd2d34f2e04152fe",
     "fastdoubleparser-2.0.1.jar": "4242e2335299026524d331355a6cd75abdc38c8fed4402f25b5c7ce9d7668cc1",
@@ -82,7 +82,7 @@ def jars() -> tuple[Path, ...]:
     """Return event-ruler and what it needs, fetched once and checked against the pinned checksums.
 
     Raises:
-        router.spark.ivy.IvyError: they are missing and cannot be fetched.
+        router.spark.connectors.IvyError: they are missing and cannot be fetched.
         EventRulerFailed: a jar is not the one that is pinned.
     """
     found = resolve(EVENT_RULER)

@@ -29,12 +29,11 @@ from proton.reactor import Container
 from bindings.amqp.gateway import AmqpGateway
 from bindings.amqp.outgoing import AmqpMessage
 from bindings.amqp.sender import AmqpSender
-from bindings.gateways import Connection, Gateway, Limits, RowStore, Subscription, Terms
-from bindings.http.gateway import HttpGateway, HttpSettings
+from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayConfig, GatewayLimits, RowStore
+from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.routing import HttpRoute
 from bindings.inbox import Inbox, InboxLimits
-from bindings.inbox.frames import frames
-from bindings.inbox.segments import map_segment
+from bindings.inbox.format import frames, map_segment
 from bindings.mqtt.gateway import MqttGateway
 from bindings.nats.gateway import NatsGateway
 from bindings.nats.publisher import NatsMessage, NatsPublisher
@@ -51,7 +50,7 @@ BODY: Final = b"x" * 200
 ATTRIBUTES: Final = {"specversion": "1.0", "type": "com.example.measured", "source": "/plants/7/lines/3", "id": "1"}
 ENDPOINT: Final = "/endpoints/bench"
 SECONDS: Final = 120.0
-MOST: Final = Limits(max_in_flight=2000)
+MOST: Final = GatewayLimits(max_in_flight=2000)
 
 
 class Counts:
@@ -132,8 +131,10 @@ class Mqtt:
 
     def gateway(self, store: RowStore, counts: Counts) -> Gateway:
         """Return the gateway on the session that was prepared."""
-        connection, subscriptions = Connection((self._broker.uri,)), [Subscription(ENDPOINT, "bench")]
-        return MqttGateway(Terms(connection, subscriptions, store, f"bench{self._session}", MOST, counts), "MQTT/5.0")
+        connection, subscriptions = Connection((self._broker.uri,)), [EndpointSubscription(ENDPOINT, "bench")]
+        return MqttGateway(
+            GatewayConfig(connection, subscriptions, store, f"bench{self._session}", MOST, counts), "MQTT/5.0"
+        )
 
     def close(self) -> None:
         """Stop the broker."""
@@ -191,8 +192,8 @@ class Amqp:
 
     def gateway(self, store: RowStore, counts: Counts) -> Gateway:
         """Return the gateway on that queue."""
-        subscriptions = [Subscription(ENDPOINT, self._queue)]
-        return AmqpGateway(Terms(Connection((self._uri,)), subscriptions, store, "bench", MOST, counts))
+        subscriptions = [EndpointSubscription(ENDPOINT, self._queue)]
+        return AmqpGateway(GatewayConfig(Connection((self._uri,)), subscriptions, store, "bench", MOST, counts))
 
     def close(self) -> None:
         """Stop the broker."""
@@ -243,8 +244,8 @@ class Nats:
     def gateway(self, store: RowStore, counts: Counts) -> Gateway:
         """Return the gateway on that stream."""
         options = {"stream": f"S{self._round}", "durable": "gateway"}
-        subscriptions = [Subscription(ENDPOINT, f"bench{self._round}", options)]
-        return NatsGateway(Terms(Connection((self._server.uri,)), subscriptions, store, "bench", MOST, counts))
+        subscriptions = [EndpointSubscription(ENDPOINT, f"bench{self._round}", options)]
+        return NatsGateway(GatewayConfig(Connection((self._server.uri,)), subscriptions, store, "bench", MOST, counts))
 
     def close(self) -> None:
         """Stop the server."""
@@ -273,7 +274,7 @@ def http(folder: Path, count: int, *, keep: bool) -> tuple[Load, float]:
     Returns what came of it, and the microseconds of processor time that each message took in this process.
     """
     inbox = Inbox(folder, limits=InboxLimits(min_free_bytes=0)) if keep else None
-    gateway = HttpGateway([HttpRoute(ENDPOINT, "/bench")], inbox or _Nowhere(), HttpSettings(port=0))
+    gateway = HttpGateway([HttpRoute(ENDPOINT, "/bench")], inbox or _Nowhere(), HttpGatewayConfig(port=0))
     gateway.start()
     headers = {f"ce-{name}": text for name, text in ATTRIBUTES.items()}
     before = time.process_time()

@@ -33,20 +33,19 @@ import fastavro
 import pyarrow as pa
 
 from bindings.envelope import STRUCTURED
-from bindings.inbox.view import READ_SCHEMA
+from bindings.inbox.source import READ_SCHEMA
 from bindings.kafka.facts import SOURCE_SCHEMA
 from bindings.parts import BINARY_KIND, JSON_KIND
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
-from catalog.schemas.ids.frames import Frames
+from catalog.schemas.ids.deciding import Frames
 from catalog.schemas.validation import PayloadValidation
-from router.judging.judging import SIZE, outcome_lists
-from router.judging.kinds import Kind
+from router.judging.judging import SIZE, Kind, outcome_lists
 from router.judging.outputs import OutputBuilder
 from router.judging.plan import TOPIC, Judge, Plan
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
-from router.routing.limits import SizeLimits
+from router.routing.destinations import SizeLimits
 from router.routing.routes import Routes
 from router.settings import settings_from_dict
 from tests.benchmarks.machine import machine

@@ -33,20 +33,20 @@ from confluent_kafka.cimpl import NewTopic
 
 from catalog.load import load as load_catalog
 from catalog.paused_gc import set_aside_from_gc
-from router.batches.bounding import Bounding
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
+from router.batches.splitting import Bounding
 from router.judging.plan import Plan
 from router.logs import configure_logs
-from router.machine.sizing import BatchSizing
+from router.machine import BatchSizing
 from router.reading.generations import begin
-from router.reading.offsets import records_of_batch
+from router.reading.streams import records_of_batch
 from router.settings import Settings, settings_from_dict
-from router.sources.clusters import source_client
+from router.sources import source_client
 from router.spark.session import spark_session
-from router.state.state import State
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.benchmarks.machine import machine
 from tests.benchmarks.streams import Cost, Run, Streams, Way, running
 from tests.support import load
@@ -69,7 +69,9 @@ COMPARISONS: Final = (
 class Bench:
     """One broker, one session, one topic of records."""
 
-    def __init__(self, spark: SparkSession, state: State, bootstrap: str, plan: Plan, bare: Plan, topic: str) -> None:
+    def __init__(
+        self, spark: SparkSession, state: StateFolder, bootstrap: str, plan: Plan, bare: Plan, topic: str
+    ) -> None:
         """*bare* is the plan without headers of lineage."""
         self._state = state
         self._bootstrap = bootstrap
@@ -112,7 +114,7 @@ class Bench:
             self._state,
             plans,
             self._metrics,
-            Status(),
+            RouterStatus(),
             lambda _: plans.active,
             bounding=Bounding("kafka", generation, sizing, None),
         )
@@ -156,7 +158,7 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
     records = load.records(chosen.records, chosen.definitions)
     produce(bootstrap, "in", itertools.islice(records, SMALL * SMALL_BATCHES))
     others = running()
-    with State.open(folder / "state") as state, spark_session(settings, state.root, plans[0].sources) as spark:
+    with StateFolder.open(folder / "state") as state, spark_session(settings, state.root, plans[0].sources) as spark:
         bench = Bench(spark, state, bootstrap, plans[0], plans[1], "in")
         variants = {
             "bare": Way("in", bench.bare, {}),

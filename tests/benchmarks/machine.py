@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from router.spark.ivy import JavaMissing, find_java
+from router.spark.connectors import JavaMissing, find_java
 
 
 def machine() -> str:

@@ -32,11 +32,11 @@ from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from router.judging.plan import Plan
 from router.matching.channels import ChannelBuilder
-from router.matching.index.columns import Columns, Int, SplitColumn
+from router.matching.index.columns import BatchColumns, IntArray, SplitColumn
 from router.matching.index.index import MatchIndex
 from router.matching.verdicts import WinnerChooser
 from router.settings import settings_from_dict
-from router.spark.ivy import IvyError
+from router.spark.connectors import IvyError
 from tests.benchmarks import event_ruler
 from tests.benchmarks.machine import machine
 
@@ -86,13 +86,13 @@ class Batch:
     """Rows as the matcher takes them."""
 
     texts: dict[str, pa.StringArray]
-    protocols: Int
-    numbers: Int
+    protocols: IntArray
+    numbers: IntArray
     """The definition that each row was made from, and has to win."""
 
-    def columns(self) -> Columns:
+    def columns(self) -> BatchColumns:
         """Return fresh columns, so that nothing split before is used again."""
-        return Columns(len(self.protocols), {key: SplitColumn(values) for key, values in self.texts.items()})
+        return BatchColumns(len(self.protocols), {key: SplitColumn(values) for key, values in self.texts.items()})
 
 
 def batch_of(size: int, chosen: random.Random) -> Batch:
@@ -123,7 +123,7 @@ class Engine:
         self.index = MatchIndex(builder.targets, [each.candidates for each in builder.channels], list(BINDINGS))
         self.chooser = WinnerChooser(self.index)
 
-    def match(self, batch: Batch) -> tuple[Columns, Int]:
+    def match(self, batch: Batch) -> tuple[BatchColumns, IntArray]:
         """Return the columns of a batch, split as far as matching needs, and the winners."""
         columns = batch.columns()
         zeros = np.zeros(columns.rows, np.int64)

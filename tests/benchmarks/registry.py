@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import httpx
 
-from registry.core.requests import Request
+from registry.core.requests import RegistryRequest
 from registry.http.server import RegistryServer, RegistrySettings, open_service
 from tests.support.large_catalog import large_catalog
 
@@ -120,7 +120,7 @@ def _serve(store: str, parent: Connection) -> None:
 
 
 def _add(service: Any, tree: dict[str, Any]) -> Any:
-    return service.perform(Request("add", (), "/", "", body=tree, administrator=True, max_answer=2**40))
+    return service.perform(RegistryRequest("add", (), "/", "", body=tree, administrator=True, max_answer=2**40))
 
 
 def _rate(name: str, process: int, paths: list[str], call: Callable[[str], httpx.Response]) -> str:

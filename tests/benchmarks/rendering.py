@@ -20,12 +20,17 @@ from bindings.events import encode_event
 from bindings.kafka.facts import SOURCE_SCHEMA
 from catalog.model import Catalog, Definition
 from catalog.schemas.columns_of import payload_column
-from router.rendering.events import event_columns
-from router.rendering.exact import EVENT, TIME_TEXT, Source, attributes_of, native_json, parts_of_raw, render_event
-from router.rendering.native import native_texts
+from router.rendering.events import event_columns, native_texts
 from router.rendering.structured import structured_events
-from router.sinks.forms import DEAD_LETTER, DECIDED, dead_letter_to_json_line, wide_to_json_line
-from router.sinks.lines import event_lines, letter_lines
+from router.rendering.texts import EVENT, TIME_TEXT, Source, attributes_of, native_json, parts_of_raw, render_event
+from router.sinks.jsonlines import (
+    DEAD_LETTER,
+    DECIDED,
+    dead_letter_to_json_line,
+    event_lines,
+    letter_lines,
+    wide_to_json_line,
+)
 from tests.benchmarks.machine import machine
 
 ROWS: Final = 10_000

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from router.spark.ivy import Coordinate, Request
-from router.spark.pins import resolve_pinned
+from router.spark.connectors import Coordinate, JarRequest, resolve_pinned
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-DELTA: Final = Request(
+DELTA: Final = JarRequest(
     wanted=(Coordinate("io.delta", "delta-spark_4.2_2.13", "4.4.0"),),
     # On Spark's own class path, in the versions Spark was tested with.
     excludes=(

@@ -31,11 +31,11 @@ from router.batches.plans import PlanHolder
 from router.judging.plan import Plan
 from router.reading.generations import begin
 from router.settings import settings_from_dict
-from router.sources.clusters import source_client
+from router.sources import source_client
 from router.spark.session import spark_session
-from router.state.state import State
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.benchmarks import spark_delta, steady_tables
 from tests.benchmarks.machine import machine
 from tests.benchmarks.streams import Cost, Run, Streams, Way, running
@@ -59,7 +59,7 @@ Rounds = dict[str, list[Cost]]
 class Bench:
     """The variants, over topics of one broker, into tables below one folder."""
 
-    def __init__(self, spark: SparkSession, state: State, folder: Path, plans: Mapping[str, Plan]) -> None:
+    def __init__(self, spark: SparkSession, state: StateFolder, folder: Path, plans: Mapping[str, Plan]) -> None:
         self._state = state
         self._folder = folder
         self._metrics = Metrics()
@@ -77,7 +77,7 @@ class Bench:
         generation = begin(self._state, "bench", (topic,))
         plans = self._holders[plan]
         pipeline = Pipeline(
-            "bench", "kafka", generation, self._state, plans, self._metrics, Status(), lambda _: plans.active
+            "bench", "kafka", generation, self._state, plans, self._metrics, RouterStatus(), lambda _: plans.active
         )
         return lambda rows, _: rows.writeStream.foreachBatch(pipeline.batch).option(
             "checkpointLocation", str(generation.path)
@@ -122,7 +122,7 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
     one, others = plans["one"], running()
     records = load.records(chosen.records, DEFINITIONS)
     produce(bootstrap, PLANT, itertools.islice(records, SMALL * SMALL_BATCHES))
-    with State.open(folder / "state") as state, spark_session(one.settings, state.root, one.sources) as spark:
+    with StateFolder.open(folder / "state") as state, spark_session(one.settings, state.root, one.sources) as spark:
         bench = Bench(spark, state, folder, plans)
         streams = Streams(spark, bootstrap, folder, others)
         small = {name: streams.each_batch(each, SMALL) for name, each in bench.small().items()}

@@ -22,7 +22,7 @@ from typing import Any, Final
 import pytest
 
 from bindings.protocols import BINDINGS
-from catalog.definitions.targets import target_of
+from catalog.definitions.constraints import target_of
 from catalog.load import load
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.templates import parse

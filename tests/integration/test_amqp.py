@@ -12,10 +12,10 @@ import proton
 import pytest
 from proton import symbol, timestamp, ulong
 
-from bindings.amqp import codec
+from bindings.amqp import binding as codec
 from bindings.amqp.outgoing import AmqpMessage
 from bindings.amqp.sender import AmqpSender
-from bindings.gateways import Connection, Subscription
+from bindings.gateways import Connection, EndpointSubscription
 from bindings.inbox import Inbox
 from bindings.parts import InboxRow
 from bindings.protocols import BINDINGS
@@ -273,7 +273,7 @@ def test_a_body_past_the_limit_arrives_whole_and_marked(broker: str, inbox: Inbo
 
 
 def test_other_subscriptions_can_be_taken(broker: str, inbox: Inbox) -> None:
-    one, two, three = (Subscription(f"/endpoints/{each}", queue_name()) for each in "abc")
+    one, two, three = (EndpointSubscription(f"/endpoints/{each}", queue_name()) for each in "abc")
     with running(broker, [one, two], inbox) as (gateway, counts):
         wait_until(lambda: gateway.connected, SECONDS, "the links")
         gateway.replace([two, three])
@@ -285,7 +285,7 @@ def test_other_subscriptions_can_be_taken(broker: str, inbox: Inbox) -> None:
 
 
 def test_a_node_that_is_not_there_is_trouble_and_no_more(broker: str, inbox: Inbox) -> None:
-    good, bad = Subscription(ENDPOINT, queue_name()), Subscription("/endpoints/bad", "missing")
+    good, bad = EndpointSubscription(ENDPOINT, queue_name()), EndpointSubscription("/endpoints/bad", "missing")
     with running(broker, [good, bad], inbox) as (gateway, counts):
         wait_until(lambda: "/endpoints/bad, node missing: amqp:not-found" in gateway.trouble, SECONDS, "the trouble")
         assert gateway.alive and not gateway.connected
@@ -309,7 +309,7 @@ def test_a_deleted_node_is_taken_again_when_it_is_back(broker: str, inbox: Inbox
 def test_copies_stay_where_they_are(broker: str, inbox: Inbox) -> None:
     queue = queue_name()
     send_bytes(broker, queue, numbered(4))
-    with running(broker, [Subscription(ENDPOINT, queue, {"distribution-mode": "copy"})], inbox) as (_, counts):
+    with running(broker, [EndpointSubscription(ENDPOINT, queue, {"distribution-mode": "copy"})], inbox) as (_, counts):
         wait_until(lambda: counts.stored[ENDPOINT] == 4, SECONDS, "the rows")
     assert depth(broker, queue) == 4
 
@@ -333,7 +333,7 @@ def coloured(*colours: str) -> list[bytes]:
 def test_source_filters_decide_what_comes(broker: str, inbox: Inbox, filters: dict[str, Any]) -> None:
     queue = queue_name()
     send_bytes(broker, queue, coloured("red", "blue", "red", "blue", "blue"))
-    wanted = [Subscription(ENDPOINT, queue, {"source-filters": filters})]
+    wanted = [EndpointSubscription(ENDPOINT, queue, {"source-filters": filters})]
     with running(broker, wanted, inbox) as (gateway, counts):
         wait_until(lambda: counts.stored[ENDPOINT] == 2, SECONDS, lambda: f"the rows; {gateway.trouble}")
         assert gateway.connected
@@ -345,7 +345,7 @@ def test_a_filter_that_is_not_applied_is_trouble_and_takes_nothing(broker: str, 
     queue = queue_name()
     create_queue(broker, queue)
     send_bytes(broker, queue, numbered(2))
-    wanted = [Subscription(ENDPOINT, queue, {"sourcefilters": {"example.com:colour": "red"}})]
+    wanted = [EndpointSubscription(ENDPOINT, queue, {"sourcefilters": {"example.com:colour": "red"}})]
     with running(broker, wanted, inbox) as (gateway, counts):  # a broker that says so
         wait_until(lambda: "filter" in gateway.trouble, SECONDS, "the trouble")
         assert not gateway.connected and "example.com:colour" in gateway.trouble
@@ -359,7 +359,7 @@ def test_a_filter_that_is_not_applied_is_trouble_and_takes_nothing(broker: str, 
 
 def test_a_durable_subscription_outlives_the_gateway(broker: str, inbox: Inbox) -> None:
     options = {"durable": True, "link-properties": {"purpose": "test"}}
-    wanted = [Subscription(ENDPOINT, "amq.topic/news", options)]
+    wanted = [EndpointSubscription(ENDPOINT, "amq.topic/news", options)]
     connection = Connection((broker,), options={"connection-properties": {"purpose": "test"}})
     with running(connection, wanted, inbox, container_id="durable") as (gateway, _):
         wait_until(lambda: gateway.connected, SECONDS, lambda: f"the link; {gateway.trouble}")
@@ -387,7 +387,7 @@ def test_the_next_uri_is_tried_when_one_does_not_answer(broker: str, inbox: Inbo
     (port,) = free_ports(1)
     queue = queue_name()
     send_bytes(broker, queue, numbered(2))
-    with running(Connection((f"amqp://127.0.0.1:{port}", broker)), [Subscription(ENDPOINT, queue)], inbox) as (
+    with running(Connection((f"amqp://127.0.0.1:{port}", broker)), [EndpointSubscription(ENDPOINT, queue)], inbox) as (
         _,
         counts,
     ):

@@ -10,7 +10,7 @@ import pytest
 
 from bindings.amqp.outgoing import AmqpMessage
 from bindings.amqp.sender import AmqpSender
-from bindings.gateways import Connection, Login, Tls
+from bindings.gateways import BrokerLogin, Connection, Tls
 from bindings.inbox import Inbox
 from bindings.sending import Unsettled
 from tests.support.amqp_client import queue_name
@@ -46,7 +46,7 @@ def inbox(tmp_path: Path) -> Iterator[Inbox]:
 
 
 def test_tls_and_a_password_let_in(secure: QpidBroker, certificates: Certificates, inbox: Inbox) -> None:
-    connection = Connection((secure.uri,), Login(USER, PASSWORD), Tls(certificates.ca))
+    connection = Connection((secure.uri,), BrokerLogin(USER, PASSWORD), Tls(certificates.ca))
     sender = AmqpSender(connection, container_id="s", timeout=SECONDS)
     queue = queue_name()
     assert sender.send([AmqpMessage(queue, b"x")]) == [None]
@@ -59,13 +59,13 @@ def test_tls_and_a_password_let_in(secure: QpidBroker, certificates: Certificate
 def test_who_is_not_let_in_is_told(
     fault: str, secure: QpidBroker, certificates: Certificates, inbox: Inbox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    right = Connection((secure.uri,), Login(USER, PASSWORD), Tls(certificates.ca))
+    right = Connection((secure.uri,), BrokerLogin(USER, PASSWORD), Tls(certificates.ca))
     wrong = {
         "authority": replace(right, tls=Tls(certificates.other_ca)),
         "system": replace(right, tls=None),
         "host": replace(right, uris=(secure.uri.replace("localhost", "127.0.0.1"),)),
-        "password": replace(right, login=Login(USER, f"{PASSWORD}-not")),
-        "anonymous": replace(right, login=Login()),
+        "password": replace(right, login=BrokerLogin(USER, f"{PASSWORD}-not")),
+        "anonymous": replace(right, login=BrokerLogin()),
     }[fault]
     caplog.set_level("DEBUG")
     with running(wrong, queue_name(), inbox) as (gateway, _):

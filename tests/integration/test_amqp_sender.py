@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bindings.amqp import codec
+from bindings.amqp import binding as codec
 from bindings.amqp.outgoing import AmqpMessage
 from bindings.amqp.sender import AmqpSender
-from bindings.amqp.values import Typed
+from bindings.amqp.values import AmqpValue
 from bindings.gateways import Connection
 from bindings.inbox import Inbox
-from bindings.sending import Refusal, Unsettled
+from bindings.sending import MessageRefusal, Unsettled
 from tests.support.amqp_choosy import SILENT, TOLD, ChoosyPeer
 from tests.support.amqp_client import create_queue, queue_name, receive_all
 from tests.support.amqp_gateway import ENDPOINT, SECONDS, running, stored
@@ -51,7 +51,7 @@ def test_the_sender_tells_what_became_of_each_message(broker: str) -> None:
         assert all(answer.reason.startswith(said) and len(answer.reason) > len(said) for answer in refused)
         bad = AmqpMessage(queue, b"x", properties={"colour": "red"})
         assert sender.send([bad, AmqpMessage(queue, b"z")]) == [
-            Refusal("the broker refuses it: amqp:encode-error AMQP messages have no property colour"),
+            MessageRefusal("the broker refuses it: amqp:encode-error AMQP messages have no property colour"),
             None,
         ]
         with pytest.raises(Unsettled, match="node nowhere: amqp:not-found"):
@@ -86,8 +86,8 @@ def test_what_the_sender_sends_is_what_the_gateway_takes(broker: str, inbox: Inb
         queue,
         b"\xffbody",
         "text/plain",
-        {"message-id": Typed("ulong", 7), "subject": "s", "to": "/x"},
-        {"cloudEvents:id": "1", "n": Typed("int", 5), "t": Typed("timestamp", 0)},
+        {"message-id": AmqpValue("ulong", 7), "subject": "s", "to": "/x"},
+        {"cloudEvents:id": "1", "n": AmqpValue("int", 5), "t": AmqpValue("timestamp", 0)},
         {"x-opt": "a"},
     )
     sender = AmqpSender(Connection((broker,)), container_id="s", timeout=SECONDS)

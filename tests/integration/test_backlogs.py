@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 from structlog.testing import capture_logs
 
 from bindings.inbox import Inbox
-from bindings.inbox.offsets import offset_json
-from bindings.inbox.view import InboxView
+from bindings.inbox.format import offset_json
+from bindings.inbox.source import InboxView
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.ends import KafkaEnds
 from bindings.parts import InboxRow
@@ -28,8 +28,8 @@ from router.reading.backlogs import InboxRows, TopicBacklogs
 from router.reading.generations import Generation
 from router.running.backlogs import BacklogWatch
 from router.settings import settings_from_dict
-from router.sources.sources import INBOX
-from router.state.state import State
+from router.sources import INBOX
+from router.state.state import StateFolder
 from router.watching.backlogs import Backlog
 from router.watching.metrics import Metrics
 from tests.conftest import Kafka, TopicFactory
@@ -43,9 +43,9 @@ LIMIT = 60.0
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
+def state(tmp_path: Path) -> Iterator[StateFolder]:
     """A state folder of its own."""
-    with State.open(tmp_path / "state") as opened:
+    with StateFolder.open(tmp_path / "state") as opened:
         yield opened
 
 
@@ -107,7 +107,7 @@ def test_topics_say_what_waits_behind_a_position_and_how_old_it_is(kafka: Kafka,
         assert topics.read_until.seconds >= asked
 
 
-def test_a_broker_that_is_away_gives_no_figure_and_one_that_is_back_does(tmp_path: Path, state: State) -> None:
+def test_a_broker_that_is_away_gives_no_figure_and_one_that_is_back_does(tmp_path: Path, state: StateFolder) -> None:
     broker = KafkaBroker(tmp_path / "broker")
     broker.start()
     try:
@@ -148,7 +148,7 @@ def committed_to(bootstrap: str, group: str, topic: str) -> list[int]:
 
 
 def test_kafkas_own_tools_see_how_far_a_source_is_read(
-    tmp_path: Path, state: State, kafka: Kafka, topic_factory: TopicFactory
+    tmp_path: Path, state: StateFolder, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:
     topic, group = topic_factory("watched", 2), f"watching-{tmp_path.name}"
     produce(kafka.bootstrap, topic, load.records(20, 3))
@@ -176,7 +176,7 @@ def test_kafkas_own_tools_see_how_far_a_source_is_read(
 
 
 def test_offsets_that_cannot_be_committed_hold_up_nothing_and_are_told_once(
-    tmp_path: Path, state: State, kafka: Kafka, topic_factory: TopicFactory
+    tmp_path: Path, state: StateFolder, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:
     topic, group = topic_factory("watched"), f"refusing-{tmp_path.name}"
     produce(kafka.bootstrap, topic, load.records(20, 3))
@@ -212,7 +212,7 @@ def test_a_cluster_that_nobody_answers_for_is_given_up_in_time() -> None:
     assert time.monotonic() - began < LIMIT
 
 
-def test_the_inbox_says_what_waits_whoever_reads_it(tmp_path: Path, state: State) -> None:
+def test_the_inbox_says_what_waits_whoever_reads_it(tmp_path: Path, state: StateFolder) -> None:
     shop.write_catalog(tmp_path, mended=False)
     told = shop.settings(tmp_path, "http://127.0.0.1:9/", state=str(tmp_path / "state"))
     plan = Plan(load_catalog([str(tmp_path / "catalog.json")]), settings_from_dict(told, {}, tmp_path))
@@ -284,7 +284,7 @@ def test_the_inbox_says_what_waits_of_each_endpoint(tmp_path: Path, monkeypatch:
         inbox.close()
 
 
-def test_endpoints_of_the_inbox_have_figures_of_their_own(tmp_path: Path, state: State) -> None:
+def test_endpoints_of_the_inbox_have_figures_of_their_own(tmp_path: Path, state: StateFolder) -> None:
     shop.write_catalog(tmp_path, mended=False)
     told = shop.settings(tmp_path, "http://127.0.0.1:9/", state=str(tmp_path / "state"))
     plan = Plan(load_catalog([str(tmp_path / "catalog.json")]), settings_from_dict(told, {}, tmp_path))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from bindings.inbox.stream import SPARK_SCHEMA
+from bindings.inbox.source import SPARK_SCHEMA
 from catalog.load import load
-from router.batches.holding import Draining
+from router.batches.journal import Draining
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
 from router.commands.batches.begun import park
@@ -22,12 +22,11 @@ from router.judging.plan import Plan
 from router.reading import generations
 from router.reading.generations import Generation
 from router.settings import settings_from_dict
-from router.sources.sources import INBOX
-from router.state.notes import BatchNotes, Hold, Park
-from router.state.state import State
+from router.sources import INBOX
+from router.state.state import BatchNotes, Hold, Park, StateFolder
 from router.watching.metrics import Metrics
-from router.watching.status import Status
-from router.writing.rejections import sinks_of
+from router.watching.status import RouterStatus
+from router.writing.outcomes import sinks_of
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.kafka import create_topics, read_all
@@ -101,7 +100,7 @@ def test_parking_what_is_not_there_says_what_is(router: RouterProcess) -> None:
     done = shop.command(router, "batches", "park", "CONFIG", "kafka-1", "--yes")
     assert done.returncode == 6
     assert "is no state folder" in done.stderr
-    with State.open(router.folder / "state"):
+    with StateFolder.open(router.folder / "state"):
         done = shop.command(router, "batches", "park", "CONFIG", "kafka-1", "--yes")
     assert done.returncode == 1
     assert "query 'kafka-1' has no open batch" in done.stderr
@@ -110,9 +109,9 @@ def test_parking_what_is_not_there_says_what_is(router: RouterProcess) -> None:
 class Line:
     """One query of a router, without its stream: batches are handed in."""
 
-    def __init__(self, spark: SparkSession, state: State, plan: Plan, generation: Generation) -> None:
+    def __init__(self, spark: SparkSession, state: StateFolder, plan: Plan, generation: Generation) -> None:
         self.metrics = Metrics(plan.settings.sinks, [])
-        self.status = Status()
+        self.status = RouterStatus()
         self._plan = plan
         self._state = state
         self._generation = generation
@@ -164,9 +163,9 @@ class Line:
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
+def state(tmp_path: Path) -> Iterator[StateFolder]:
     """A state folder of its own."""
-    with State.open(tmp_path / "state") as opened:
+    with StateFolder.open(tmp_path / "state") as opened:
         yield opened
 
 
@@ -199,7 +198,7 @@ def letters_of(folder: Path) -> dict[str, tuple[str, ...]]:
 
 
 @pytest.mark.spark
-def test_set_aside_before_any_write_and_after_some(spark: SparkSession, state: State, tmp_path: Path) -> None:
+def test_set_aside_before_any_write_and_after_some(spark: SparkSession, state: StateFolder, tmp_path: Path) -> None:
     rows = rows_of(spark)
     (tmp_path / "lake").write_text("no folder of a table")
     with Webhook(lambda request: Answer(422 if request.header("ce-id") == "id-7" else 202)) as hook:
@@ -245,7 +244,7 @@ def test_set_aside_before_any_write_and_after_some(spark: SparkSession, state: S
 
 @pytest.mark.spark
 def test_a_batch_keeps_its_plan_through_any_number_of_reloads(
-    spark: SparkSession, state: State, tmp_path: Path
+    spark: SparkSession, state: StateFolder, tmp_path: Path
 ) -> None:
     rows = rows_of(spark)
     (tmp_path / "lake").write_text("no folder of a table")
@@ -267,7 +266,7 @@ def test_a_batch_keeps_its_plan_through_any_number_of_reloads(
 
 
 def test_an_order_is_for_one_generation_only(tmp_path: Path) -> None:
-    with State.open(tmp_path / "state") as state:
+    with StateFolder.open(tmp_path / "state") as state:
         first = generations.begin(state, INBOX, ())
         for folder in ("offsets", "commits"):
             (first.path / folder).mkdir()

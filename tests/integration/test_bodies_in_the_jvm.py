@@ -14,15 +14,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as bounds
 
-from bindings.kafka.codec import parts_of_row
+from bindings.kafka.binding import parts_of_row
 from bindings.kafka.facts import SMALL, KafkaReader, body_column
 from bindings.protocols import BINDINGS
 from catalog.load import load
-from router.judging.judging import Tallies
+from router.judging.comparing import Shadow
+from router.judging.judging import TallyAccumulator
+from router.judging.outputs import collect
 from router.judging.plan import Plan
-from router.judging.shadow import Shadow
 from router.judging.stages import HEADERS_TYPE, judged
-from router.judging.tally import collect
 from router.settings import settings_from_dict
 from tests.support.kafka_rows import batch_of, rows
 
@@ -128,7 +128,7 @@ def test_a_body_that_only_the_shadow_looks_at_comes_along(spark: SparkSession, t
     headers = [*event, ("content-type", b"application/json")]
     bodies = [b'{"n": %s}' % (b"1" if number % 3 else b'"x"') + PADDING for number in range(300)]
     made = [(None, body, "in", 0, number, 0, headers) for number, body in enumerate(bodies)]
-    tallies = spark.sparkContext.accumulator({}, Tallies())
+    tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
     workers = spark.sparkContext.broadcast(replace(old.judge, shadow=Shadow.of(old, new)))
     assert judged(spark.createDataFrame(made, SCHEMA), "kafka", workers, tallies).where("m.route >= 0").count() == 300
     counted = collect(tallies.value.values(), workers.value.matcher.targets)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.load import load as load_catalog
-from router.judging.judging import Tallies
+from router.judging.judging import TallyAccumulator
 from router.judging.plan import Plan
 from router.settings import settings_from_dict
 from router.writing.kafka_columns import OutgoingColumns
@@ -39,7 +39,7 @@ def routed(spark: SparkSession, folder: Path) -> Callable[[DataFrame], DataFrame
     )
     plan = Plan(load_catalog([path]), settings)
     judge = spark.sparkContext.broadcast(plan.judge)
-    tallies = spark.sparkContext.accumulator({}, Tallies())
+    tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
     columns = OutgoingColumns.of(OnePass.of(plan, "kafka", "q"), plan.judge, judge, tallies, converts=True)
     return lambda rows: columns.of_rows(rows, FAILED)
 

@@ -14,9 +14,9 @@ from router.intake.intake import Intake, local_store
 from router.judging.plan import Plan
 from router.running.reload import BackgroundReloads, Reloader
 from router.settings import Settings
-from router.state.state import State
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.support.registry import Registry
 from tests.support.waiting import wait_until
 from tests.support.web import Web, serving
@@ -71,9 +71,9 @@ def test_an_event_that_a_gateway_takes_makes_the_router_look(tmp_path: Path, web
     tree = catalog_of()
     registry = Registry(web, tree).open()
     given = Settings.model_validate(settings(registry.url, tmp_path, 0))
-    metrics, status = Metrics(), Status()
+    metrics, status = Metrics(), RouterStatus()
     plan = Plan(load([registry.url], network=True), given)
-    with State.open(tmp_path / "state") as state:
+    with StateFolder.open(tmp_path / "state") as state:
         intake = Intake(given, metrics, status, lambda: local_store(given, state))
         reloads = BackgroundReloads(Reloader(given, plan, metrics, status))
         try:

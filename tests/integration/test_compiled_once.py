@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py4j.clientserver import ClientServerConnection
 
-from router.batches.parts import Part
 from router.batches.plans import PlanHolder
-from router.judging.judging import Tallies
+from router.batches.splitting import BatchPart
+from router.judging.judging import TallyAccumulator
 from router.reading import generations
-from router.sources.sources import INBOX
-from router.state.state import State
+from router.sources import INBOX
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.writing.commits import Batch
 from router.writing.kafka_columns import OutgoingColumns
 from router.writing.outgoing import OnePass
+from router.writing.staging import BatchId
 from tests.integration.test_match_equals_run import KAFKA_MEMBERS, KAFKA_SCHEMA, catalog_for, kafka_row, lines_of
 from tests.integration.test_one_pass import ONE, UNTRACED
 from tests.integration.test_one_pass import plan_of as kafka_plan_of
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
+def state(tmp_path: Path) -> Iterator[StateFolder]:
     """A state folder of its own."""
-    with State.open(tmp_path / "state") as opened:
+    with StateFolder.open(tmp_path / "state") as opened:
         yield opened
 
 
@@ -48,7 +48,7 @@ def compiled(spark: SparkSession) -> int:
 
 @pytest.mark.full
 @pytest.mark.spark
-def test_nothing_is_compiled_from_the_third_batch_on(spark: SparkSession, state: State, tmp_path: Path) -> None:
+def test_nothing_is_compiled_from_the_third_batch_on(spark: SparkSession, state: StateFolder, tmp_path: Path) -> None:
     with Webhook() as hook:
         line = Line(spark, state, plan_of(tmp_path, hook.url), generations.begin(state, INBOX, ()))
         counts = []
@@ -73,7 +73,7 @@ def test_nothing_is_compiled_for_one_write_from_the_third_batch_on(
     lines = lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)
     plan = kafka_plan_of(catalog, settings, tmp_path)
     once, judge = OnePass.of(plan, "kafka", "q"), spark.sparkContext.broadcast(plan.judge)
-    columns = OutgoingColumns.of(once, plan.judge, judge, spark.sparkContext.accumulator({}, Tallies()))
+    columns = OutgoingColumns.of(once, plan.judge, judge, spark.sparkContext.accumulator({}, TallyAccumulator()))
     counts = []
     for number in range(5):
         rows = spark.createDataFrame([kafka_row(line) for line in lines[number:]], KAFKA_SCHEMA)
@@ -95,7 +95,7 @@ def test_an_attempt_of_one_write_asks_the_jvm_three_times(
         [kafka_row(line) for line in lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)], KAFKA_SCHEMA
     )
     judge = spark.sparkContext.broadcast(plan.judge)
-    tallies = spark.sparkContext.accumulator({}, Tallies())
+    tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
     columns = OutgoingColumns.of(OnePass.of(plan, "kafka", "q"), plan.judge, judge, tallies)
     asked: list[str] = []
     send = ClientServerConnection.send_command
@@ -112,7 +112,7 @@ def test_an_attempt_of_one_write_asks_the_jvm_three_times(
 
 @pytest.mark.spark
 def test_a_changed_catalog_is_prepared_beside_the_batches(
-    spark: SparkSession, tmp_path: Path, state: State, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, state: StateFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = catalog_for(7, "KAFKA")
     kept = list(catalog.definitions)[:-1]
@@ -124,8 +124,8 @@ def test_a_changed_catalog_is_prepared_beside_the_batches(
 
     def attempt() -> int:
         before, number = compiled(spark), next(attempts)
-        batch = Batch("kafka", "q", "g", number, f"2026-01-02T03:04:0{number}+00:00")
-        outcomes = plans.current().outcomes(rows, batch, Part(), arrived=False, at_once=True)
+        batch = BatchId("kafka", "q", "g", number, f"2026-01-02T03:04:0{number}+00:00")
+        outcomes = plans.current().outcomes(rows, batch, BatchPart(), arrived=False, at_once=True)
         monkeypatch.setattr(outcomes, "_save", lambda records, *_: records.toArrow())
         outcomes.publish_all(["a"])
         return compiled(spark) - before
@@ -153,7 +153,7 @@ def test_a_changed_catalog_is_prepared_beside_the_batches(
     ],
 )
 def test_nothing_is_prepared_that_nobody_takes(
-    spark: SparkSession, tmp_path: Path, state: State, settings: dict[str, Any], queries: set[str]
+    spark: SparkSession, tmp_path: Path, state: StateFolder, settings: dict[str, Any], queries: set[str]
 ) -> None:
     catalog = catalog_for(7, "KAFKA")
     first = kafka_plan_of(catalog, ONE, tmp_path)
@@ -163,7 +163,7 @@ def test_nothing_is_prepared_that_nobody_takes(
     plans = PlanHolder(spark, state, first, Metrics())
     plans.activate(first)
     plans.current().outcomes(
-        rows, Batch("kafka", "q", "g", 0, "2026-01-02T03:04:05+00:00"), Part(), arrived=False, at_once=True
+        rows, BatchId("kafka", "q", "g", 0, "2026-01-02T03:04:05+00:00"), BatchPart(), arrived=False, at_once=True
     )
     assert plans.current().once
     plans.activate(second, queries)

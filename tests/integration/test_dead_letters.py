@@ -17,7 +17,7 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, TopicPartition
 
-from router.letters import kafka_merge
+from router.letters import stores as kafka_merge
 from router.letters.letter import Letter
 from router.letters.reading import read_letters
 from router.settings import Settings, load_settings

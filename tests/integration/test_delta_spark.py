@@ -15,8 +15,8 @@ from catalog.model import Catalog
 from router.errors import SinkError
 from router.sinks import Commit, DeltaSink
 from router.sinks.contract import Staged
-from router.sinks.forms import WIDE
-from router.sinks.tables import merging
+from router.sinks.jsonlines import WIDE
+from router.sinks.tables import upkeep as merging
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 from tests.support.delta_spark import DeltaSpark, delta_spark
 from tests.unit.router.sinks.tables.test_staging import rows

@@ -21,19 +21,19 @@ import pytest
 
 from bindings.background import faults
 from bindings.gateways import GatewayError
-from bindings.http.gateway import HttpGateway, HttpSettings
-from bindings.http.limits import ServerLimits
+from bindings.http.gateway import HttpGateway, HttpGatewayConfig
+from bindings.http.request import ServerLimits
 from bindings.http.routing import HttpRoute, PathRoutes
 from bindings.inbox import Inbox, InboxLimits
-from bindings.inbox.view import InboxView
+from bindings.inbox.source import InboxView
 from bindings.parts import InboxRow
 from catalog import load as catalog_load
 from router.intake.intake import Intake, local_store
 from router.judging.plan import Plan
 from router.settings import Settings
-from router.state.state import State
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.support.counts import Counts
 from tests.support.waiting import wait_until
 
@@ -43,7 +43,7 @@ ROUTES = [
     HttpRoute("/endpoints/plain", "/events"),
     HttpRoute("/endpoints/store", "/store/{id}", ("POST", "PUT", "GET")),
 ]
-SETTINGS = HttpSettings(port=0, max_body_bytes=1000, limits=ServerLimits(request_timeout=3.0))
+SETTINGS = HttpGatewayConfig(port=0, max_body_bytes=1000, limits=ServerLimits(request_timeout=3.0))
 SECONDS = 300
 
 
@@ -222,7 +222,7 @@ def test_a_full_inbox_is_503_and_then_works_again(tmp_path: Path) -> None:
 
 def test_nothing_is_answered_before_the_store_says_so_and_stop_finishes_it() -> None:
     store = Held()
-    gateway = HttpGateway(ROUTES, store, HttpSettings(port=0, max_in_flight=1))
+    gateway = HttpGateway(ROUTES, store, HttpGatewayConfig(port=0, max_in_flight=1))
     gateway.start()
     address = f"http://127.0.0.1:{gateway.port}/events"
     with ThreadPoolExecutor(2) as pool, httpx.Client(timeout=SECONDS, trust_env=False) as client:
@@ -243,13 +243,13 @@ def test_nothing_is_answered_before_the_store_says_so_and_stop_finishes_it() -> 
 
 def test_an_address_in_use_and_a_bad_certificate_are_named(gateway: HttpGateway, tmp_path: Path) -> None:
     with pytest.raises(GatewayError, match=f"127.0.0.1:{gateway.port}"):
-        HttpGateway(ROUTES, Held(), HttpSettings(port=gateway.port)).start()
+        HttpGateway(ROUTES, Held(), HttpGatewayConfig(port=gateway.port)).start()
     (tmp_path / "cert.pem").write_text("no certificate")
-    settings = HttpSettings(port=0, tls_certificate=tmp_path / "cert.pem", tls_key=tmp_path / "cert.pem")
+    settings = HttpGatewayConfig(port=0, tls_certificate=tmp_path / "cert.pem", tls_key=tmp_path / "cert.pem")
     with pytest.raises(GatewayError, match="certificate"):
         HttpGateway(ROUTES, Held(), settings).start()
     with pytest.raises(GatewayError, match="both"):
-        HttpGateway(ROUTES, Held(), HttpSettings(port=0, tls_key=tmp_path / "cert.pem")).start()
+        HttpGateway(ROUTES, Held(), HttpGatewayConfig(port=0, tls_key=tmp_path / "cert.pem")).start()
 
 
 def test_routes_compare_raw_paths_and_the_first_wins() -> None:
@@ -326,8 +326,8 @@ def test_a_gateway_whose_loop_ended_is_opened_again_on_its_port(tmp_path: Path) 
     out = {"type": "jsonl", "path": str(tmp_path / "out")}
     given = {"catalog": {"source": str(source)}, "sinks": {"out": out}, "dead_letters": {"sinks": ["out"]}}
     settings = Settings.model_validate({**given, "routes": [{"to": ["out"]}], "http": {"port": 0}})
-    status = Status()
-    with State.open(tmp_path / "state") as state:
+    status = RouterStatus()
+    with StateFolder.open(tmp_path / "state") as state:
         intake = Intake(settings, Metrics(), status, lambda: local_store(settings, state))
         try:
             intake.take(Plan(catalog_load.load([str(source)]), settings))

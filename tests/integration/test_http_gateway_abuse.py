@@ -22,11 +22,10 @@ from typing import Any
 import httpx
 import pytest
 
-from bindings.http.access import Access
-from bindings.http.connections import address_group
-from bindings.http.gateway import HttpGateway, HttpSettings
-from bindings.http.limits import ServerLimits
-from bindings.http.routing import HttpRoute, PathRoutes
+from bindings.http.gateway import HttpGateway, HttpGatewayConfig
+from bindings.http.request import ServerLimits
+from bindings.http.routing import Access, HttpRoute, PathRoutes
+from bindings.http.server import address_group
 from bindings.parts import InboxRow
 from tests.support.http_strictness import GOOD, POST, REFUSED, TAKEN
 from tests.support.waiting import wait_until
@@ -70,7 +69,9 @@ def serve(rows: Rows) -> Iterator[Serve]:
     with contextlib.ExitStack() as stack:
 
         def started(limits: ServerLimits = LIMITS, **settings: Any) -> HttpGateway:
-            gateway = HttpGateway(ROUTES, rows, HttpSettings(port=0, max_body_bytes=1000, limits=limits, **settings))
+            gateway = HttpGateway(
+                ROUTES, rows, HttpGatewayConfig(port=0, max_body_bytes=1000, limits=limits, **settings)
+            )
             gateway.start()
             stack.callback(gateway.stop, 1)
             return gateway
@@ -347,7 +348,7 @@ def test_no_more_descriptors_is_push_back_and_not_the_end(tmp_path: Path) -> Non
 
 def serve_with_few_files() -> None:
     """Host a gateway that has ten descriptors for its connections, until killed; its port is the first line."""
-    gateway = HttpGateway(ROUTES, Rows(), HttpSettings(port=0))
+    gateway = HttpGateway(ROUTES, Rows(), HttpGatewayConfig(port=0))
     gateway.start()
     sys.stdout.write(f"{gateway.port}\n")
     sys.stdout.flush()

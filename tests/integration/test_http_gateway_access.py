@@ -14,14 +14,13 @@ import httpx
 import pytest
 
 from bindings.gateways import GatewayError
-from bindings.http.access import Access
-from bindings.http.gateway import HttpGateway, HttpSettings
-from bindings.http.routing import HttpRoute
+from bindings.http.gateway import HttpGateway, HttpGatewayConfig
+from bindings.http.routing import Access, HttpRoute
 from bindings.parts import InboxRow
 from router.errors import ConfigError
 from router.intake.intake import server_settings
 from router.settings import load_settings
-from router.settings.security import cautions
+from router.settings.checks import cautions
 from tests.support.authority import Authority, Pair
 
 SECONDS = 300
@@ -54,7 +53,7 @@ def store() -> Rows:
 
 @pytest.fixture
 def gateway(store: Rows) -> Iterator[HttpGateway]:
-    started = HttpGateway(ROUTES, store, HttpSettings(port=0, access=ACCESS, max_body_bytes=1000))
+    started = HttpGateway(ROUTES, store, HttpGatewayConfig(port=0, access=ACCESS, max_body_bytes=1000))
     started.start()
     yield started
     started.stop(grace=1)
@@ -188,7 +187,7 @@ def test_an_upgrade_is_a_problem_too(gateway: HttpGateway) -> None:
 
 
 def test_secrets_are_not_printed() -> None:
-    assert not [secret for secret in SECRETS if secret in repr(HttpSettings(access=ACCESS))]
+    assert not [secret for secret in SECRETS if secret in repr(HttpGatewayConfig(access=ACCESS))]
 
 
 @pytest.fixture(scope="module")
@@ -211,9 +210,9 @@ def test_https_with_and_without_client_certificates(
 ) -> None:
     authority, pair = certified
     ours, stranger = authority.sign("sender"), Authority(tmp_path, "strangers").sign("sender")
-    settings = HttpSettings(port=0, tls_certificate=pair.certificate, tls_key=pair.key, access=ACCESS)
+    settings = HttpGatewayConfig(port=0, tls_certificate=pair.certificate, tls_key=pair.key, access=ACCESS)
     plain = HttpGateway(ROUTES, store, settings)
-    mutual = HttpGateway(ROUTES, store, HttpSettings(
+    mutual = HttpGateway(ROUTES, store, HttpGatewayConfig(
         port=0, tls_certificate=pair.certificate, tls_key=pair.key, tls_clients=authority.certificate
     ))  # fmt: skip
     plain.start()
@@ -239,11 +238,11 @@ def test_https_with_and_without_client_certificates(
 def test_authorities_that_cannot_be_read_are_named(certified: tuple[Authority, Pair], tmp_path: Path) -> None:
     _, pair = certified
     with pytest.raises(GatewayError, match=r"none\.pem"):
-        HttpGateway(ROUTES, Rows(), HttpSettings(
+        HttpGateway(ROUTES, Rows(), HttpGatewayConfig(
             port=0, tls_certificate=pair.certificate, tls_key=pair.key, tls_clients=tmp_path / "none.pem"
         )).start()  # fmt: skip
     with pytest.raises(GatewayError, match="both"):
-        HttpGateway(ROUTES, Rows(), HttpSettings(port=0, tls_clients=pair.certificate)).start()
+        HttpGateway(ROUTES, Rows(), HttpGatewayConfig(port=0, tls_clients=pair.certificate)).start()
 
 
 SETTINGS = """

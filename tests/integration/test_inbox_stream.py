@@ -13,11 +13,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from bindings.inbox import Inbox, InboxDamaged, InboxFormatError, InboxLimits
-from bindings.inbox.compaction import compact
-from bindings.inbox.offsets import InboxPosition, shares
-from bindings.inbox.segments import segment_path, segments_in
-from bindings.inbox.stream import NAME, SPARK_SCHEMA, InboxDataSource, InboxStreamReader
-from bindings.inbox.view import READ_SCHEMA, InboxView
+from bindings.inbox.format import InboxPosition, segment_path, segments_in, shares
+from bindings.inbox.log import compact
+from bindings.inbox.source import NAME, READ_SCHEMA, SPARK_SCHEMA, InboxDataSource, InboxStreamReader, InboxView
 from bindings.parts import InboxRow, Part
 from tests.support.waiting import wait_until
 
@@ -103,7 +101,7 @@ def test_bytes_are_not_counted_where_all_fits(tmp_path: Path, monkeypatch: pytes
     inbox = Inbox(tmp_path, limits=SMALL)
     reader = InboxStreamReader({"path": str(tmp_path), "max_bytes": "20000"})
     start = reader.initialOffset()
-    monkeypatch.setattr("bindings.inbox.view.rows_within", None)
+    monkeypatch.setattr("bindings.inbox.source.rows_within", None)
     for first in range(0, 200, 20):
         append(inbox, range(first, first + 20))
         end = reader.latestOffset(start, ReadAllAvailable())

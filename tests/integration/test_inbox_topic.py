@@ -15,8 +15,7 @@ import yaml
 
 from bindings.kafka.client import KafkaClient
 from bindings.kafka.facts import SOURCE_SCHEMA
-from bindings.kafka.inbox_rows import inbox_rows_of
-from bindings.kafka.store import KafkaStore, headers_of, inbox_columns
+from bindings.kafka.store import KafkaStore, headers_of, inbox_columns, inbox_rows_of
 from bindings.parts import InboxRow, Part
 from router.cli import status_of
 from tests.conftest import Kafka, TopicFactory

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.client import KafkaClient, KafkaUnreachable, SaslLogin
 from bindings.kafka.ends import KafkaEnds
-from bindings.kafka.login import SaslLogin
 from bindings.kafka.store import KafkaStore
 from bindings.parts import InboxRow, Part
 from router.settings import Settings, settings_from_dict
-from router.sources.clusters import inbox_client
+from router.sources import inbox_client
 from tests.support.authority import Authority, Pair
 from tests.support.kafka import create_topics, produce, read_all
 from tests.support.kafka_secured import SecuredKafka

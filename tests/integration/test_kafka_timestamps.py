@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from bindings.kafka.client import KafkaClient
 from bindings.kafka.ranges import KafkaRange, read_ranges
-from router.faults import _java_chain, fault_of, is_unreadable, lasting_error
+from router.errors import _java_chain, fault_of, is_unreadable, lasting_error
 from tests.conftest import Kafka
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until

@@ -14,27 +14,25 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import yaml
 
-from bindings.inbox.stream import SPARK_SCHEMA
+from bindings.inbox.source import SPARK_SCHEMA
 from catalog.load import load
-from router.batches.holding import Draining
+from router.batches.journal import Draining
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
 from router.judging.plan import Plan
-from router.letters.filters import Filter
+from router.letters.listing import Filter
 from router.reading import generations
 from router.replay import replay as replaying
 from router.replay.replay import ReplayOptions
 from router.replay.replaying import Summary
 from router.settings import settings_from_dict
-from router.sources.sources import INBOX
-from router.state.key_order import HELD
+from router.sources import INBOX
 from router.state.ledger import LetterLedger, PendingReplay
-from router.state.notes import BatchNotes, Park
-from router.state.state import State
+from router.state.ledger_database import HELD
+from router.state.state import BatchNotes, Park, StateFolder
 from router.watching.metrics import Metrics
-from router.watching.status import Status
-from router.writing.ordering import Ordering, in_order
-from router.writing.rejections import sinks_of
+from router.watching.status import RouterStatus
+from router.writing.outcomes import Ordering, in_order, sinks_of
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.dying_router import ENDED_BY_SIGNAL
@@ -116,7 +114,7 @@ def test_later_records_of_a_key_wait_and_are_replayed_in_order(
     produce(kafka.bootstrap, source, [record("A", 0), record("B", 0), record("A", 1, "late"), record(None, 0)])
     produce(kafka.bootstrap, source, [record("A", 2), record("B", 1), record("A", 3), record(None, 1)])
     # Killed when the letters are written and have not taken their places for good.
-    router.module = ("tests.support.dying_router", "router.writing.ordering:Ordering.settle", "before", "0")
+    router.module = ("tests.support.dying_router", "router.writing.outcomes:Ordering.settle", "before", "0")
     router.launch()
     assert router.wait(LIMIT) == ENDED_BY_SIGNAL, router.log[-3000:]
     with LetterLedger.open(folder / "state", create=False) as ledger:
@@ -156,17 +154,17 @@ class Died(BaseException):
 class Line:
     """One query of a router over the inbox, without its stream: batches are handed in."""
 
-    def __init__(self, spark: SparkSession, state: State, plan: Plan, generation: generations.Generation) -> None:
+    def __init__(self, spark: SparkSession, state: StateFolder, plan: Plan, generation: generations.Generation) -> None:
         self.metrics = Metrics(plan.settings.sinks, [])
         plans = PlanHolder(spark, state, plan, self.metrics)
         plans.activate(plan)
-        self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, Status(), lambda _: plan)
+        self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, RouterStatus(), lambda _: plan)
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
+def state(tmp_path: Path) -> Iterator[StateFolder]:
     """A state folder of its own."""
-    with State.open(tmp_path / "state") as opened:
+    with StateFolder.open(tmp_path / "state") as opened:
         yield opened
 
 
@@ -221,7 +219,7 @@ def in_lake(folder: Path) -> list[int]:
 
 @pytest.mark.spark
 def test_a_batch_that_is_repeated_holds_back_the_same_records(
-    spark: SparkSession, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, state: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = ("lake", "hook")
     with Webhook(lambda request: Answer(422 if request.header("ce-id") == "id-11" else 202)) as hook:
@@ -257,7 +255,7 @@ def test_a_batch_that_is_repeated_holds_back_the_same_records(
 
 @pytest.mark.spark
 @pytest.mark.full
-def test_a_batch_that_is_set_aside_blocks_its_keys(spark: SparkSession, state: State, tmp_path: Path) -> None:
+def test_a_batch_that_is_set_aside_blocks_its_keys(spark: SparkSession, state: StateFolder, tmp_path: Path) -> None:
     with Webhook(lambda request: Answer()) as hook:
         plan = plan_of(tmp_path, hook.url)
     generation = generations.begin(state, INBOX, ())
@@ -295,7 +293,7 @@ class Quiet:
 @pytest.mark.full
 @pytest.mark.spark
 def test_a_replay_catches_up_with_what_is_held_back_beside_it(
-    spark: SparkSession, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, state: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replaying, "spark_session", lambda *_: contextlib.nullcontext(spark))
     with Webhook(lambda request: Answer()) as hook:
@@ -324,7 +322,7 @@ def test_a_replay_catches_up_with_what_is_held_back_beside_it(
 def test_a_batch_waits_for_a_replay_that_is_about_to_free_its_key(tmp_path: Path) -> None:
     pauses: list[float] = []
 
-    with State.open(tmp_path) as state, LetterLedger.open(tmp_path) as ledger:
+    with StateFolder.open(tmp_path) as state, LetterLedger.open(tmp_path) as ledger:
         ledger.order.arrived([("A", "a1"), ("B", "b1")])
         ledger.order.catch_up(["A"])
 

@@ -15,23 +15,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bindings.events import members_of, with_types
-from bindings.inbox.stream import SPARK_SCHEMA
-from bindings.kafka.codec import parts_of_row
+from bindings.inbox.source import SPARK_SCHEMA
+from bindings.kafka.binding import parts_of_row
 from bindings.protocols import BINDINGS
 from catalog.errors import RecordError
 from catalog.model import Catalog, Endpoint
 from catalog.record import parse_record
-from router.judging.judging import Tallies
-from router.judging.kinds import Kind
+from router.judging.judging import Kind, TallyAccumulator
 from router.judging.plan import Plan
 from router.judging.stages import HEADERS_TYPE, event_headers, judged, unified
 from router.matching.conformance import Validation
 from router.matching.records import RecordMatcher
-from router.rendering.exact import TIME_TEXT
+from router.rendering.texts import TIME_TEXT
 from router.settings import settings_from_dict
-from router.writing.kafka_columns import OutgoingColumns
+from router.writing.kafka_columns import OutgoingColumns, event_column
 from router.writing.outgoing import OnePass
-from router.writing.render import event_column
 from router.writing.writer import BatchWriter
 from tests.support.generation import ENDPOINT, random_catalog, random_record
 from tests.support.reference import Reference
@@ -213,7 +211,7 @@ def judged_rows(
     kind: Kind,
 ) -> tuple[DataFrame, Accumulator[dict[str, str]]]:
     frame = spark.createDataFrame(list(rows), schema)
-    tallies = spark.sparkContext.accumulator({}, Tallies())
+    tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
     return unified(judged(frame, kind, spark.sparkContext.broadcast(plan.judge), tallies), kind, "q"), tallies
 
 
@@ -296,7 +294,7 @@ def test_one_pass_has_one_python_node_and_no_shuffle(spark: SparkSession, tmp_pa
     assert BatchWriter(plan, lambda sink, result: None).one_pass
     context = spark.sparkContext
     frame = spark.createDataFrame(rows, KAFKA_SCHEMA)
-    judge, tallies = context.broadcast(plan.judge), context.accumulator({}, Tallies())
+    judge, tallies = context.broadcast(plan.judge), context.accumulator({}, TallyAccumulator())
     columns = OutgoingColumns.of(OnePass.of(plan, "kafka", "q"), plan.judge, judge, tallies)
     written = columns.of_rows(frame, "2026-01-02T03:04:05Z")
     physical = written._jdf.queryExecution().executedPlan().toString()

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bindings.gateways import Connection, GatewayError, Limits, Login, Subscription, Tls
-from bindings.mqtt.connecting import connector_of
-from bindings.mqtt.link import Link
-from bindings.mqtt.messages import Delivery, Version
-from bindings.mqtt.subscribing import Table
+from bindings.gateways import BrokerLogin, Connection, EndpointSubscription, GatewayError, GatewayLimits, Tls
+from bindings.mqtt.client import MqttLink, connector_of
+from bindings.mqtt.gateway import SubscriptionTable
+from bindings.mqtt.messages import MqttDelivery, Version
 from bindings.parts import InboxRow
 from bindings.protocols import BINDINGS
 from tests.support.authority import Authority
@@ -112,7 +111,10 @@ def test_cloudevents_arrive_as_such(broker: Mosquitto) -> None:
 
 def test_a_large_message_is_stored_whole_and_marked(broker: Mosquitto) -> None:
     rows = Rows()
-    with running(broker.uri, {E: "large"}, rows, limits=Limits(max_body_bytes=1000)), Client(broker.uri) as client:
+    with (
+        running(broker.uri, {E: "large"}, rows, limits=GatewayLimits(max_body_bytes=1000)),
+        Client(broker.uri) as client,
+    ):
         client.send("large", b"x" * 2_000_000)
         client.send("large", b"y")
         large, small = stored(rows, 2)
@@ -181,7 +183,7 @@ def test_other_options_of_a_subscription_are_asked_for_while_it_runs(broker: Mos
         with running(broker.uri, {E: "option/x"}, rows, client_id="options", options={"retainhandling": 2}) as gateway:
             client.send("option/x", b"first")
             stored(rows, 1)
-            gateway.replace([Subscription(E, "option/x", {"retainhandling": 0})])
+            gateway.replace([EndpointSubscription(E, "option/x", {"retainhandling": 0})])
             stored(rows, 2)
             wait_until(lambda: gateway.connected, LIMIT_SECONDS, "the subscription")
             client.send("option/x", b"last")
@@ -196,17 +198,17 @@ class Echo:
         self.bodies: list[bytes] = []
         self.answers = 0
 
-    def delivered(self, _link: Link, delivery: Delivery) -> None:
+    def delivered(self, _link: MqttLink, delivery: MqttDelivery) -> None:
         self.bodies.append(delivery.payload)
 
-    def subscribed(self, _link: Link, _mid: int, fault: str) -> None:
+    def subscribed(self, _link: MqttLink, _mid: int, fault: str) -> None:
         assert not fault
         self.answers += 1
 
-    def unsubscribed(self, _link: Link, _mid: int) -> None:
+    def unsubscribed(self, _link: MqttLink, _mid: int) -> None:
         raise AssertionError("nothing is unsubscribed")
 
-    def published(self, _link: Link, _mid: int, _code: int, fault: str) -> None:
+    def published(self, _link: MqttLink, _mid: int, _code: int, fault: str) -> None:
         assert not fault
         self.answers += 1
 
@@ -214,7 +216,7 @@ class Echo:
 @pytest.mark.parametrize("no_local", [True, False])
 def test_no_local_keeps_away_what_the_client_publishes_itself(broker: Mosquitto, no_local: bool) -> None:
     topic, echo = f"own/{no_local}".lower(), Echo()
-    (request,) = Table([Subscription(E, "own/+", {"nolocal": no_local})]).requests
+    (request,) = SubscriptionTable([EndpointSubscription(E, "own/+", {"nolocal": no_local})]).requests
     link = connector_of(Connection((broker.uri,)), "MQTT/5.0", f"own-{no_local}", clean=True).open(0, echo)
 
     def served(count: int) -> bool:
@@ -240,7 +242,9 @@ def test_subscriptions_are_replaced_while_it_runs(broker: Mosquitto) -> None:
     with running(broker.uri, {E: "first", "/endpoints/stays": "stays"}, rows) as each, Client(broker.uri) as client:
         client.send("first", b"1")
         stored(rows, 1)
-        each.replace([Subscription("/endpoints/f", "second"), Subscription("/endpoints/stays", "stays")])
+        each.replace(
+            [EndpointSubscription("/endpoints/f", "second"), EndpointSubscription("/endpoints/stays", "stays")]
+        )
 
         # Asked for again and again: nothing tells from outside when the broker granted the new one.
         def arrives() -> bool:
@@ -253,7 +257,7 @@ def test_subscriptions_are_replaced_while_it_runs(broker: Mosquitto) -> None:
         client.send("stays", b"3")
         wait_until(lambda: "3" in rows.bodies(), LIMIT_SECONDS, "the subscription that stays")
         with pytest.raises(GatewayError, match="a/#/b"):
-            each.replace([Subscription(E, "a/#/b")])
+            each.replace([EndpointSubscription(E, "a/#/b")])
     assert "nobody's" not in rows.bodies()
     assert next(row.endpoint for row in rows.stored if row.body == b"2") == "/endpoints/f"
 
@@ -264,7 +268,7 @@ def test_a_session_of_other_settings_does_not_hold_it_up(broker: Mosquitto, capl
     rows = Rows()
     with Client(broker.uri) as client:
         client.send_all("was/x", [b"1"] * 3)
-        with running(broker.uri, {E: "is"}, rows, client_id="session", limits=Limits(max_in_flight=1)):
+        with running(broker.uri, {E: "is"}, rows, client_id="session", limits=GatewayLimits(max_in_flight=1)):
             client.send("is", b"2")
             stored(rows, 1)
     assert rows.bodies() == ["2"]
@@ -301,12 +305,12 @@ def test_a_wrong_password_is_told_without_it(
     with Mosquitto(tmp_path, Security(username="plant", password="right")) as broker:
         rows = Rows()
         place = broker.uri.removeprefix("mqtt://")
-        with running(Connection((broker.uri,), Login("plant", "right")), {E: "t"}, rows, protocol=protocol):
+        with running(Connection((broker.uri,), BrokerLogin("plant", "right")), {E: "t"}, rows, protocol=protocol):
             pass
         with running(Connection((f"mqtt://plant:right@{place}",)), {E: "t"}, rows, protocol=protocol):
             pass
         for connection in (
-            Connection((broker.uri,), Login("plant", SECRET)),
+            Connection((broker.uri,), BrokerLogin("plant", SECRET)),
             Connection((f"mqtt://plant:{SECRET}@{place}",)),
         ):
             trouble = trouble_of(connection, protocol)
@@ -338,7 +342,7 @@ def test_a_refused_subscription_is_told_and_the_others_work(tmp_path: Path) -> N
                 client.send("open/x", b"1")
             stored(rows, 1)
             assert not each.connected
-            each.replace([Subscription(E, "open/x")])
+            each.replace([EndpointSubscription(E, "open/x")])
             connected(each)
             assert each.trouble == ""
         finally:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bindings.gateways import Connection, Login, Tls
+from bindings.gateways import BrokerLogin, Connection, Tls
 from bindings.mqtt.messages import Version
-from bindings.mqtt.outgoing import MqttMessage
-from bindings.mqtt.publisher import MqttPublisher
+from bindings.mqtt.publisher import MqttMessage, MqttPublisher
 from bindings.sending import Unsettled
 from tests.support.authority import Authority
 from tests.support.mosquitto import Mosquitto, Security, access_rules
@@ -183,7 +182,7 @@ def test_tls_and_a_login(tmp_path: Path) -> None:
             ("wrong", authority.certificate, "refuses"),
             ("right", None, "certificate"),
         ):
-            connection = Connection((broker.uri,), Login("u", password), Tls(trusted))
+            connection = Connection((broker.uri,), BrokerLogin("u", password), Tls(trusted))
             with MqttPublisher(
                 connection, protocol="MQTT/5.0", client_id="c", timeout=3.0 if expected else LIMIT_SECONDS
             ) as out:

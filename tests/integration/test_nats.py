@@ -10,7 +10,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from bindings.gateways import Connection, Limits, Subscription
+from bindings.gateways import Connection, EndpointSubscription, GatewayLimits
 from bindings.nats import pulling
 from bindings.nats.publisher import NatsMessage, NatsPublisher
 from bindings.protocols import BINDINGS
@@ -166,7 +166,9 @@ def test_a_full_inbox_holds_the_stream_and_drops_core_counted(server: NatsServer
     make_stream(server)
     store, counts = Kept(), Counts()
     store.full = True
-    with running(server, store, core("core.>"), stream(), counts=counts, limits=Limits(max_in_flight=20)) as gateway:
+    with running(
+        server, store, core("core.>"), stream(), counts=counts, limits=GatewayLimits(max_in_flight=20)
+    ) as gateway:
         for number in range(50):
             sender.publish(b"js.a", b"%d" % number)
         wait_until(lambda: counts.arrived.total() == 10, SECONDS, "as many messages as may be held")
@@ -187,7 +189,7 @@ def test_a_full_inbox_holds_the_stream_and_drops_core_counted(server: NatsServer
 
 def test_oversized_is_told_and_its_body_kept(server: NatsServer, sender: RawSender) -> None:
     store = Kept()
-    with running(server, store, core("a"), limits=Limits(max_body_bytes=10)):
+    with running(server, store, core("a"), limits=GatewayLimits(max_body_bytes=10)):
         sender.publish(b"a", b"x" * 11)
         arrived(store, 1)
     assert natives(store.rows) == [{"subject": "a", "oversized": 11}]
@@ -210,7 +212,7 @@ def test_queue_groups_share(server: NatsServer, sender: RawSender) -> None:
 def test_queue_groups_share_a_stream_too(server: NatsServer, sender: RawSender) -> None:
     make_stream(server)
     first, second = Kept(), Kept()
-    taken = Subscription("/endpoints/stream", "js.>", {"stream": STREAM, "queuegroup": "workers"})
+    taken = EndpointSubscription("/endpoints/stream", "js.>", {"stream": STREAM, "queuegroup": "workers"})
     with running(server, first, taken), running(server, second, taken):
         for number in range(200):
             sender.publish(b"js.a", b"%d" % number)
@@ -244,7 +246,7 @@ def subscribed(sender: RawSender, store: Held, subject: bytes) -> bool:
 
 def test_a_missing_stream_is_waited_for(server: NatsServer, sender: RawSender) -> None:
     store = Kept()
-    gateway = made(server, store, core("a"), stream(), counts=Counts(), limits=Limits())
+    gateway = made(server, store, core("a"), stream(), counts=Counts(), limits=GatewayLimits())
     gateway.start()
     try:
         wait_until(lambda: "stream S does not exist" in gateway.trouble, SECONDS, lambda: gateway.trouble)
@@ -270,7 +272,7 @@ def test_requests_that_run_out_are_made_again(
         seen = await client.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{DURABLE}")
         return [(await seen.next_msg(SECONDS)).data for _ in range(5)]
 
-    with running(server, store, stream(), limits=Limits(max_in_flight=4)) as gateway:
+    with running(server, store, stream(), limits=GatewayLimits(max_in_flight=4)) as gateway:
         for request in with_client(server, requests):
             assert json.loads(request)["batch"] == 4  # the server told that all of the last request was left
         assert gateway.trouble == ""
@@ -301,7 +303,7 @@ def test_a_consumer_of_another_kind_is_left_alone_and_told(server: NatsServer) -
         await client.jetstream().add_consumer(STREAM, config)
 
     with_client(server, make)
-    gateway = made(server, Kept(), stream(), counts=Counts(), limits=Limits())
+    gateway = made(server, Kept(), stream(), counts=Counts(), limits=GatewayLimits())
     gateway.start()
     try:
         wait_until(lambda: "pull consumer of js.other" in gateway.trouble, SECONDS, lambda: gateway.trouble)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bindings.gateways import Connection, Limits, Login, Tls
+from bindings.gateways import BrokerLogin, Connection, GatewayLimits, Tls
 from bindings.nats.publisher import NatsMessage, NatsPublisher
 from tests.support.counts import Counts
 from tests.support.natsgateway import SECONDS, Kept, core, made, running
@@ -45,7 +45,7 @@ def test_tls_with_the_wrong_authority_or_another_name(tmp_path: Path) -> None:
 
 
 def test_credentials_are_not_sent_in_the_clear_when_tls_is_asked_for(tmp_path: Path) -> None:
-    login = Login(username="u", password="hidden")
+    login = BrokerLogin(username="u", password="hidden")
     with NatsServer(tmp_path / "nats", authorization={"user": "u", "password": "hidden"}) as server:
         uri = server.uri.replace("nats:", "tls:")
         assert "offers no TLS" in refused(Connection((uri,), login))
@@ -55,7 +55,7 @@ def test_credentials_are_not_sent_in_the_clear_when_tls_is_asked_for(tmp_path: P
 
 def refused(connection: Connection) -> str:
     """Return the trouble of a gateway that is not let in."""
-    gateway = made(connection, Kept(), core("a"), counts=Counts(), limits=Limits())
+    gateway = made(connection, Kept(), core("a"), counts=Counts(), limits=GatewayLimits())
     gateway.start()
     try:
         wait_until(lambda: bool(gateway.trouble), SECONDS, "a trouble")
@@ -66,7 +66,7 @@ def refused(connection: Connection) -> str:
         gateway.stop(1)
 
 
-def logins(folder: Path) -> dict[str, tuple[dict[str, Any], Login, str]]:
+def logins(folder: Path) -> dict[str, tuple[dict[str, Any], BrokerLogin, str]]:
     """Server settings, what is let in by them, and user information that counts in place of the login."""
     user = key()
     seed = folder / "user.seed"
@@ -75,12 +75,12 @@ def logins(folder: Path) -> dict[str, tuple[dict[str, Any], Login, str]]:
     return {
         "password": (
             {"authorization": {"user": "u", "password": "p/w"}},
-            Login(username="u", password="p/w"),
+            BrokerLogin(username="u", password="p/w"),
             "u:p%2Fw@",
         ),
-        "token": ({"authorization": {"token": "t0ken"}}, Login(token="t0ken"), "t0ken@"),
-        "nkey": ({"authorization": {"users": [{"nkey": user.public}]}}, Login(seed=seed), ""),
-        "creds": ({**held.settings, "jetstream": False}, Login(credentials=held.credentials), ""),
+        "token": ({"authorization": {"token": "t0ken"}}, BrokerLogin(token="t0ken"), "t0ken@"),
+        "nkey": ({"authorization": {"users": [{"nkey": user.public}]}}, BrokerLogin(seed=seed), ""),
+        "creds": ({**held.settings, "jetstream": False}, BrokerLogin(credentials=held.credentials), ""),
     }
 
 
@@ -93,7 +93,7 @@ def test_logins(tmp_path: Path, way: str) -> None:
         if information:
             with running(Connection((server.uri.replace("//", f"//{information}"),)), Kept(), core("a")):
                 pass
-        wrong = Connection((server.uri.replace("//", "//u:hidden@"),), Login(username="u", password="hidden"))
+        wrong = Connection((server.uri.replace("//", "//u:hidden@"),), BrokerLogin(username="u", password="hidden"))
         for trouble in (refused(wrong), refused(Connection((server.uri,)))):
             assert "authorization" in trouble.lower()
             assert "hidden" not in trouble
@@ -101,7 +101,10 @@ def test_logins(tmp_path: Path, way: str) -> None:
 
 def test_a_changed_password_needs_no_hand_here(tmp_path: Path) -> None:
     server = NatsServer(tmp_path / "nats", authorization={"user": "u", "password": "old"})
-    with server, running(Connection((server.uri,), Login(username="u", password="old")), Kept(), core("a")) as gateway:
+    with (
+        server,
+        running(Connection((server.uri,), BrokerLogin(username="u", password="old")), Kept(), core("a")) as gateway,
+    ):
         server.kill()
         server.configure(authorization={"user": "u", "password": "new"})
         server.start()
@@ -116,8 +119,8 @@ def test_a_changed_password_needs_no_hand_here(tmp_path: Path) -> None:
 def test_a_forbidden_subject_is_told(tmp_path: Path) -> None:
     user = {"user": "u", "password": "p", "permissions": {"subscribe": ["allowed", "_INBOX.>"], "publish": [">"]}}
     with NatsServer(tmp_path / "nats", authorization={"users": [user]}) as server:
-        connection = Connection((server.uri,), Login(username="u", password="p"))
-        gateway = made(connection, Kept(), core("forbidden"), counts=Counts(), limits=Limits())
+        connection = Connection((server.uri,), BrokerLogin(username="u", password="p"))
+        gateway = made(connection, Kept(), core("forbidden"), counts=Counts(), limits=GatewayLimits())
         gateway.start()
         try:
             wait_until(lambda: "forbidden" in gateway.trouble, SECONDS, lambda: gateway.trouble)

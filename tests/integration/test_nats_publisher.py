@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bindings.gateways import Connection, Login, Subscription
+from bindings.gateways import BrokerLogin, Connection, EndpointSubscription
 from bindings.nats.publisher import NatsMessage, NatsPublisher
 from bindings.sending import Unsettled
 from tests.support.natsgateway import SECONDS, STREAM, Kept, make_stream, natives, running, stream, with_client
@@ -88,10 +88,10 @@ def test_publisher_asks_to_try_again_what_can_pass(tmp_path: Path) -> None:
 def test_core_publisher_is_told_of_a_forbidden_subject_and_keeps_replies(tmp_path: Path) -> None:
     user = {"user": "u", "password": "p", "permissions": {"subscribe": [">"], "publish": ["open"]}}
     with NatsServer(tmp_path / "nats", authorization={"users": [user]}) as server:
-        connection = Connection((server.uri,), Login(username="u", password="p"))
+        connection = Connection((server.uri,), BrokerLogin(username="u", password="p"))
         publisher = NatsPublisher(connection, name="test", timeout=10, stream=False)
         store = Kept()
-        with running(connection, store, Subscription("/endpoints/core", "open")):
+        with running(connection, store, EndpointSubscription("/endpoints/core", "open")):
             with pytest.raises(Unsettled, match="shut"):
                 publisher.send([NatsMessage("open", b"1"), NatsMessage("shut", b"2")])
             assert publisher.send([NatsMessage("open", b"3", reply="answers")]) == [None]

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bindings.inbox.stream import SPARK_SCHEMA
+from bindings.inbox.source import SPARK_SCHEMA
 from catalog.model import Catalog, Relation
-from router.judging.judging import Tallies
-from router.judging.kinds import Kind
+from router.judging.judging import Kind, TallyAccumulator
+from router.judging.outputs import EMPTY, collect
 from router.judging.plan import Plan
 from router.judging.stages import judged, unified
-from router.judging.tally import EMPTY, collect
 from router.settings import settings_from_dict
-from router.writing.commits import Batch
 from router.writing.kafka_columns import OutgoingColumns
 from router.writing.outgoing import OnePass
+from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
 from tests.integration.test_match_equals_run import (
     HTTP_MEMBERS,
@@ -112,12 +111,12 @@ def test_one_write_sends_what_several_send(
     writer = BatchWriter(plan, lambda sink, result: None)
     assert writer.one_pass
     context = spark.sparkContext
-    judge, batch = context.broadcast(plan.judge), Batch(kind, "q", "g", 0, FAILED)
+    judge, batch = context.broadcast(plan.judge), BatchId(kind, "q", "g", 0, FAILED)
     once = OnePass.of(plan, kind, "q")
-    tallies = context.accumulator({}, Tallies())
+    tallies = context.accumulator({}, TallyAccumulator())
     columns = OutgoingColumns.of(once, plan.judge, judge, tallies)
     records = columns.of_rows(frame, FAILED).toArrow().to_pylist()
-    decided = unified(judged(frame, kind, judge, context.accumulator({}, Tallies())), kind, "q")
+    decided = unified(judged(frame, kind, judge, context.accumulator({}, TallyAccumulator())), kind, "q")
     kept = KeptOutcomes(decided, batch, plan)
     writer.send_events(kept, batch)
     writer.send_letters(kept.letters(), batch)
@@ -137,7 +136,7 @@ def test_each_attempt_has_its_own_letters_and_counts(spark: SparkSession, tmp_pa
     lines = lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)
     plan = plan_of(catalog, ONE, tmp_path)
     judge = spark.sparkContext.broadcast(plan.judge)
-    tallies = spark.sparkContext.accumulator({}, Tallies())
+    tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
     columns = OutgoingColumns.of(OnePass.of(plan, "kafka", "q"), plan.judge, judge, tallies)
     for count, failed in ((len(lines), "2026-01-02T03:04:05+00:00"), (len(lines) // 2, "2026-01-02T03:04:06+00:00")):
         tallies.value = {}
@@ -155,7 +154,7 @@ def test_context_in_a_header_is_the_json_that_spark_writes(spark: SparkSession) 
     import pyarrow as pa
     from pyspark.sql import functions as F
 
-    from router.writing.header_lists import context_json
+    from router.writing.outgoing import context_json
 
     odd = "".join(chr(code) for code in range(0x21)) + '"\\/\x7f\u2028é😀'
     contexts: list[dict[str, str | None]] = [{}, {"a": "b"}, {odd: odd, "b": ""}, {"x": "1", "y": None}, {}, {"n": odd}]

@@ -12,17 +12,17 @@ import pytest
 
 from catalog.load import load
 from router.batches import pipeline
-from router.batches.bounding import Bounding
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
+from router.batches.splitting import Bounding
 from router.judging.plan import Plan
-from router.machine.sizing import AIM, BatchSizing
+from router.machine import AIM, BatchSizing
 from router.reading import generations
 from router.settings import settings_from_dict
-from router.sources.sources import INBOX
-from router.state.state import State
+from router.sources import INBOX
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.support import shop
 from tests.support.poisoned import rows_of
 from tests.support.webhook import Answer, Taken, Webhook
@@ -56,7 +56,7 @@ def test_batches_behind_a_slow_sink_shrink_and_grow_again(
     sink = SlowSink()
     clock = SimpleNamespace(monotonic=lambda: sink.now, time=time.time)
     monkeypatch.setattr(pipeline, "time", clock)
-    with Webhook(sink.answer) as hook, State.open(tmp_path / "state") as state:
+    with Webhook(sink.answer) as hook, StateFolder.open(tmp_path / "state") as state:
         shop.write_catalog(tmp_path, mended=False)
         told = shop.settings(tmp_path, hook.url, state=str(tmp_path / "state"), max_records_per_batch=MOST)
         told["routes"] = [{"to": ["hook"]}]
@@ -67,7 +67,9 @@ def test_batches_behind_a_slow_sink_shrink_and_grow_again(
         plans = PlanHolder(spark, state, plan, metrics)
         plans.activate(plan)
         bounding = Bounding("inbox", generation, sizing, None)
-        line = Pipeline(INBOX, "inbox", generation, state, plans, metrics, Status(), lambda _: plan, bounding=bounding)
+        line = Pipeline(
+            INBOX, "inbox", generation, state, plans, metrics, RouterStatus(), lambda _: plan, bounding=bounding
+        )
         limits = [sizing.begin(None)]
         for number in range(6):
             sink.seconds = SLOW if number < 3 else QUICK

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from bindings.inbox.stream import SPARK_SCHEMA
+from bindings.inbox.source import SPARK_SCHEMA
 from router.batches import pipeline
-from router.batches.parts import BatchParts
-from router.faults import Fault
+from router.batches.splitting import BatchParts
+from router.errors import Fault
 from router.reading import generations
 from router.reading.extents import extents
 from router.sinks.messages.sink import TemplateComposer
-from router.sources.sources import INBOX
-from router.state.notes import BatchNotes
-from router.state.state import State
+from router.sources import INBOX
+from router.state.state import BatchNotes, StateFolder
 from tests.support import shop
 from tests.support.poisoned import CROWDS, DIES, RAISES, Line, plan_of, poisoned, rows_of
 from tests.support.webhook import Webhook
@@ -42,9 +41,9 @@ class Died(BaseException):
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
+def state(tmp_path: Path) -> Iterator[StateFolder]:
     """A state folder of its own."""
-    with State.open(tmp_path / "state") as opened:
+    with StateFolder.open(tmp_path / "state") as opened:
         yield opened
 
 
@@ -84,7 +83,7 @@ def assert_all_but(folder: Path, bad: set[int], count: int = COUNT) -> None:
 
 
 def test_the_records_that_fail_are_found_and_the_rest_goes_on(
-    spark: SparkSession, state: State, tmp_path: Path
+    spark: SparkSession, state: StateFolder, tmp_path: Path
 ) -> None:
     count = 6
     rows = rows_of(spark, count, {2: RAISES, 3: DIES}, WRONG)
@@ -109,7 +108,7 @@ def test_the_records_that_fail_are_found_and_the_rest_goes_on(
 
 @pytest.mark.full
 def test_what_has_the_whole_batch_does_not_get_its_parts(
-    spark: SparkSession, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, state: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compose = TemplateComposer.compose
 
@@ -135,7 +134,7 @@ def test_what_has_the_whole_batch_does_not_get_its_parts(
 
 @pytest.mark.full
 def test_crashes_between_and_inside_parts_double_nothing(
-    spark: SparkSession, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, state: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = rows_of(spark, COUNT, {8: RAISES}, WRONG)
     written, noted = BatchParts.written, BatchNotes.note_parts
@@ -180,7 +179,9 @@ def test_crashes_between_and_inside_parts_double_nothing(
 
 
 @pytest.mark.full
-def test_a_batch_too_large_is_cut_before_its_first_write(spark: SparkSession, state: State, tmp_path: Path) -> None:
+def test_a_batch_too_large_is_cut_before_its_first_write(
+    spark: SparkSession, state: StateFolder, tmp_path: Path
+) -> None:
     count = 4 * CROWDS
     rows = rows_of(spark, count, {}, WRONG)
     generation = generations.begin(state, INBOX, ())
@@ -196,7 +197,7 @@ def test_a_batch_too_large_is_cut_before_its_first_write(spark: SparkSession, st
 
 
 def test_a_condemned_record_that_is_gone_has_no_outcome_and_its_batch_ends(
-    spark: SparkSession, state: State, tmp_path: Path
+    spark: SparkSession, state: StateFolder, tmp_path: Path
 ) -> None:
     rows = rows_of(spark, 1, {})
     generation = generations.begin(state, INBOX, ())
@@ -218,7 +219,7 @@ def test_a_condemned_record_that_is_gone_has_no_outcome_and_its_batch_ends(
 
 
 def test_a_batch_that_runs_out_of_memory_is_cut_until_it_fits(
-    spark: SparkSession, state: State, tmp_path: Path
+    spark: SparkSession, state: StateFolder, tmp_path: Path
 ) -> None:
     count = 4 * CROWDS
     rows = rows_of(spark, count, {}, WRONG)

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from bindings.amqp.forms import types_of
-from bindings.http.gateway import HttpGateway, HttpSettings
+from bindings.amqp.values import types_of
+from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.routing import HttpRoute
 from bindings.parts import BINARY_KIND, Part
 from bindings.sending import Outbound
@@ -26,9 +26,8 @@ from catalog.load import load
 from catalog.model import Catalog
 from router.settings import load_settings
 from router.sinks import Commit, close_targets, open_sink
-from router.sinks.messages.definitions import EndpointComposer
+from router.sinks.messages.definitions import EndpointComposer, composer_of
 from router.sinks.messages.events import NotTaken, event_of
-from router.sinks.messages.opening import composer_of
 from tests.conftest import Kafka
 from tests.support.amqp_client import queue_name
 from tests.support.amqp_gateway import running as amqp_running
@@ -196,7 +195,7 @@ def test_amqp(tmp_path: Path, paths: list[Path]) -> None:
 def listening(rows: Rows) -> Iterator[str]:
 
     route = HttpRoute("/endpoints/in", "{any}", ("POST", "PUT", "PATCH", "GET", "DELETE"))
-    gateway = HttpGateway([route], rows, HttpSettings(port=0))
+    gateway = HttpGateway([route], rows, HttpGatewayConfig(port=0))
     gateway.start()
     try:
         yield f"http://127.0.0.1:{gateway.port}/in"

@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from bindings.inbox.stream import SPARK_SCHEMA
+from bindings.inbox.source import SPARK_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record
-from router.judging.judging import Tallies
-from router.judging.kinds import Kind
+from router.judging.judging import Kind, TallyAccumulator
 from router.judging.plan import Plan
 from router.judging.stages import HEADERS_TYPE, judged, unified
 from router.letters.letter import Letter
 from router.letters.reading import read_letters
-from router.replay.dry_run import verdicts
-from router.replay.rows import rows_of
+from router.replay.replaying import rows_of, verdicts
 from router.settings import settings_from_dict
-from router.writing.commits import Batch
+from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
 from tests.support.leaving import KeptOutcomes
 
@@ -163,8 +161,8 @@ def write(plan: Plan, rows: DataFrame, kind: Kind, query: str) -> dict[str, list
     """Judge rows and write them as ``run`` does; returns what went to Kafka."""
     context = rows.sparkSession.sparkContext
     judge = context.broadcast(plan.judge)
-    decided = unified(judged(rows, kind, judge, context.accumulator({}, Tallies())), kind, query, arrived=True)
-    batch = Batch(kind, query, f"g-{query}", 0, "2026-01-02T03:04:06.000000Z")
+    decided = unified(judged(rows, kind, judge, context.accumulator({}, TallyAccumulator())), kind, query, arrived=True)
+    batch = BatchId(kind, query, f"g-{query}", 0, "2026-01-02T03:04:06.000000Z")
     outcomes = KeptOutcomes(decided, batch, plan, judge=judge)
     writer = BatchWriter(plan, lambda sink, result: None)
     rejections = writer.send_events(outcomes, batch)

@@ -17,12 +17,12 @@ import pytest
 import yaml
 
 from bindings.protocols import BINDINGS
-from router.letters.filters import Filter
+from router.letters.listing import Filter
 from router.replay import replay as replaying
-from router.replay.replay import ReplayOptions, Result, replay
+from router.replay.replay import ReplayOptions, ReplayResult, replay
 from router.replay.replaying import Summary
 from router.sinks import DeltaSink
-from router.sinks.forms import dead_letter_to_json_line
+from router.sinks.jsonlines import dead_letter_to_json_line
 from router.sinks.messages.sink import ConfirmedSink
 from router.state.ledger import LetterLedger, PendingReplay
 from tests.support import shop
@@ -110,7 +110,7 @@ def write_letters(folder: Path, reasons: Sequence[str], detail: str = "") -> lis
     return [f"{n:032x}" for n in range(len(reasons))]
 
 
-def run(config: Path, watcher: Quiet | None = None, **options: Any) -> Result:
+def run(config: Path, watcher: Quiet | None = None, **options: Any) -> ReplayResult:
     """Replay every letter, two at a time."""
     return replay(config, OF_ALL, ReplayOptions(batch=2, **options), watcher or Quiet())
 

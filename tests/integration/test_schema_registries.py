@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from catalog.documents.certificates import Certificates
-from catalog.documents.logins import Login, basic
+from catalog.documents.connecting import Certificates, OriginLogin, basic
 from catalog.load import load
-from catalog.schemas.ids.client import SchemaRegistry
-from catalog.schemas.ids.contract import RegistryUnavailableError
+from catalog.schemas.ids.client import RegistryUnavailableError, SchemaIdRegistry
 from catalog.schemas.validation import PayloadValidation
 from router.cli import status_of
-from router.schemaids.ids import RegistryAddress, RegistryIds
+from router.schemaids.kept import RegistryAddress, RegistryIds
 from router.settings import load_settings
 from router.settings.catalogs import fetcher_of
 from tests.support.apicurio import Apicurio
@@ -47,7 +45,7 @@ def registered(apicurio: Apicurio, prefix: str) -> dict[str, int]:
     }
 
 
-def ids_of(url: str, folder: Path | None = None, login: Login | None = None) -> RegistryIds:
+def ids_of(url: str, folder: Path | None = None, login: OriginLogin | None = None) -> RegistryIds:
     return RegistryIds(RegistryAddress("lake", url, login, 5.0), folder)
 
 
@@ -128,14 +126,14 @@ def test_without_a_folder_memory_has_to_do(apicurio: Apicurio) -> None:
 def test_a_login_is_shown(apicurio: Apicurio, tmp_path: Path, way: str) -> None:
     (tmp_path / "token").write_text("abc\n")
     login, wanted = {
-        "basic": (Login("", basic=("ann", "hush")), basic("ann", "hush")),
-        "bearer": (Login("", bearer="abc"), "Bearer abc"),
-        "bearer_file": (Login("", bearer_file=tmp_path / "token"), "Bearer abc"),
-        "wrong": (Login("", basic=("ann", "hush")), "Bearer other"),
+        "basic": (OriginLogin("", basic=("ann", "hush")), basic("ann", "hush")),
+        "bearer": (OriginLogin("", bearer="abc"), "Bearer abc"),
+        "bearer_file": (OriginLogin("", bearer_file=tmp_path / "token"), "Bearer abc"),
+        "wrong": (OriginLogin("", basic=("ann", "hush")), "Bearer other"),
     }[way]
     with Front(apicurio.url, authorization=wanted) as front:
         origin = front.url.partition("/apis")[0]
-        shown = Login(origin, login.basic, login.bearer, login.bearer_file)
+        shown = OriginLogin(origin, login.basic, login.bearer, login.bearer_file)
         asked: RegistryIds = pickle.loads(pickle.dumps(ids_of(front.url, login=shown)))
         if way == "wrong":
             with pytest.raises(RegistryUnavailableError, match="answers 401, it does not let us in; check its login"):
@@ -155,11 +153,11 @@ def test_tls_with_certificates_as_files_and_as_texts(apicurio: Apicurio, tmp_pat
     with Front(apicurio.url, tls=tls) as front:
         origin = front.url.partition("/apis")[0]
         for certificates in (files, texts):
-            login = Login(origin, certificates=certificates)
+            login = OriginLogin(origin, certificates=certificates)
             assert ids_of(front.url, login=login).written("4000000") is None
         for stranger in (Certificates(made.ca), Certificates(made.other_ca, made.certificate, made.key)):
             with pytest.raises(RegistryUnavailableError, match="schema registry lake at https://localhost"):
-                ids_of(front.url, login=Login(origin, certificates=stranger)).written("4000000")
+                ids_of(front.url, login=OriginLogin(origin, certificates=stranger)).written("4000000")
     made.key.unlink()
     assert "PRIVATE KEY" not in repr(texts)
 
@@ -203,7 +201,7 @@ def test_a_registry_is_mirrored_and_then_needed_no_more(
     apicurio: Apicurio, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ids = registered(apicurio, "mirror-")
-    total = len(SchemaRegistry("lake", apicurio.url).subjects())
+    total = len(SchemaIdRegistry("lake", apicurio.url).subjects())
     with Front(apicurio.url) as front:
         config = settings(tmp_path, front.url)
         assert status_of(["schemas", "pull", str(config)]) == 0

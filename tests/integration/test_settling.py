@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from catalog.load import load as load_catalog
-from router.judging.judging import Tallies
+from router.judging.judging import TallyAccumulator
 from router.judging.plan import Plan
-from router.realtime.records import sent_records
-from router.realtime.rest import restored
+from router.realtime.query import restored, sent_records
 from router.settings import settings_from_dict
-from router.settling.types import settled_types
+from router.settling import settled_types
 from router.writing.kafka_columns import OutgoingColumns
 from router.writing.outgoing import OnePass
 from tests.integration.test_match_equals_run import HEADERS, KAFKA_SCHEMA
@@ -99,7 +98,7 @@ def test_what_is_settled_leaves_as_the_matcher_sends_it(spark: SparkSession, tmp
     plan = plan_for(tmp_path, lineage=True)
     frame = spark.createDataFrame(list(odd_records(Random(seed))), KAFKA_SCHEMA)
     context = spark.sparkContext
-    judge, tallies = context.broadcast(plan.judge), context.accumulator({}, Tallies())
+    judge, tallies = context.broadcast(plan.judge), context.accumulator({}, TallyAccumulator())
     columns = OutgoingColumns.of(OnePass.of(plan, "kafka", "q"), plan.judge, judge, tallies)
     matched = columns.of_rows(frame, FAILED).toArrow().to_pylist()
     whole = {position_of(each["headers"]): each for each in matched}

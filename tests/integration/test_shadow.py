@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Producer as KafkaProducer
 
-from bindings.kafka.codec import parts
+from bindings.kafka.binding import parts
 from catalog.load import load
 from catalog.parsing.texts import parse_text
 from catalog.record import parse_record

@@ -12,8 +12,8 @@ import pytest
 
 from bindings.amqp.gateway import AmqpGateway
 from bindings.events import members_of
-from bindings.gateways import Connection, Gateway, Limits, Subscription, Terms
-from bindings.http.gateway import HttpGateway, HttpSettings
+from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayConfig, GatewayLimits
+from bindings.http.gateway import HttpGateway, HttpGatewayConfig
 from bindings.http.routing import HttpRoute
 from bindings.parts import InboxRow, first
 from bindings.protocols import BINDINGS
@@ -205,7 +205,9 @@ def test_amqp(qpid: str, tmp_path: Path, mode: str) -> None:
     settings = {"type": "amqp", "uri": qpid, "node": node, "mode": mode}
     assert sink(tmp_path, settings).write(table(), FIRST).rows == len(CASES)
     gateway: Gateway = AmqpGateway(
-        Terms(Connection((qpid,)), [Subscription(E, node)], rows, f"reader-{mode}", Limits(), Counts())
+        GatewayConfig(
+            Connection((qpid,)), [EndpointSubscription(E, node)], rows, f"reader-{mode}", GatewayLimits(), Counts()
+        )
     )
     gateway.start()
     try:
@@ -222,7 +224,7 @@ def test_http_with_tls(tmp_path: Path, mode: str, version: str | None) -> None:
     pair = authority.sign("server", alternatives="DNS:localhost,IP:127.0.0.1")
     rows = Rows()
 
-    settings = HttpSettings(port=0, tls_certificate=pair.certificate, tls_key=pair.key)
+    settings = HttpGatewayConfig(port=0, tls_certificate=pair.certificate, tls_key=pair.key)
     gateway = HttpGateway([HttpRoute(E, "/in/{type}")], rows, settings)
     gateway.start()
     try:

@@ -13,16 +13,15 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from bindings.inbox.stream import SPARK_SCHEMA
+from bindings.inbox.source import SPARK_SCHEMA
 from router.batches.attempt import Journal, attempt
-from router.batches.parts import Part
 from router.batches.plans import LoadedPlan, load
-from router.judging.kinds import Kind
-from router.sinks.forms import DEAD_LETTER, DECIDED
+from router.batches.splitting import BatchPart
+from router.judging.judging import Kind
+from router.sinks.jsonlines import DEAD_LETTER, DECIDED
 from router.writing import spark_outcomes
-from router.writing.commits import Batch
 from router.writing.spark_outcomes import SparkOutcomes
-from router.writing.staging import Share, results_of
+from router.writing.staging import BatchId, RowsForSink, results_of
 from tests.integration.test_match_equals_run import (
     HTTP_MEMBERS,
     KAFKA_MEMBERS,
@@ -84,7 +83,7 @@ def test_no_record_passes_the_driver(spark: SparkSession, tmp_path: Path, monkey
 
     loaded, frame = loaded_plan(spark, tmp_path, "kafka", 7)
     frame = frame.withColumn("value", F.concat(F.lit(bytearray(b"mark")), F.col("value")))
-    batch = Batch("kafka", "q", "g", 0, FAILED)
+    batch = BatchId("kafka", "q", "g", 0, FAILED)
     for name in ("toArrow", "collect", "toPandas", "toLocalIterator", "take", "head", "first"):
         monkeypatch.setattr(DataFrame, name, only_results(getattr(DataFrame, name)))
     given: list[bytes] = []
@@ -97,7 +96,7 @@ def test_no_record_passes_the_driver(spark: SparkSession, tmp_path: Path, monkey
     monkeypatch.setattr(spark_outcomes, "results_of", recorded)
     for number, arrived in enumerate((False, True)):
         each = replace(batch, number=number)
-        tally = attempt(loaded.outcomes(frame, each, Part(), arrived=arrived), each, loaded.writer, Journal())
+        tally = attempt(loaded.outcomes(frame, each, BatchPart(), arrived=arrived), each, loaded.writer, Journal())
         assert tally.total > tally.dead > 0
     assert given and not any(b"mark" in told for told in given)
     rows = DeltaTable(tmp_path / "lake").to_pyarrow_table()["data"].to_pylist()
@@ -107,20 +106,20 @@ def test_no_record_passes_the_driver(spark: SparkSession, tmp_path: Path, monkey
 def test_tries_of_tasks_that_failed_double_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """What tries wrote that came to nothing is in no commit, and is gone when another try is."""
     loaded, frame = loaded_plan(spark, tmp_path, "kafka", 7)
-    batch = Batch("kafka", "q", "g", 0, FAILED)
+    batch = BatchId("kafka", "q", "g", 0, FAILED)
     shares = loaded.writer.shares(batch)
     assert shares is not None
     for share in shares:
         for task in ("0-failed", "1-failed"):
             share.staging.write(_rows_of(share), task, loaded.plan.catalog)
     assert len(list(tmp_path.rglob("*-failed-*.parquet"))) == 4
-    attempt(loaded.outcomes(frame, batch, Part(), arrived=False), batch, loaded.writer, Journal())
+    attempt(loaded.outcomes(frame, batch, BatchPart(), arrived=False), batch, loaded.writer, Journal())
     assert not list(tmp_path.rglob("*-failed-*.parquet"))
     table = DeltaTable(tmp_path / "lake").to_pyarrow_table()
     assert table.num_rows == len(set(table["position"].to_pylist())) > 0
 
 
-def _rows_of(share: Share) -> pa.Table:
+def _rows_of(share: RowsForSink) -> pa.Table:
     return pa.Table.from_pylist([{"position": "written before"}], share.schema)
 
 
@@ -137,11 +136,11 @@ def test_tables_have_what_the_columns_say(
     spark: SparkSession, tmp_path: Path, kind: Kind, seed: int, arrived: bool
 ) -> None:
     loaded, frame = loaded_plan(spark, tmp_path, kind, seed, match={"ambiguous": "first"})
-    batch = Batch(kind, "q", "g", 0, FAILED)
-    outcomes = loaded.outcomes(frame, batch, Part(), arrived=arrived)
+    batch = BatchId(kind, "q", "g", 0, FAILED)
+    outcomes = loaded.outcomes(frame, batch, BatchPart(), arrived=arrived)
     assert (outcomes._staging is None) is arrived
     tally = attempt(outcomes, batch, loaded.writer, Journal())
-    kept: SparkOutcomes = loaded.outcomes(frame, batch, Part(), arrived=True)
+    kept: SparkOutcomes = loaded.outcomes(frame, batch, BatchPart(), arrived=True)
     assert kept.evaluate() == replace(tally, delivered=Counter(), delivered_bytes=Counter())
     decided = pa.schema([*DECIDED, *((name, pa.string()) for name in loaded.plan.rare)])
     events = kept.on_routes(loaded.plan.routes.event_sinks["lake"]).events(decided)
@@ -156,7 +155,7 @@ def test_tables_have_what_the_columns_say(
         assert by_duckdb(tmp_path / name).rows == by_delta(tmp_path / name).rows
     # A repeat is left out, and what it staged is gone.
     files = sorted(tmp_path.rglob("*.parquet"))
-    again = loaded.outcomes(frame, batch, Part(), arrived=arrived)
+    again = loaded.outcomes(frame, batch, BatchPart(), arrived=arrived)
     assert attempt(again, batch, loaded.writer, Journal()) == tally
     assert sorted(tmp_path.rglob("*.parquet")) == files
     assert DeltaTable(tmp_path / "lake").count() == events.num_rows

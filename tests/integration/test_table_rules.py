@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from deltalake import DeltaTable
 
-from router.sinks.tables.head import Head
+from router.sinks.tables.head import TableHead
 from tests.benchmarks import steady_tables
 from tests.conftest import Kafka, TopicFactory
 from tests.support.kafka import produce
@@ -23,7 +23,7 @@ EACH: Final = 40
 
 def constrain(folder: Path, name: str, sql: str) -> None:
     """Set a constraint in a table, whoever writes to it."""
-    Head(str(folder), DeltaTable(folder)).configure({f"delta.constraints.{name}": sql})
+    TableHead(str(folder), DeltaTable(folder)).configure({f"delta.constraints.{name}": sql})
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

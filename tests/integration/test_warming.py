@@ -10,7 +10,7 @@ import pytest
 
 from catalog.load import load as load_catalog
 from router.batches.plans import load as load_plan
-from router.judging.kinds import Kind
+from router.judging.judging import Kind
 from router.judging.plan import Plan
 from router.running.warming import rows_like
 from router.settings import settings_from_dict

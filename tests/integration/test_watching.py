@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from catalog.load import load
-from router.batches.parts import ALIKE
+from router.batches.splitting import ALIKE
 from router.judging.plan import Plan
 from router.reading import generations
 from router.settings import settings_from_dict
-from router.sources.sources import INBOX
-from router.state.state import State
+from router.sources import INBOX
+from router.state.state import StateFolder
 from router.watching import batches as watching
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
@@ -34,9 +34,9 @@ LIMIT: Final = 240.0
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
+def state(tmp_path: Path) -> Iterator[StateFolder]:
     """A state folder of its own."""
-    with State.open(tmp_path / "state") as opened:
+    with StateFolder.open(tmp_path / "state") as opened:
         yield opened
 
 
@@ -52,7 +52,7 @@ def query_of(line: Line) -> dict[str, Any]:
 
 
 def test_a_target_that_does_not_answer_is_told_and_forgotten(
-    spark: SparkSession, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, state: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "WAITS_SECONDS", 4.0)
     answered = threading.Event()
@@ -77,7 +77,7 @@ def test_a_target_that_does_not_answer_is_told_and_forgotten(
 
 def test_a_topic_that_is_gone_is_told_while_the_write_waits(
     spark: SparkSession,
-    state: State,
+    state: StateFolder,
     tmp_path: Path,
     kafka: Kafka,
     topic_factory: TopicFactory,
@@ -106,7 +106,7 @@ def test_a_topic_that_is_gone_is_told_while_the_write_waits(
 
 @pytest.mark.parametrize("limit", ["worker_timeout", pytest.param("batch_limit", marks=pytest.mark.full)])
 def test_a_record_on_which_a_worker_hangs_is_ended(
-    spark: SparkSession, state: State, tmp_path: Path, limit: str
+    spark: SparkSession, state: StateFolder, tmp_path: Path, limit: str
 ) -> None:
     timeout = "spark.sql.execution.pyspark.udf.idleTimeoutSeconds"
     spark.conf.set("spark.sql.execution.pyspark.udf.killOnIdleTimeout", "true")

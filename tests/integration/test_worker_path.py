@@ -17,12 +17,12 @@ import pyspark
 import pytest
 from pyspark import cloudpickle
 
-from bindings.inbox.stream import InboxDataSource
+from bindings.inbox.source import InboxDataSource
 from catalog.load import load
 from router.judging.plan import Plan
 from router.settings import settings_from_dict
 from router.spark import worker_daemon
-from router.spark.worker_path import import_as_driver
+from router.spark.session import import_as_driver
 from tests.support.process_tree import below, command_of
 from tests.support.samples import FOLDER
 

@@ -25,7 +25,7 @@ from deltalake.exceptions import DeltaError
 
 from router.errors import SinkError
 from router.sinks import DeltaSink
-from router.sinks.forms import WIDE
+from router.sinks.jsonlines import WIDE
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 from tests.support.kill_points import Point
 from tests.unit.router.sinks.tables.tended_writer import APP, write
@@ -33,14 +33,14 @@ from tests.unit.router.sinks.tables.tended_writer import APP, write
 RULES: Final = UpkeepRules(1, 1 << 20, timedelta(hours=1))
 STEPS: Final = (
     "router.sinks.tables.delta:DeltaSink._add",
-    "router.sinks.tables.head:Head.append",
-    "router.sinks.tables.head:Head.rewrite",
-    "router.sinks.tables.log:Log.link",
-    "router.sinks.tables.log:os.fsync",
-    "router.sinks.tables.log:os.link",
-    "router.sinks.tables.log:sync_path",
-    "router.sinks.tables.merging:_written",
-    "router.sinks.tables.merging:_replace",
+    "router.sinks.tables.head:TableHead.append",
+    "router.sinks.tables.head:TableHead.rewrite",
+    "router.sinks.tables.head:TableLog.link",
+    "router.sinks.tables.head:os.fsync",
+    "router.sinks.tables.head:os.link",
+    "router.sinks.tables.head:sync_path",
+    "router.sinks.tables.upkeep:_written",
+    "router.sinks.tables.upkeep:_replace",
     "router.sinks.tables.staging:Sweeping.committed",
 )
 DEATHS: Final = tuple(itertools.product((1, 2, 3), STEPS, ("before", "after")))

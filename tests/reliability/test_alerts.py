@@ -24,7 +24,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from router.spark.worker_path import DAEMON_CONF
+from router.spark.session import DAEMON_CONF
 from tests.support.authority import Authority
 from tests.support.brokers import KafkaBroker
 from tests.support.faulty_router import VARIABLE

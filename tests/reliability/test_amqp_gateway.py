@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from bindings.amqp.connection import EAGER
 from bindings.amqp.gateway import AmqpGateway
-from bindings.amqp.holding import EAGER
 from bindings.amqp.outgoing import AmqpMessage
 from bindings.amqp.sender import AmqpSender
-from bindings.gateways import Connection, Limits, Subscription, Terms
+from bindings.gateways import Connection, EndpointSubscription, GatewayConfig, GatewayLimits
 from bindings.inbox import Inbox
 from bindings.parts import InboxRow
 from bindings.sending import Unsettled
@@ -40,9 +40,9 @@ def numbers(rows: list[InboxRow]) -> list[int]:
 
 def serve(uri: str, queue: str, path: Path) -> None:
     """Run a gateway for ever; says on standard output how many messages it has acknowledged."""
-    counts, limits = Counts(), Limits(max_in_flight=200)
-    subscriptions, inbox = [Subscription(ENDPOINT, queue)], Inbox(path)
-    AmqpGateway(Terms(Connection((uri,)), subscriptions, inbox, "killed", limits, counts)).start()
+    counts, limits = Counts(), GatewayLimits(max_in_flight=200)
+    subscriptions, inbox = [EndpointSubscription(ENDPOINT, queue)], Inbox(path)
+    AmqpGateway(GatewayConfig(Connection((uri,)), subscriptions, inbox, "killed", limits, counts)).start()
     said = 0
     while True:
         said = wait_until(partial(_more, counts, said), 10 * SECONDS, "messages")

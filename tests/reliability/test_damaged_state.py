@@ -21,9 +21,9 @@ import httpx
 import pytest
 import yaml
 
-from router.reading.positions import Positions
+from router.reading.generations import Positions
 from router.state.ledger import LetterLedger
-from router.state.state import State
+from router.state.state import StateFolder
 from tests.conftest import Kafka
 from tests.support import shop
 from tests.support.damage import DAMAGES, INBOX, Damage, emptied, harmless
@@ -60,7 +60,7 @@ class Killed:
     def run(self) -> None:
         """Bring it about: one batch of Kafka and some of the inbox are done, and one more is begun."""
         self.process.configure(self.settings(self.folder))
-        self.process.module = ("tests.support.dying_router", "router.state.state:State.pin", "after", "4")
+        self.process.module = ("tests.support.dying_router", "router.state.state:StateFolder.pin", "after", "4")
         self.process.start()
         headers: Headers = [("ce_specversion", b"1.0"), ("ce_source", b"/s"), ("ce_type", b"aside"), ("ce_id", b"k")]
         produce(self.servers, self.topic, [(None, b"x", headers)])
@@ -74,7 +74,7 @@ class Killed:
             self._wait(1 + self.sent)
         assert self.process.wait(LIMIT) == ENDED_BY_SIGNAL, self.process.log[-2000:]
         self.process.module = ("router",)
-        with State.open(self.folder / "state") as opened:
+        with StateFolder.open(self.folder / "state") as opened:
             Positions(opened).keep("old", {"gone": {"0": 7}})
         with LetterLedger.open(self.folder / "state"):
             pass

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bindings.inbox import Inbox, InboxFull, InboxLimits
-from bindings.inbox.view import InboxView
+from bindings.inbox.source import InboxView
 from bindings.parts import InboxRow, Part
 
 ROOT = Path(__file__).parents[2]

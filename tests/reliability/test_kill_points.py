@@ -29,11 +29,11 @@ DEFINITIONS: Final = 10
 RECORDS: Final = 40
 LIMIT: Final = 300.0
 POINTS: Final = (
-    ("router.state.state:State.pin", "before"),
-    ("router.state.state:State.pin", "after"),
+    ("router.state.state:StateFolder.pin", "before"),
+    ("router.state.state:StateFolder.pin", "after"),
     ("router.sinks.tables.delta:DeltaSink.take", "before"),
-    ("router.sinks.tables.head:Head.append", "after"),
-    ("router.sinks.tables.definition_tables:DefinitionTablesSink.take", "after"),
+    ("router.sinks.tables.head:TableHead.append", "after"),
+    ("router.sinks.tables.opening:DefinitionTablesSink.take", "after"),
     ("router.writing.spark_outcomes:SparkOutcomes._save", "before"),
     ("router.writing.spark_outcomes:SparkOutcomes._save", "after"),
     ("router.sinks.messages.sink:ConfirmedSink.write", "before"),
@@ -48,10 +48,10 @@ FEW: Final = tuple(POINTS[number] for number in (3, 6))
 OF_TABLES: Final = (
     ("router.writing.spark_outcomes:results_of", "before"),
     ("router.writing.spark_outcomes:results_of", "after"),
-    ("router.state.state:State.pin", "after"),
+    ("router.state.state:StateFolder.pin", "after"),
     ("router.sinks.tables.delta:DeltaSink._add", "before"),
-    ("router.sinks.tables.head:Head.append", "before"),
-    ("router.sinks.tables.head:Head.append", "after"),
+    ("router.sinks.tables.head:TableHead.append", "before"),
+    ("router.sinks.tables.head:TableHead.append", "after"),
     ("router.writing.writer:BatchWriter._send_letters", "before"),
     ("router.batches.journal:BatchJournal.settle", "before"),
 )

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from bindings.gateways import Limits
+from bindings.gateways import GatewayLimits
 from bindings.inbox import Inbox, InboxFull, InboxLimits, InboxRowError
-from bindings.inbox.offsets import InboxPosition
-from bindings.inbox.view import InboxView
+from bindings.inbox.format import InboxPosition
+from bindings.inbox.source import InboxView
 from bindings.mqtt.messages import Version
 from bindings.parts import InboxRow
 from tests.support.counts import Counts
@@ -250,7 +250,7 @@ def test_a_full_inbox_holds_and_goes_on(broker: Mosquitto, tmp_path: Path, proto
     body = b"x" * 500
     with (
         running(
-            broker.uri, {E: "many/+"}, inbox, protocol=protocol, counts=counts, limits=Limits(max_in_flight=50)
+            broker.uri, {E: "many/+"}, inbox, protocol=protocol, counts=counts, limits=GatewayLimits(max_in_flight=50)
         ) as each,
         Client(broker.uri) as client,
     ):

@@ -19,9 +19,9 @@ import nats
 import pytest
 from nats.js.errors import Error as StreamError
 
-from bindings.gateways import Connection, Limits
+from bindings.gateways import Connection, GatewayLimits
 from bindings.inbox import Inbox, InboxLimits
-from bindings.inbox.view import InboxView
+from bindings.inbox.source import InboxView
 from tests.support.counts import Counts
 from tests.support.natsgateway import consumer, make_stream, running, stream
 from tests.support.natsserver import NatsServer
@@ -166,7 +166,7 @@ def test_a_full_disk_holds_the_stream_until_there_is_room(server: NatsServer, tm
     publisher.start()
     publisher.join(SECONDS)
     small = Inbox(path, limits=InboxLimits(min_free_bytes=0, max_bytes=40_000))
-    with running(server, small, stream(ackwait=2), counts=counts, limits=Limits(max_in_flight=100)) as gateway:
+    with running(server, small, stream(ackwait=2), counts=counts, limits=GatewayLimits(max_in_flight=100)) as gateway:
         wait_until(lambda: "raise max_bytes" in gateway.trouble, SECONDS, lambda: f"a full inbox: {counts.stored}")
         assert 0 < counts.stored.total() < count
         assert consumer(server).num_ack_pending <= 100

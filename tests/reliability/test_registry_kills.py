@@ -16,8 +16,7 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from registry.store.engine import open_database
-from registry.store.tables import DOCUMENTS, GROUPS, HISTORY, RESOURCES, VERSIONS
+from registry.store.engine import DOCUMENTS, GROUPS, HISTORY, RESOURCES, VERSIONS, open_database
 from tests.support.postgresql import cluster
 from tests.support.registry_process import LIMIT_SECONDS, Served, until
 from tests.support.webhook import Answer, Taken, Webhook

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from bindings.amqp.gateway import AmqpGateway
-from bindings.gateways import Connection, Limits, RowStore, Subscription, Terms
+from bindings.gateways import Connection, EndpointSubscription, GatewayConfig, GatewayLimits, RowStore
 from bindings.inbox import Inbox, InboxFull
-from bindings.inbox.view import InboxView
+from bindings.inbox.source import InboxView
 from bindings.parts import InboxRow, Part
 from tests.support.counts import Counts
 
@@ -65,7 +65,7 @@ class FillingStore:
 @contextmanager
 def running(
     connection: Connection | str,
-    subscriptions: Sequence[Subscription] | str,
+    subscriptions: Sequence[EndpointSubscription] | str,
     store: RowStore,
     *,
     max_in_flight: int = 1000,
@@ -75,12 +75,12 @@ def running(
     """Run a gateway; a URI and a node stand for the simplest connection and subscription."""
     counts = Counts()
     gateway = AmqpGateway(
-        Terms(
+        GatewayConfig(
             Connection((connection,)) if isinstance(connection, str) else connection,
-            [Subscription(ENDPOINT, subscriptions)] if isinstance(subscriptions, str) else subscriptions,
+            [EndpointSubscription(ENDPOINT, subscriptions)] if isinstance(subscriptions, str) else subscriptions,
             store,
             container_id,
-            Limits(max_body_bytes, max_in_flight),
+            GatewayLimits(max_body_bytes, max_in_flight),
             counts,
         )
     )

@@ -17,13 +17,12 @@ from typing import Any, Final
 
 import httpx
 
-from router.spark.ivy import Coordinate, Request, cache_root, find_java
-from router.spark.pins import resolve_pinned
+from router.spark.connectors import Coordinate, JarRequest, cache_root, find_java, resolve_pinned
 from tests.support.class_archive import SHORT_LIVED
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import BrokerFailed, BrokerProcess
 
-APICURIO: Final = Request((Coordinate("io.apicurio", "apicurio-registry-app", "2.6.13.Final", "all.tar.gz"),))
+APICURIO: Final = JarRequest((Coordinate("io.apicurio", "apicurio-registry-app", "2.6.13.Final", "all.tar.gz"),))
 """The last line that runs with Java 17: version 3 asks for 21."""
 APICURIO_PINS: Final = Path(__file__).resolve().with_name("apicurio_archives.json")
 API: Final = "/apis/ccompat/v7"

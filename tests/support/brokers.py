@@ -19,8 +19,7 @@ from typing import Final
 from confluent_kafka import ElectionType, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from router.spark.ivy import Coordinate, Request, find_java
-from router.spark.pins import resolve_pinned
+from router.spark.connectors import Coordinate, JarRequest, find_java, resolve_pinned
 from tests.support import deployed
 from tests.support.class_archive import start_options
 from tests.support.ports import LOOPBACK, free_ports
@@ -31,7 +30,7 @@ READY_LIMIT_SECONDS: Final = 180.0
 KAFKA_PINS: Final = Path(__file__).resolve().with_name("kafka_jars.json")
 CLUSTER_ID: Final = "eHJvdXRlci10ZXN0cy0wMQ"
 
-KAFKA_SERVER: Final = Request(
+KAFKA_SERVER: Final = JarRequest(
     wanted=(
         Coordinate("org.apache.kafka", "kafka_2.13", "4.1.1"),
         # Without a binding for its slf4j 1.7 the server logs nothing, and a failed start would tell nothing.

@@ -12,7 +12,7 @@ import httpx
 
 from registry.core.linting import Linter
 from registry.core.service import RegistryService
-from registry.replication.peers import Exchange, Peer, Round
+from registry.replication.peers import Peer, PeerExchange, Round
 from registry.store.engine import open_database
 from tests.support.catalog_states import state_of
 from tests.support.registry_server import served
@@ -23,7 +23,7 @@ class Side:
     """A catalog that is served, with what replicates it."""
 
     client: httpx.Client
-    exchange: Exchange
+    exchange: PeerExchange
     url: str
 
     def pull(self, other: Side) -> Round:
@@ -48,7 +48,7 @@ def side(folder: Path, authority: str = "urn:corp", **given: Any) -> Iterator[Si
     with served(folder, authority=authority, **given) as client:
         database = open_database(f"sqlite:///{folder}/registry.db")
         service = RegistryService(database, Linter(), lambda *_: {}, authority)
-        yield Side(client, Exchange(service), f"{client.base_url}/messagecatalog")
+        yield Side(client, PeerExchange(service), f"{client.base_url}/messagecatalog")
         database.close()
 
 

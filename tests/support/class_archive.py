@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from router.spark.ivy import cache_root, find_java
+from router.spark.connectors import cache_root, find_java
 
 SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """For JVMs that end before the best code would pay: they compile quickly and only once, and collect in one thread."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bindings.sending import Outbound
 from router.sinks.messages.definitions import EndpointComposer
-from router.sinks.messages.events import Event, NotTaken
+from router.sinks.messages.events import NotTaken, RoutedEvent
 
 
 class OneByOne(EndpointComposer):
     """Composes one event, or raises why there can be no message."""
 
-    def compose_one(self, event: Event) -> Outbound:
+    def compose_one(self, event: RoutedEvent) -> Outbound:
         """Return the message for one event."""
         (made,) = self.compose([event])
         if isinstance(made, NotTaken):

@@ -23,8 +23,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from bindings.locks import waiting_lock
-from router.spark.ivy import cache_root
+from bindings.private import waiting_lock
+from router.spark.connectors import cache_root
 
 CHART: Final = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "xrouter"
 MODULE: Final = Path(__file__).resolve().with_name("charts")

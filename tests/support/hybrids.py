@@ -12,10 +12,10 @@ from itertools import combinations, permutations
 from typing import Any, Final
 
 from catalog.dialects import Dialect
-from catalog.dialects.definition_groups import DEFINITION_GROUPS as CEREG
-from catalog.dialects.message_catalog import MESSAGE_CATALOG as CNCF
-from catalog.dialects.xregistry_0_5 import OLDER_XREGISTRY as WIP
-from catalog.dialects.xregistry_1_0 import XREGISTRY
+from catalog.dialects.detection import DEFINITION_GROUPS as CEREG
+from catalog.dialects.detection import MESSAGE_CATALOG as CNCF
+from catalog.dialects.detection import OLDER_XREGISTRY as WIP
+from catalog.dialects.detection import XREGISTRY
 
 NEW: Final = XREGISTRY
 DIALECTS: Final = (NEW, WIP, CEREG, CNCF)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from bindings.inbox.view import READ_SCHEMA
+from bindings.inbox.source import READ_SCHEMA
 from bindings.protocols import BINDINGS, binding_of
 from catalog.errors import RecordError
 from catalog.model import Catalog
@@ -26,7 +26,7 @@ from router.matching.facts import Facts, RawFacts, RawRow
 from router.matching.inbox_facts import inbox_parts
 from router.matching.matcher import Matcher
 from router.matching.ties import Ambiguous
-from router.routing.limits import SizeLimits
+from router.routing.destinations import SizeLimits
 from router.routing.routes import Routes
 from router.settings import settings_from_dict
 

@@ -8,18 +8,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bindings.inbox.stream import SPARK_SCHEMA
+from bindings.inbox.source import SPARK_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
 from catalog.record import Record
-from router.judging.judging import Tallies
-from router.judging.kinds import Kind
+from router.judging.judging import Kind, TallyAccumulator
+from router.judging.outputs import Tally
 from router.judging.plan import Judge, Plan
 from router.judging.stages import HEADERS_TYPE, judged, unified
-from router.judging.tally import Tally
 from router.settings import KafkaSink, settings_from_dict
-from router.writing.commits import Batch
 from router.writing.spark_outcomes import SparkOutcomes
+from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class KeptOutcomes(SparkOutcomes):
     def __init__(
         self,
         rows: DataFrame,
-        batch: Batch,
+        batch: BatchId,
         plan: Plan,
         outgoing: DataFrame | None = None,
         judge: Broadcast[Judge] | None = None,
@@ -98,10 +97,10 @@ def leave(
     kafka = protocol == "KAFKA"
     rows = [_kafka_row(*each) if kafka else _inbox_row(*each) for each in enumerate(records)]
     frame = spark.createDataFrame(rows, _KAFKA_ROW if kafka else SPARK_SCHEMA).coalesce(1)
-    tallies = spark.sparkContext.accumulator({}, Tallies())
+    tallies = spark.sparkContext.accumulator({}, TallyAccumulator())
     kind: Kind = "kafka" if kafka else "inbox"
     rows_out = unified(judged(frame, kind, spark.sparkContext.broadcast(plan.judge), tallies), kind, "q")
-    batch = Batch(kind, "q", "g", 0, RECEIVED)
+    batch = BatchId(kind, "q", "g", 0, RECEIVED)
     outcomes = KeptOutcomes(rows_out, batch, plan)
     writer = BatchWriter(plan, lambda sink, result: None)
     writer.send_events(outcomes, batch)

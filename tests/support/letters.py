@@ -13,7 +13,7 @@ import yaml
 
 from router.settings import Settings, load_settings
 from router.sinks import Commit, open_sink
-from router.sinks.forms import DEAD_LETTER
+from router.sinks.jsonlines import DEAD_LETTER
 
 WRITTEN: Final = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 SINKS: Final[Mapping[str, Mapping[str, str]]] = {

@@ -19,19 +19,17 @@ import pytest
 
 from catalog.load import load
 from catalog.model import Catalog
-from router.batches.parts import Part
 from router.batches.plans import LoadedPlan
+from router.batches.splitting import BatchPart
 from router.errors import SinkError
+from router.judging.outputs import DEAD_LETTER, ROUTED, Tally
 from router.judging.plan import Plan
-from router.judging.tally import DEAD_LETTER, ROUTED, Tally
 from router.reading.extents import BYTES, CHANNEL, NUMBERS, Ranges
 from router.settings import settings_from_dict
 from router.sinks import Commit, Rejected, WriteResult
 from router.sinks.contract import ArrowSink, Staged, StagedFile
-from router.writing.commits import Batch
-from router.writing.outcomes import Decision
-from router.writing.rejections import REASON, Rejections
-from router.writing.staging import Share, StagedShares
+from router.writing.outcomes import REASON, RecordOutcome, Rejections
+from router.writing.staging import BatchId, RowsForSink, StagedShares
 from router.writing.writer import BatchWriter
 from tests.support import shop
 
@@ -171,11 +169,11 @@ class ListOutcomes:
 
     world: World
     plan: Plan
-    batch: Batch
+    batch: BatchId
     given: Sequence[Given]
     rejections: Rejections | None = None
     kept: bool = False
-    shares: Sequence[Share] | None = None
+    shares: Sequence[RowsForSink] | None = None
     results: StagedShares = field(default_factory=lambda: StagedShares(()))
     may_reject: bool = True
 
@@ -203,7 +201,7 @@ class ListOutcomes:
         self.kept = False
         self.results.discard()
 
-    def staged(self, share: Share) -> Staged:
+    def staged(self, share: RowsForSink) -> Staged:
         """Write a file, once for each share."""
         known = self.results.get(share)
         if known is None:
@@ -227,11 +225,11 @@ class ListOutcomes:
         dead += [replace(each, reason=REASON) for each in self.given if each.position in details]
         return replace(self, given=dead, rejections=rejections)
 
-    def decisions(self) -> list[Decision]:
+    def decisions(self) -> list[RecordOutcome]:
         """Decide."""
         return [replace(self._decision(each), key="") for each in self.given]
 
-    def keyed(self, keys: Collection[str] | None = None) -> list[Decision]:
+    def keyed(self, keys: Collection[str] | None = None) -> list[RecordOutcome]:
         """Decide."""
         return [self._decision(each) for each in self.given if each.key and (keys is None or each.key in keys)]
 
@@ -239,7 +237,7 @@ class ListOutcomes:
         """Return the topics."""
         return list({each.topic for each in self.given})
 
-    def to_topics(self, sink: str, topics: Collection[str]) -> list[tuple[str, Decision]]:
+    def to_topics(self, sink: str, topics: Collection[str]) -> list[tuple[str, RecordOutcome]]:
         """Decide."""
         return [(each.topic, self._decision(each)) for each in self.given if each.topic in topics]
 
@@ -282,10 +280,10 @@ class ListOutcomes:
     def _of(self, given: Iterator[Given]) -> ListOutcomes:
         return replace(self, given=list(given))
 
-    def _decision(self, each: Given) -> Decision:
+    def _decision(self, each: Given) -> RecordOutcome:
         route = self.plan.routes.letters("e", each.reason) if each.reason else each.route
         letter = each.letter or f"{self.batch.query}-{each.position}"
-        return Decision(each.position, letter, route, "e", "" if each.reason else GOOD, each.reason, "", each.key)
+        return RecordOutcome(each.position, letter, route, "e", "" if each.reason else GOOD, each.reason, "", each.key)
 
 
 class ListPlan(LoadedPlan):
@@ -298,7 +296,7 @@ class ListPlan(LoadedPlan):
         super().__init__(plan, nothing, BatchWriter(plan, lambda sink, result: None))
         self.world = world
 
-    def outcomes(self, rows: Any, batch: Batch, part: Part, *, arrived: bool, at_once: bool = False) -> Any:
+    def outcomes(self, rows: Any, batch: BatchId, part: BatchPart, *, arrived: bool, at_once: bool = False) -> Any:
         """Judge: what is condemned becomes a dead letter unseen."""
         given: Sequence[Given] = rows.given
         if part.condemned:

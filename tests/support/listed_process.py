@@ -9,10 +9,10 @@ from typing import Any, Final, cast
 from router.batches.pipeline import Pipeline
 from router.judging.plan import Plan
 from router.reading.generations import Generation
-from router.sources.sources import INBOX
-from router.state.state import State
+from router.sources import INBOX
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.support.listed import Given, ListPlan, ListRows, World
 
 RECORDS: Final = ListRows(
@@ -26,11 +26,11 @@ RECORDS: Final = ListRows(
 class Process:
     """The one query of a router: it remembers nothing of the processes before it."""
 
-    def __init__(self, state: State, plan: Plan, world: World, generation: Generation) -> None:
+    def __init__(self, state: StateFolder, plan: Plan, world: World, generation: Generation) -> None:
         self.loaded = ListPlan(plan, world)
         self.plans = cast(Any, SimpleNamespace(active=plan, current=self.current, pinned=self.current))
         self.metrics = Metrics(plan.settings.sinks, [])
-        self.status, plans = Status(), self.plans
+        self.status, plans = RouterStatus(), self.plans
         self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, self.status, lambda _: plan)
 
     def current(self, *pinned: object) -> ListPlan:

@@ -16,23 +16,19 @@ from bindings.certificates import CertificateCollector
 from registry.core.linting import Linter
 from registry.core.service import RegistryService
 from registry.delivery.dispatch import Dispatch
-from registry.delivery.events import sources_of
-from registry.delivery.limits import DeliveryLimits
-from registry.delivery.service import Subscriptions
-from registry.delivery.settings import DeliverySettings
-from registry.http.collecting import DeliveryCollector, HistoryCollector, ReplicationCollector
-from registry.replication.peers import Peer
-from registry.replication.running import Replication
+from registry.delivery.events import DeliveryLimits, sources_of
+from registry.delivery.service import SubscriptionApi
+from registry.delivery.subscriptions import DeliverySettings
+from registry.http.server import DeliveryCollector, HistoryCollector, ReplicationCollector
+from registry.replication.peers import Peer, Replication
 from registry.store.engine import open_database
-from registry.upkeep.history import HistoryKeeper, HistoryLimits
-from router.judging.tally import Tally
+from registry.upkeep import HistoryKeeper, HistoryLimits
+from router.judging.outputs import Tally
 from router.watching.backlogs import INBOX, REST, Backlog
-from router.watching.metrics import Metrics
-from router.watching.process import DiskCollector, StatusCollector, watch_jvm
-from router.watching.relations import RelationMetrics
-from router.watching.shadow import Pair
-from router.watching.status import Status
-from router.watching.subscriptions import SubscriptionMetrics
+from router.watching.collectors import RelationMetrics, SubscriptionMetrics
+from router.watching.metrics import DiskCollector, Metrics, StatusCollector, watch_jvm
+from router.watching.shadow import EpochPair
+from router.watching.status import RouterStatus
 from tests.support.expecting import plan
 
 RULES: Final = Path(__file__).resolve().parents[2] / "deploy" / "prometheus-rules.yml"
@@ -42,7 +38,7 @@ RULES: Final = Path(__file__).resolve().parents[2] / "deploy" / "prometheus-rule
 @cache
 def families() -> tuple[Metric, ...]:
     """Return all metrics, as they are when everything has happened once."""
-    metrics, status = Metrics(["s"], ["/endpoints/e"]), Status()
+    metrics, status = Metrics(["s"], ["/endpoints/e"]), RouterStatus()
     status.gateway("http", True)
     status.inbox("")
     metrics.registry.register(StatusCollector(status))
@@ -69,7 +65,7 @@ def families() -> tuple[Metric, ...]:
     metrics.held("q", "s")
     metrics.expect_query("q")
     metrics.shadow.expect(["next.json"], ["/endpoints/e"])
-    metrics.shadow.judging(Pair("e", "f"), 1)
+    metrics.shadow.judging(EpochPair("e", "f"), 1)
     with tempfile.TemporaryDirectory() as folder:
         return *metrics.registry.collect(), *_families_of_a_registry(f"sqlite:///{folder}/r.db")
 
@@ -79,7 +75,7 @@ def _families_of_a_registry(store: str) -> Iterator[Metric]:
     service = RegistryService(database, Linter(), lambda *_: {})
     service.prepare("r")
     sources = sources_of("http://r", "")
-    subscriptions_of = Subscriptions(database, sources, DeliverySettings(), lambda: None).delivery
+    subscriptions_of = SubscriptionApi(database, sources, DeliverySettings(), lambda: None).delivery
     dispatch = Dispatch(database, {}, subscriptions_of, sources, DeliveryLimits())
     dispatch.tallies.of("subscriber")
     for collector in (

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bindings.gateways import Connection, Limits, RowStore, Subscription, Terms
-from bindings.inbox.view import InboxView
+from bindings.gateways import Connection, EndpointSubscription, GatewayConfig, GatewayLimits, RowStore
+from bindings.inbox.source import InboxView
 from bindings.mqtt.gateway import MqttGateway
 from bindings.mqtt.messages import Version
 from bindings.parts import InboxRow
@@ -66,17 +66,17 @@ def gateway(
     *,
     protocol: Version = "MQTT/5.0",
     client_id: str = CLIENT_ID,
-    limits: Limits | None = None,
+    limits: GatewayLimits | None = None,
     counts: Counts | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> MqttGateway:
     """Return a gateway that is not started, for subscriptions as ``{endpoint: filter}``."""
-    terms = Terms(
+    terms = GatewayConfig(
         Connection((uri,)) if isinstance(uri, str) else uri,
-        [Subscription(endpoint, address, options or {}) for endpoint, address in subscriptions.items()],
+        [EndpointSubscription(endpoint, address, options or {}) for endpoint, address in subscriptions.items()],
         store,
         client_id,
-        limits or Limits(),
+        limits or GatewayLimits(),
         counts or Counts(),
     )
     return MqttGateway(terms, protocol)

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import nats
 from nats.aio.client import Client
 
-from bindings.gateways import Connection, Limits, RowStore, Subscription, Terms
+from bindings.gateways import Connection, EndpointSubscription, GatewayConfig, GatewayLimits, RowStore
 from bindings.inbox import InboxFull
-from bindings.nats.codec import native
+from bindings.nats.binding import native
 from bindings.nats.gateway import NatsGateway
 from bindings.parts import InboxRow
 from tests.support.counts import Counts
@@ -65,14 +65,14 @@ class Held(Kept):
                 future.set_result(None)
 
 
-def core(subject: str, **options: Any) -> Subscription:
+def core(subject: str, **options: Any) -> EndpointSubscription:
     """Take a subject of core NATS."""
-    return Subscription("/endpoints/core", subject, options)
+    return EndpointSubscription("/endpoints/core", subject, options)
 
 
-def stream(subject: str = "js.>", **options: Any) -> Subscription:
+def stream(subject: str = "js.>", **options: Any) -> EndpointSubscription:
     """Take a subject of the stream that :func:`make_stream` makes."""
-    return Subscription("/endpoints/stream", subject, {"stream": STREAM, "durable": DURABLE, **options})
+    return EndpointSubscription("/endpoints/stream", subject, {"stream": STREAM, "durable": DURABLE, **options})
 
 
 def natives(rows: Sequence[InboxRow]) -> list[dict[str, Any]]:
@@ -81,23 +81,27 @@ def natives(rows: Sequence[InboxRow]) -> list[dict[str, Any]]:
 
 
 def made(
-    server: NatsServer | Connection, store: RowStore, *subscriptions: Subscription, counts: Counts, limits: Limits
+    server: NatsServer | Connection,
+    store: RowStore,
+    *subscriptions: EndpointSubscription,
+    counts: Counts,
+    limits: GatewayLimits,
 ) -> NatsGateway:
     """Return a gateway that is not yet started."""
     connection = server if isinstance(server, Connection) else Connection((server.uri,))
-    return NatsGateway(Terms(connection, subscriptions, store, "test", limits, counts))
+    return NatsGateway(GatewayConfig(connection, subscriptions, store, "test", limits, counts))
 
 
 @contextmanager
 def running(
     server: NatsServer | Connection,
     store: RowStore,
-    *subscriptions: Subscription,
+    *subscriptions: EndpointSubscription,
     counts: Counts | None = None,
-    limits: Limits | None = None,
+    limits: GatewayLimits | None = None,
 ) -> Iterator[NatsGateway]:
     """Run a gateway that is connected, and stop it."""
-    gateway = made(server, store, *subscriptions, counts=counts or Counts(), limits=limits or Limits())
+    gateway = made(server, store, *subscriptions, counts=counts or Counts(), limits=limits or GatewayLimits())
     gateway.start()
     try:
         wait_until(lambda: gateway.connected, SECONDS, lambda: f"a connection: {gateway.trouble}")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.families import family_of
-from catalog.schemas.filling.filling import Filling
+from catalog.schemas.filling import Filling
 
 NOW: Final = "2026-03-04T05:06:07.008Z"
 FULLNESS: Final = (1.0, 0.6, 0.0)

@@ -6,16 +6,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from router.spark.connectors import KAFKA, PINS
-from router.spark.ivy import Request, resolve
-from router.spark.pins import write_pins
+from router.spark.connectors import KAFKA, PINS, JarRequest, resolve, write_pins
 from tests.benchmarks.spark_delta import DELTA
 from tests.benchmarks.spark_delta import PINS as DELTA_PINS
 from tests.support.apicurio import APICURIO, APICURIO_PINS
 from tests.support.brokers import KAFKA_PINS, KAFKA_SERVER
 from tests.support.qpid import QPID_PINS, QPID_SERVER
 
-MANIFESTS: tuple[tuple[Request, Path], ...] = (
+MANIFESTS: tuple[tuple[JarRequest, Path], ...] = (
     (KAFKA, PINS),
     (KAFKA_SERVER, KAFKA_PINS),
     (QPID_SERVER, QPID_PINS),

@@ -24,11 +24,10 @@ from pydantic import Field
 
 from bindings.addresses import AddressForm
 from bindings.envelope import AttributeRule
-from bindings.gateways import Subscription, Terms
+from bindings.gateways import EndpointSubscription, GatewayConfig, Receiving, templates_of
 from bindings.parts import InboxRow, NativeForm, native_of, parts_of
 from bindings.protocols import BINDINGS, Binding
-from bindings.receiving import Receiving, templates_of
-from bindings.sending import Outbound, Publisher, Refusal, Sending, Unsettled, headers_of
+from bindings.sending import MessageRefusal, Outbound, Publisher, Sending, Unsettled, headers_of
 from catalog.model import Catalog, Endpoint
 from catalog.protocols import properties
 from router.settings.sinks.messages import MessageSink
@@ -59,9 +58,9 @@ class PipePublisher:
         self._place = (host, port)
         self._timeout = timeout
 
-    def send(self, messages: Sequence[Outbound]) -> list[Refusal | None]:
+    def send(self, messages: Sequence[Outbound]) -> list[MessageRefusal | None]:
         """Send messages and read an answer for each."""
-        settled: dict[int, Refusal | None] = {}
+        settled: dict[int, MessageRefusal | None] = {}
         try:
             with (
                 socket.create_connection(self._place, self._timeout) as connection,
@@ -73,7 +72,7 @@ class PipePublisher:
                     answer = lines.readline().decode().strip()
                     if not answer:
                         raise Unsettled("the other end of the pipe is gone", settled)
-                    settled[place] = None if answer == "ok" else Refusal(answer)
+                    settled[place] = None if answer == "ok" else MessageRefusal(answer)
         except OSError as error:
             raise Unsettled(f"nobody is at the other end of the pipe: {error}", settled) from error
         return [settled[place] for place in range(len(messages))]
@@ -85,7 +84,7 @@ class PipePublisher:
 class PipeGateway:
     """Keeps :class:`~bindings.gateways.Gateway`: names its pipes, and answers each message once it is stored."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: GatewayConfig) -> None:
         self._uri = urlsplit(terms.connection.uris[0])
         self._pipes = {each.address: each.endpoint for each in terms.subscriptions}
         self._store = terms.store
@@ -104,7 +103,7 @@ class PipeGateway:
         """Connect."""
         self._thread.start()
 
-    def replace(self, subscriptions: Sequence[Subscription]) -> None:
+    def replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         """Take other pipes."""
         self._pipes = {each.address: each.endpoint for each in subscriptions}
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from bindings.inbox.stream import SPARK_SCHEMA
+from bindings.inbox.source import SPARK_SCHEMA
 from catalog.load import load
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
 from router.judging.plan import Plan
 from router.reading.generations import Generation
 from router.settings import settings_from_dict
-from router.sources.sources import INBOX
-from router.state.state import State
+from router.sources import INBOX
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.support import shop
 
 if TYPE_CHECKING:
@@ -85,9 +85,9 @@ def poisoned(plan: Plan, *, crowds: bool = False) -> Plan:
 class Line:
     """One query of a router over the inbox, without its stream: batches are handed in."""
 
-    def __init__(self, spark: SparkSession, state: State, plan: Plan, generation: Generation) -> None:
+    def __init__(self, spark: SparkSession, state: StateFolder, plan: Plan, generation: Generation) -> None:
         self.metrics = Metrics(plan.settings.sinks, [])
-        self.status = Status()
+        self.status = RouterStatus()
         plans = PlanHolder(spark, state, plan, self.metrics)
         plans.activate(plan)
         self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, self.status, lambda _: plan)

@@ -21,8 +21,7 @@ from typing import Any, Final
 from proton import ProtonException
 from proton.utils import BlockingConnection
 
-from router.spark.ivy import Coordinate, Request, find_java
-from router.spark.pins import resolve_pinned
+from router.spark.connectors import Coordinate, JarRequest, find_java, resolve_pinned
 from tests.support import deployed
 from tests.support.class_archive import start_options
 from tests.support.ports import LOOPBACK, free_ports
@@ -32,7 +31,7 @@ GIVEN_VARIABLE: Final = "XROUTER_TEST_AMQP"
 READY_LIMIT_SECONDS: Final = 180.0
 READY_MARK: Final = b"BRK-1004"
 QPID_PINS: Final = Path(__file__).resolve().with_name("qpid_jars.json")
-QPID_SERVER: Final = Request(
+QPID_SERVER: Final = JarRequest(
     wanted=(Coordinate("org.apache.qpid", "qpid-broker", "9.2.1"),),
     excludes=("com.sleepycat",),
 )

@@ -19,7 +19,7 @@ from bindings.protocols import Binding, binding_of
 from catalog.errors import RecordError
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record, parse_record
-from catalog.schemas.ids.frames import Frames
+from catalog.schemas.ids.deciding import Frames
 from catalog.schemas.validation import PayloadValidation
 from catalog.values import (
     canonical,

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from bindings.codings import coding_of
 from bindings.envelope import Envelope
-from bindings.parts import Part
+from bindings.parts import Part, coding_of
 from bindings.protocols import Binding
-from catalog.schemas.codings import decoded
-from catalog.schemas.contract import SchemaFault
-from catalog.schemas.ids.contract import Framing
-from catalog.schemas.ids.frames import Begin, Frames, frame_of
+from catalog.schemas.contract import SchemaFault, decoded
+from catalog.schemas.ids.client import Framing
+from catalog.schemas.ids.deciding import Begin, Frames, frame_of
 from catalog.schemas.validation import PayloadValidation
 
 

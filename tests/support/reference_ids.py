@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from catalog.model import Catalog, Definition
-from catalog.schemas.ids.contract import WrittenSchema
-from catalog.schemas.ids.frames import PLAIN, Begin, Frames, frame_of, message_place
+from catalog.schemas.ids.client import WrittenSchema
+from catalog.schemas.ids.deciding import PLAIN, Begin, Frames, frame_of, message_place
 from catalog.schemas.library import schema_source
 
 MESSAGES = re.compile(r"\bmessage\s+(\w+)")

@@ -22,9 +22,8 @@ import httpx
 import yaml
 from sqlalchemy import delete
 
-from registry.model.domains import model_source
-from registry.store.engine import Database
-from registry.store.tables import MARKS
+from registry.model.types import model_source
+from registry.store.engine import MARKS, Database
 
 FOLDER: Final = Path(__file__).parents[1] / "cases" / "registry"
 _ALWAYS: Final = ("specversion", "registryid", "self", "xid", "epoch", "createdat", "modifiedat")

@@ -12,12 +12,11 @@ import pyarrow as pa
 
 from bindings.parts import Part
 from bindings.protocols import BINDINGS
-from catalog.definitions.targets import target_of
+from catalog.definitions.constraints import target_of
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.record import Record
 from catalog.templates import parse
-from router.commands.emit.producer import EmitError, Producer, record_line
-from router.commands.emit.valid_values import value_of
+from router.commands.emit.producer import EmitError, Producer, record_line, value_of
 from router.matching.records import RecordMatcher
 from router.sinks.messages.events import MESSAGE
 

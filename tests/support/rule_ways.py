@@ -10,25 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bindings.events import members_of, with_types
-from bindings.inbox.stream import SPARK_SCHEMA
-from bindings.kafka.codec import PROTOCOL as KAFKA
+from bindings.inbox.source import SPARK_SCHEMA
+from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.protocols import binding_of
 from catalog.model import Catalog
 from catalog.record import Record, record_of
 from catalog.schemas.validation import PayloadValidation
-from router.judging.judging import Tallies
-from router.judging.kinds import Kind
+from router.judging.judging import Kind, TallyAccumulator
 from router.judging.outputs import OutputBuilder
 from router.judging.plan import TOPIC, Judge
 from router.judging.stages import HEADERS_TYPE, judged, lineage_headers, unified
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
 from router.matching.records import RecordMatcher
-from router.rendering.exact import COLUMNS, TIME_TEXT
-from router.routing.limits import SizeLimits
+from router.rendering.texts import COLUMNS, TIME_TEXT
+from router.routing.destinations import SizeLimits
 from router.routing.routes import Routes
 from router.settings import settings_from_dict
-from router.writing.render import event_column
+from router.writing.kafka_columns import event_column
 from tests.support.reference import Reference
 from tests.support.reference_mapping import POSITION as UNPLACED
 from tests.support.rule_records import POSITION, RECEIVED
@@ -194,7 +193,7 @@ def _ran(frame: DataFrame, kind: Kind, judge: Judge, keys: Mapping[tuple[Any, ..
     from pyspark.sql import functions as F
 
     context = frame.sparkSession.sparkContext
-    tallies = context.accumulator({}, Tallies())
+    tallies = context.accumulator({}, TallyAccumulator())
     outcomes = unified(judged(frame, kind, context.broadcast(judge), tallies), kind, "q")
     places = ("topic", "partition", "offset") if kind == "kafka" else ("position",)
     event = F.when(F.col("m.route") >= 0, event_column(kind)).alias("event")

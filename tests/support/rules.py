@@ -17,8 +17,8 @@ from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.load import build
 from catalog.model import PROTOCOLS, Catalog
-from catalog.schemas.ids.contract import Framing
-from catalog.schemas.ids.frames import Frames
+from catalog.schemas.ids.client import Framing
+from catalog.schemas.ids.deciding import Frames
 from router.matching.conformance import Validation
 from router.matching.ties import Ambiguous
 from tests.support.cases import read_cases

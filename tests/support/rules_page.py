@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from catalog.linting.rules import TABLE, page
+from catalog.linting.attributes import TABLE, page
 
 PAGE: Final = TABLE.parents[1] / "RULES.md"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from catalog.schemas.ids.contract import RegistryUnavailableError, WrittenSchema
+from catalog.schemas.ids.client import RegistryUnavailableError, WrittenSchema
 
 URL = "https://registry.example"
 FAMILIES = {"AVRO": "Avro", "PROTOBUF": "Protobuf", "JSON": "JsonSchema"}

@@ -7,15 +7,14 @@ from collections.abc import Callable, Sequence
 
 from bindings.protocols import BINDINGS
 from bindings.sending import Outbound
-from registry.delivery.messages import Composer
-from registry.delivery.sending import DELIVERED, Verdict
-from registry.delivery.wants import Delivery, Wants
+from registry.delivery.events import DELIVERED, DeliveryResult, EventMessages
+from registry.delivery.subscriptions import SubscriberDelivery, Wants
 
 
 class ScriptedSender:
-    """Keeps :class:`registry.delivery.sending.Sender`; *judge* gets the subject of an event. ``waves`` are subjects."""
+    """Keeps :class:`registry.delivery.events.Sender`; *judge* gets the subject of an event. ``waves`` are subjects."""
 
-    def __init__(self, judge: Callable[[str], Verdict] = lambda _: DELIVERED, most: int = 16) -> None:
+    def __init__(self, judge: Callable[[str], DeliveryResult] = lambda _: DELIVERED, most: int = 16) -> None:
         self.judge = judge
         self.waves: list[list[str]] = []
         self.taken: list[str] = []
@@ -25,7 +24,7 @@ class ScriptedSender:
         """Return how many at a time."""
         return self._most, 0.0
 
-    def send(self, messages: Sequence[Outbound]) -> list[Verdict]:
+    def send(self, messages: Sequence[Outbound]) -> list[DeliveryResult]:
         """Ask the test."""
         subjects = [str(json.loads(each.body or b"{}")["subject"]) for each in messages]
         self.waves.append(subjects)
@@ -36,7 +35,7 @@ class ScriptedSender:
     def close(self) -> None:
         """Nothing is open."""
 
-    def delivery(self, wants: Wants) -> Delivery:
+    def delivery(self, wants: Wants) -> SubscriberDelivery:
         """Return the delivery of a subscriber that is told here."""
-        composer = Composer(BINDINGS["HTTP"], lambda _: "http://target.example/hook", "structured")
-        return Delivery(wants, composer, lambda: self)
+        composer = EventMessages(BINDINGS["HTTP"], lambda _: "http://target.example/hook", "structured")
+        return SubscriberDelivery(wants, composer, lambda: self)

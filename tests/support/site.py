@@ -20,7 +20,7 @@ from typer.cli import get_docs_for_click
 
 from registry.http.server import RegistryServer, RegistrySettings
 from router.cli import app
-from router.settings.routes import REASONS
+from router.settings.names import REASONS
 from tests.support.metric_families import RULES, families
 from tests.support.readme import BAR, exit_codes_table
 

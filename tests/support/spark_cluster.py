@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pyspark
 
-from router.spark.ivy import find_java
+from router.spark.connectors import find_java
 from tests.support.brokers import LOGGING
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.process_tree import children, command_of

@@ -12,14 +12,14 @@ import yaml
 
 from catalog.comparing import compare
 from catalog.load import load
+from router.judging.outputs import Tally
 from router.judging.plan import Plan
-from router.judging.tally import Tally
 from router.overview.overview import Overview
-from router.replay.single import SingleReplays
+from router.replay.replay import SingleReplays
 from router.settings import load_settings
 from router.watching.metrics import Metrics
 from router.watching.monitor import MonitorServer
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.support.letters import CATALOG, row, settings_file
 
 SECONDS: Final = 30.0
@@ -38,7 +38,7 @@ class Served:
         told["metrics"] = {"port": 0, **metrics}
         (folder / "router.yaml").write_text(yaml.safe_dump(told))
         self.settings = load_settings(folder / "router.yaml")
-        self.metrics, self.status = Metrics(self.settings.sinks), Status()
+        self.metrics, self.status = Metrics(self.settings.sinks), RouterStatus()
         self.overview = Overview(self.settings, self.metrics, self.status, SingleReplays(folder))
         self.server = MonitorServer("127.0.0.1", 0, self.metrics, self.status, self.overview)
         self.folder = folder

@@ -8,13 +8,13 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from catalog.documents.logins import Logins
+from catalog.documents.connecting import Logins
 from catalog.load import load
-from router.intake.subscriptions import Subscriptions
+from router.intake.subscriptions import RouterSubscriptions
 from router.settings import Settings, settings_from_dict
-from router.sources.sources import Source, sources_of
-from router.watching.status import Status
-from router.watching.subscriptions import SubscriptionMetrics
+from router.sources import Source, sources_of
+from router.watching.collectors import SubscriptionMetrics
+from router.watching.status import RouterStatus
 from tests.support.subscription_manager import PATH
 from tests.support.waiting import wait_until
 
@@ -56,11 +56,11 @@ class Router:
     def __init__(self, folder: Path, url: str, logins: Logins | None = None, **subscription: Any) -> None:
         settings = settings_of(folder, url, **subscription)
         self.sources: tuple[Source, ...] = sources_of(load([folder / "catalog.json"]), settings)
-        self.status = Status(routes=False)
+        self.status = RouterStatus(routes=False)
         self.status.catalog("e", 1)
         self.registry = CollectorRegistry()
         metrics = SubscriptionMetrics(self.registry)
-        self.subscriptions = Subscriptions(folder / "state", logins or Logins(), self.status, lambda: metrics)
+        self.subscriptions = RouterSubscriptions(folder / "state", logins or Logins(), self.status, lambda: metrics)
 
     def start(self) -> Router:
         """Ask for the subscriptions."""

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from bindings.mqtt.client import LinkClient
 from bindings.nats.connection import RawClient
-from catalog.schemas.jsonstructure.structures import Structure
+from catalog.schemas.jsonstructure.validating import Structure
 from router.errors import BatchPinError
 from router.judging.plan import VERSION, plan_of
 from router.spark.connectors import KAFKA

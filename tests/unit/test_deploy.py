@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from catalog.declared import Declarations
 from catalog.dialects import registry
 from catalog.documents.documents import read_documents
-from catalog.findings import Findings
+from catalog.findings import Declarations, Findings
 from router.cli import status_of
 from router.errors import EXIT_CODES
 from router.settings import KafkaSink, Settings, load_settings

@@ -12,14 +12,14 @@ import pytest
 import yaml
 
 from catalog.load import load
-from registry.http.metrics import MetricsServer
+from registry.http.server import MetricsServer
 from router.cli import status_of
 from router.commands.registry.settings import admit, load_registry
 from router.judging.plan import Plan
 from router.settings import Settings, load_settings
 from router.watching.metrics import Metrics
 from router.watching.monitor import MonitorServer
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.support.helm import CHART, NEWEST, PLACE, HelmError, conforms, environment, helm, of_kind, pods, rendered
 
 # Helm is built by whoever asks for it first.
@@ -131,7 +131,7 @@ def test_the_user_of_pods_is_that_of_the_image(alone: Objects) -> None:
 @pytest.fixture(params=["router", "registry"])
 def watch(request: pytest.FixtureRequest) -> Iterator[str]:
     """The real server that probes ask, of a process that is ready."""
-    status = Status(routes=False)
+    status = RouterStatus(routes=False)
     status.catalog("e", 1)
     status.beat()
     server: MonitorServer | MetricsServer

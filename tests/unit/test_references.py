@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from catalog.linting.rules import rules
-from router.settings.routes import REASONS
+from catalog.linting.attributes import rules
+from router.settings.names import REASONS
 
 ROOT = Path(__file__).resolve().parents[2]
 JUDGING = ROOT / "router" / "JUDGING.md"

@@ -16,11 +16,11 @@ from urllib.parse import unquote, urldefrag, urlsplit
 import pytest
 import typer
 
-from catalog.linting.rules import rules
+from catalog.linting.attributes import rules
 from router.cli import COMMANDS, app
 from router.errors import EXIT_CODES
 from router.settings import settings_reference
-from router.settings.routes import REASONS
+from router.settings.names import REASONS
 from tests.support.metric_families import RULES, families
 
 pytestmark = pytest.mark.slow

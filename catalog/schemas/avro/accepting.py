@@ -15,9 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from catalog.schemas.avro.compiler import TypeCompiler
-from catalog.schemas.avro.types import AvroSchema
-from catalog.schemas.avro.values import MAX_LEVELS, decimal_bound, number_range
+from catalog.schemas.avro.types import MAX_LEVELS, AvroSchema, TypeCompiler, decimal_bound, number_range
 
 MAX_STEPS: Final = 4_000
 """Steps over columns that one batch may take."""
@@ -31,7 +29,7 @@ Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)
-class Batch:
+class BodyCursors:
     """The bytes of many bodies, with room behind them, and the steps that are left."""
 
     data: npt.NDArray[np.uint8]
@@ -40,7 +38,7 @@ class Batch:
     left: int = MAX_STEPS
 
     @classmethod
-    def of(cls, data: npt.NDArray[np.uint8]) -> Batch:
+    def of(cls, data: npt.NDArray[np.uint8]) -> BodyCursors:
         """Return a batch of such bytes."""
         room = np.concatenate((data, np.zeros(_ROOM, np.uint8)))
         high = room >= _TOP
@@ -48,7 +46,7 @@ class Batch:
         return cls(room, beyond)
 
 
-Step = Callable[[Batch, Int, Int, int], tuple[Int, Bool]]
+Step = Callable[[BodyCursors, Int, Int, int], tuple[Int, Bool]]
 """Batch, where values begin, where their bodies end, level -> where they end, and which of them conform for sure."""
 
 
@@ -61,7 +59,7 @@ def accepted(step: Step, data: npt.NDArray[np.uint8], begins: Int, ends: Int) ->
     """Return which bodies, from *begins* to *ends* in *data*, are surely one value each and nothing behind it."""
     if len(begins) < FEW:
         return np.zeros(len(begins), bool)
-    at, ok = step(Batch.of(data), begins, ends, 0)
+    at, ok = step(BodyCursors.of(data), begins, ends, 0)
     whole: Bool = ok & (at == ends)
     return whole
 
@@ -96,7 +94,7 @@ class AcceptingMakers:
         return _refusing
 
 
-def _numbers(batch: Batch, at: Int) -> tuple[Int, Int, Bool]:
+def _numbers(batch: BodyCursors, at: Int) -> tuple[Int, Int, Bool]:
     """Read variable-length zig-zag numbers; return them, where they end, and which have at most 64 bits."""
     bytes_ = batch.data[at]
     value = (bytes_ & 0x7F).astype(np.uint64)
@@ -120,7 +118,7 @@ def _numbers(batch: Batch, at: Int) -> tuple[Int, Int, Bool]:
     return signed, after, ok
 
 
-def _spend(batch: Batch, rows: int) -> bool:
+def _spend(batch: BodyCursors, rows: int) -> bool:
     batch.left -= 1
     return rows >= FEW and batch.left > 0
 
@@ -129,7 +127,7 @@ def _refuse(at: Int) -> tuple[Int, Bool]:
     return at, np.zeros(len(at), bool)
 
 
-def _refusing(batch: Batch, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+def _refusing(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
     return _refuse(at)
 
 
@@ -140,7 +138,7 @@ def _within(at: Int, ends: Int, ok: Bool) -> tuple[Int, Bool]:
 
 
 def _record(schema: Mapping[str, Any], steps: Sequence[Step]) -> Step:
-    def step(batch: Batch, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+    def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
         if level > MAX_LEVELS or not _spend(batch, len(at)):
             return _refuse(at)
         ok = np.ones(len(at), bool)
@@ -159,7 +157,7 @@ def _deferred(table: Mapping[str, Step], name: str) -> Step:
 def _union(schema: Sequence[Any], branches: Sequence[Step]) -> Step:
     nothing = [branch in ("null", {"type": "null"}) for branch in schema]
 
-    def step(batch: Batch, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+    def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
         chosen, after, ok = _numbers(batch, at)
         after, ok = _within(after, ends, ok)
         fits = np.zeros(len(at), bool)
@@ -174,7 +172,7 @@ def _union(schema: Sequence[Any], branches: Sequence[Step]) -> Step:
     return step
 
 
-def _blocks(batch: Batch, at: Int, ends: Int, item: Callable[[Int, Int], tuple[Int, Bool]]) -> tuple[Int, Bool]:
+def _blocks(batch: BodyCursors, at: Int, ends: Int, item: Callable[[Int, Int], tuple[Int, Bool]]) -> tuple[Int, Bool]:
     """Read blocks of items until the empty one; *item* reads one item of some of them."""
     at, ok = at.copy(), np.ones(len(at), bool)
     left = np.zeros(len(at), np.int64)
@@ -198,14 +196,14 @@ def _blocks(batch: Batch, at: Int, ends: Int, item: Callable[[Int, Int], tuple[I
 
 
 def _array(item: Step) -> Step:
-    def step(batch: Batch, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+    def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
         return _blocks(batch, at, ends, lambda at, ends: item(batch, at, ends, level))
 
     return step
 
 
 def _map(value: Step) -> Step:
-    def step(batch: Batch, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+    def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
         def entry(at: Int, ends: Int) -> tuple[Int, Bool]:
             at, ok = _string(batch, at, ends, level)
             at, fits = value(batch, at, ends, level)
@@ -216,7 +214,7 @@ def _map(value: Step) -> Step:
     return step
 
 
-def _null(batch: Batch, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+def _null(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
     return at, np.ones(len(at), bool)
 
 
@@ -239,20 +237,20 @@ def _leaf(schema: Any, kind: str) -> Step:
 
 
 def _number(low: int, end: int) -> Step:
-    def step(batch: Batch, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+    def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
         value, after, ok = _numbers(batch, at)
         return _within(after, ends, ok & (value >= low) & (value <= end - 1))
 
     return step
 
 
-def _sized(batch: Batch, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+def _sized(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
     length, after, ok = _numbers(batch, at)
     ok &= (length >= 0) & (length <= ends - after)
     return np.where(ok, after + length, ends), ok
 
 
-def _string(batch: Batch, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+def _string(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
     length, after, ok = _numbers(batch, at)
     ok &= (length >= 0) & (length <= ends - after)
     behind = np.where(ok, after + length, ends)
@@ -273,7 +271,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def _enum(known: Bool) -> Step:
-    def step(batch: Batch, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+    def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
         value, after, ok = _numbers(batch, at)
         ok &= (value >= 0) & (value < len(known))
         ok &= known[np.where(ok, value, 0)] if len(known) else ok
@@ -282,12 +280,12 @@ def _enum(known: Bool) -> Step:
     return step
 
 
-def _boolean(batch: Batch, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+def _boolean(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
     return _within(at + 1, ends, batch.data[at] < 2)
 
 
 def _fixed(size: int) -> Step:
-    def step(batch: Batch, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
+    def step(batch: BodyCursors, at: Int, ends: Int, level: int) -> tuple[Int, Bool]:
         return _within(at + size, ends, np.ones(len(at), bool))
 
     return step

@@ -1,11 +1,13 @@
 """How one Avro schema differs from another, by schema resolution, for which a reader needs the writer's schema too."""
 
+# Small: a family is loaded file by file, and this one only to compare.
+
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from catalog.schemas.comparison import MAX_DEPTH, Comparison, worst
+from catalog.schemas.contract import MAX_DEPTH, Comparison, worst
 
 _WORDS: Final = frozenset({"doc", "aliases"})
 

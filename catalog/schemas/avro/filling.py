@@ -10,9 +10,8 @@ import fastavro
 import msgspec
 
 from catalog.schemas.avro.types import AvroSchema, read_schema
-from catalog.schemas.bodies import holds_json
-from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling.filling import MAX_SIZE, Filler, Filling, Unfillable
+from catalog.schemas.contract import Library, SchemaSource, holds_json
+from catalog.schemas.filling import MAX_SIZE, Filler, Filling, Unfillable
 from catalog.values import instant
 
 SINGLE_OBJECT: Final = b"\xc3\x01"

@@ -17,19 +17,20 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
-from catalog.schemas.avro.compiler import TypeCompiler
-from catalog.schemas.avro.logical import bytes_form, number_form, text_form
-from catalog.schemas.avro.values import (
+from catalog.schemas.avro.types import (
     MAX_LEVELS,
     Misfit,
+    TypeCompiler,
+    bytes_form,
     check_decimal,
     decimal_bound,
     is_instant,
     logical_type,
+    number_form,
     number_range,
+    text_form,
 )
-from catalog.schemas.bodies import UnfitValue, short
-from catalog.schemas.contract import TooCostly
+from catalog.schemas.contract import TooCostly, UnfitValue, short
 
 MAX_TRIED: Final = 200_000
 """Values held against one of several branches of a union that come into question."""
@@ -80,7 +81,7 @@ class _Misfits:
 
 
 Check = Callable[[Any, Walk], Any]
-"""JSON value, walk -> value as :mod:`catalog.schemas.avro.decoding` describes them.
+"""JSON value, walk -> value as :mod:`catalog.schemas.avro.columns` describes them.
 
 Raises :class:`Misfit`, and :class:`TooCostly` past MAX_TRIED.
 """

@@ -1,7 +1,7 @@
 """Bodies of one Avro schema read as values of another, as "Schema Resolution" in the Avro specification prescribes.
 
 Both schemas are walked together, once for each pair, and become a function as one schema alone does
-(:mod:`catalog.schemas.avro.compiler`). What can never be read so is known then; what depends on a body, such as the
+(:mod:`catalog.schemas.avro.types`). What can never be read so is known then; what depends on a body, such as the
 branch of a union, is a misfit of that body. Records at the roots are not told apart by their names: that the id of one
 belongs to the other was decided before (JUDGING.md#schema-ids).
 """
@@ -12,12 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from catalog.schemas.avro.compiler import TypeCompiler
-from catalog.schemas.avro.logical import bytes_form, decimal_scale, number_form
-from catalog.schemas.avro.types import NAMED, PRIMITIVES, AvroSchema, read_schema
-from catalog.schemas.avro.values import branch_labels, number_range
-from catalog.schemas.contract import SchemaError, SchemaSource, Written
-from catalog.schemas.ids.contract import WrittenSchema
+from catalog.schemas.avro.types import (
+    NAMED,
+    PRIMITIVES,
+    AvroSchema,
+    TypeCompiler,
+    branch_labels,
+    bytes_form,
+    decimal_scale,
+    number_form,
+    number_range,
+    read_schema,
+)
+from catalog.schemas.contract import SchemaError, SchemaSource
+from catalog.schemas.contract import WriterSchema as Written
+from catalog.schemas.ids.client import WrittenSchema
 
 F = TypeVar("F")
 _PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
@@ -78,7 +87,7 @@ class Makers(Protocol[F]):
 
 
 @dataclass(slots=True)
-class Resolver(Generic[F]):
+class AvroResolver(Generic[F]):
     """Resolves the types of a writer's schema to those of a reader's."""
 
     writer: AvroSchema
@@ -287,7 +296,7 @@ def _require_decimal(written: Any, wanted: Any) -> None:
 
 
 def _value(default: Any, schema: Any, of: AvroSchema) -> Any:
-    """Return the value that a field's default stands for, as :mod:`catalog.schemas.avro.decoding` has values.
+    """Return the value that a field's default stands for, as :mod:`catalog.schemas.avro.columns` has values.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError, ArithmeticError: it is of another type.

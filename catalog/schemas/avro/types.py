@@ -1,23 +1,182 @@
-"""Avro schemas: reading a document, its named types, the one that is meant, and its fingerprint.
-
-fastavro checks schemas and writes canonical forms. A document is tidied before, so that what real catalogs write
-(``{"type": {"type": "string"}}``) is read, and what is no schema at all never gets that far.
-"""
+"""Avro schemas: their types and names, the values that types allow, and a walk over them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Context, Decimal
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from fastavro.schema import SchemaParseException, UnknownType, fingerprint, parse_schema, to_parsing_canonical_form
 
 from catalog.parsing.pointers import at_pointer
-from catalog.schemas.avro.values import invalid_logical_type
-from catalog.schemas.bodies import short
-from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSource
+from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSource, UnfitValue, short
+
+# What Avro types bind values to, in whichever encoding they come: ranges, logical types, and where in a body.
+#
+# Bytes are not read with fastavro's reader: it takes what the specification forbids (a union branch -1, a boolean 7, an
+# int of 48 bits), builds each value in memory, ends the process on deep recursion, loops 2^60 times over an array of
+# nulls, and does not say where a fault is.
+
+MAX_LEVELS: Final = 100
+"""Records within records up to which a body is read; Protobuf has the same limit."""
+MAX_PRECISION: Final = 10_000
+"""Digits of a decimal up to which its declared precision is held to."""
+_RANGES: Final[dict[str, tuple[int, int]]] = {
+    "int": (-(2**31), 2**31),
+    "long": (-(2**63), 2**63),
+    "int-time-millis": (0, 86_400_000),
+    "long-time-micros": (0, 86_400_000_000),
+}
+_UNDERNEATH: Final[Mapping[str, tuple[str, ...]]] = {
+    "date": ("int",),
+    "time-millis": ("int",),
+    "time-micros": ("long",),
+    **{
+        f"{kind}-{unit}": ("long",)
+        for kind in ("timestamp", "local-timestamp")
+        for unit in ("millis", "micros", "nanos")
+    },
+    "uuid": ("string", "fixed"),
+    "decimal": ("bytes", "fixed"),
+    "big-decimal": ("bytes",),
+    "duration": ("fixed",),
+}
+"""The logical types of Avro 1.12, and the types that each may annotate."""
+_SIZES: Final[Mapping[str, int]] = {"uuid": 16, "duration": 12}
+"""Bytes of the fixed types that may have these logical types."""
+
+
+class Misfit(Exception):
+    """A value that is not of its type. ``steps`` lead to it, the innermost first.
+
+    ``others`` are further values of the same body that are not of theirs, as far as they were looked at.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.steps: list[str] = []
+        self.others: list[Misfit] = []
+
+    def within(self, step: str) -> Misfit:
+        """Add a step outwards, to this and to the others; return this."""
+        for each in (self, *self.others):
+            each.steps.append(step)
+        return self
+
+    def with_another(self, other: Misfit) -> Misfit:
+        """Add another of the same body, with all of its own; return this."""
+        self.others += (other, *other.others)
+        other.others = []
+        return self
+
+    def path(self) -> str:
+        """Return the dotted field path: ``readings[3].value``."""
+        return "".join(reversed(self.steps)).removeprefix(".")
+
+    def copy(self) -> Misfit:
+        """Return one that goes its own way from here."""
+        twin = Misfit(self.message)
+        twin.steps = list(self.steps)
+        return twin
+
+
+def logical_type(schema: Any) -> str:
+    """Return the logical type with the type that it annotates, ``int-date``; the type alone when there is none."""
+    if not isinstance(schema, dict):
+        return str(schema)
+    logical = schema.get("logicalType")
+    return f"{schema['type']}-{logical}" if isinstance(logical, str) else str(schema["type"])
+
+
+def branch_labels(branches: Sequence[Any]) -> list[str | None]:
+    """Return what each branch of a union is called in its values; None for those whose values stand bare."""
+    labels = [branch if isinstance(branch, str) else str(branch.get("name", branch["type"])) for branch in branches]
+    others = [label for label in labels if label != "null"]
+    return [label if len(others) > 1 and label != "null" else None for label in labels]
+
+
+def invalid_logical_type(schema: Mapping[str, Any]) -> str:
+    """Return why the logical type of a type is invalid by the specification; empty when it is valid, unknown or absent.
+
+    An invalid one is ignored: the type underneath counts.
+    """
+    logical, kind = schema.get("logicalType"), schema["type"]
+    if logical is None or (isinstance(logical, str) and logical not in _UNDERNEATH):
+        return ""
+    if not isinstance(logical, str):
+        return "logicalType is no text"
+    if kind not in _UNDERNEATH[logical]:
+        return f"{logical} annotates {' or '.join(_UNDERNEATH[logical])}, and not {kind}"
+    size = schema.get("size")
+    if logical == "decimal":
+        return _invalid_decimal(schema.get("precision"), schema.get("scale", 0), size if kind == "fixed" else None)
+    if kind == "fixed" and size != _SIZES[logical]:
+        return f"{logical} has {_SIZES[logical]} bytes"
+    return ""
+
+
+def _invalid_decimal(precision: Any, scale: Any, size: Any) -> str:
+    if type(precision) is not int or precision < 1:
+        return "the precision of a decimal is a number from 1 on"
+    if type(scale) is not int or not 0 <= scale <= precision:
+        return "the scale of a decimal is a number from 0 up to its precision"
+    if type(size) is int and precision > math.floor(math.log10(2) * max(0, 8 * size - 1)):
+        return f"{size} bytes do not hold a decimal of that precision"
+    return ""
+
+
+def number_range(schema: Any, kind: str) -> tuple[int, int]:
+    """Return first and past-last value of an int or long.
+
+    Every int is a date and every long a timestamp, whatever calendars have; a time of day ends with the day.
+    """
+    return _RANGES.get(logical_type(schema), _RANGES[kind])
+
+
+def decimal_bound(schema: Any) -> int:
+    """Return what the absolute unscaled value of a decimal stays under; 0 for no decimal, or too many digits."""
+    is_decimal = logical_type(schema) in ("bytes-decimal", "fixed-decimal")
+    return 10 ** schema["precision"] if is_decimal and schema["precision"] <= MAX_PRECISION else 0
+
+
+def check_decimal(data: bytes, bound: int) -> None:
+    """Refuse a decimal with more digits than its precision.
+
+    Raises:
+        Misfit: it has more.
+    """
+    if not -bound < int.from_bytes(data, "big", signed=True) < bound:
+        raise Misfit(too_many_digits(bound))
+
+
+def too_many_digits(bound: int) -> str:
+    """Return what is said of a decimal past a power of ten, whose text may have more digits than Python writes out."""
+    return f"the decimal has more than {round((bound.bit_length() - 1) * math.log10(2))} digits"
+
+
+def is_instant(text: str, logical: str) -> bool:
+    """Tell whether a text is a date or an instant by ISO 8601, as plain JSON writes an int or long of such a type."""
+    try:
+        if logical == "int-date":
+            date.fromisoformat(text)
+        else:
+            datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return logical == "int-date" or "timestamp" in logical
+
+
+# Avro schemas: reading a document, its named types, the one that is meant, and its fingerprint.
+#
+# fastavro checks schemas and writes canonical forms. A document is tidied before, so that what real catalogs write
+# (``{"type": {"type": "string"}}``) is read, and what is no schema at all never gets that far.
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
@@ -264,3 +423,146 @@ def _complete(tree: Any, named: Mapping[str, Any], written: set[str]) -> Any:
     if "fields" in whole:
         whole["fields"] = [{**each, "type": _complete(each["type"], named, written)} for each in whole["fields"]]
     return whole
+
+
+# The walk over the types of an Avro schema, for all that makes functions of them: checks, values, values of JSON.
+
+F = TypeVar("F")
+
+
+@dataclass(slots=True)
+class TypeCompiler(Generic[F]):
+    """Compiles each named type once, to a function of what its parts were compiled to.
+
+    References are *deferred*: they look into the table when they are called, because types may be recursive.
+    """
+
+    named: Mapping[str, Any]
+    record: Callable[[Mapping[str, Any], Sequence[F]], F]
+    union: Callable[[Sequence[Any], Sequence[F]], F]
+    array: Callable[[F], F]
+    map: Callable[[F], F]
+    leaf: Callable[[Any, str], F]
+    deferred: Callable[[Mapping[str, F], str], F]
+    _compiled: dict[str, F] = field(default_factory=dict)
+    _begun: set[str] = field(default_factory=set)
+
+    def compiled(self, schema: Any) -> F:
+        """Return the function of a type."""
+        if isinstance(schema, list):
+            return self.union(schema, [self.compiled(branch) for branch in schema])
+        if isinstance(schema, str) and schema not in PRIMITIVES:
+            if schema not in self._begun:
+                self._begun.add(schema)
+                self._compiled[schema] = self.compiled(self.named[schema])
+            return self.deferred(self._compiled, schema)
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if kind in ("record", "error"):
+            name = schema["name"]
+            self._begun.add(name)
+            self._compiled[name] = self.record(schema, [self.compiled(each["type"]) for each in schema["fields"]])
+            return self._compiled[name]
+        if kind == "array":
+            return self.array(self.compiled(schema["items"]))
+        return self.map(self.compiled(schema["values"])) if kind == "map" else self.leaf(schema, kind)
+
+
+# Values of Avro's logical types: from the numbers, bytes and texts that stand for them to those of Python.
+#
+# Dates are ``date``, instants ``datetime`` in UTC, local timestamps ``datetime`` without zone, both to the microsecond;
+# times of day are ISO 8601 text, decimals ``Decimal``, UUIDs text. Any other logical type is the value underneath. What
+# no calendar, day or precision has is an :class:`~catalog.schemas.contract.UnfitValue`.
+
+_DAY: Final = date(1970, 1, 1).toordinal()
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # no zone: that is what a local timestamp is
+_EXACT: Final = Context(prec=2 * MAX_PRECISION)
+_MICROSECONDS: Final[Mapping[str, Callable[[int], int]]] = {
+    "millis": lambda number: number * 1000,
+    "micros": lambda number: number,
+    "nanos": lambda number: number // 1000,
+}
+
+
+def number_form(schema: Any) -> Callable[[int], Any] | None:
+    """Return what an int or long in the range of a type stands for; None when it is the number itself."""
+    logical = logical_type(schema)
+    if logical == "int-date":
+        return _day
+    if logical in ("int-time-millis", "long-time-micros"):
+        return _time_of_day(_MICROSECONDS[logical.rpartition("-")[2]])
+    base, _, unit = logical.rpartition("-")
+    if unit in _MICROSECONDS and base in ("long-timestamp", "long-local-timestamp"):
+        return _instant(_EPOCH if base == "long-timestamp" else _LOCAL_EPOCH, _MICROSECONDS[unit])
+    return None
+
+
+def bytes_form(schema: Any) -> Callable[[bytes], Any] | None:
+    """Return what bytes or fixed of a type stand for; None when it is the bytes."""
+    scale = decimal_scale(schema)
+    if scale is not None:
+        return _decimal(scale, decimal_bound(schema))
+    if is_fixed_uuid(schema):
+        return lambda data: str(uuid.UUID(bytes=data))
+    return None
+
+
+def text_form(logical: str, text: str) -> date | datetime:
+    """Return the date or instant that an ISO 8601 text writes; an instant without offset is one of UTC, as Avro's are.
+
+    Raises:
+        ValueError: it writes none.
+    """
+    if logical == "int-date":
+        return date.fromisoformat(text)
+    instant = datetime.fromisoformat(text)
+    if "local" in logical:
+        return instant.replace(tzinfo=None)
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+def decimal_scale(schema: Any) -> int | None:
+    """Return the scale of a decimal, None when the type is none, or one of too many digits."""
+    return schema.get("scale", 0) if decimal_bound(schema) else None
+
+
+def is_fixed_uuid(schema: Any) -> bool:
+    """Tell whether a type is the UUID of sixteen bytes that Avro 1.12 has."""
+    return logical_type(schema) == "fixed-uuid"
+
+
+def _day(number: int) -> date | UnfitValue:
+    try:
+        return date.fromordinal(number + _DAY)
+    except (ValueError, OverflowError):
+        return UnfitValue(f"the day {number} lies outside of the years 1 to 9999", number)
+
+
+def _instant(epoch: datetime, microseconds: Callable[[int], int]) -> Callable[[int], datetime | UnfitValue]:
+    def form(number: int) -> datetime | UnfitValue:
+        try:
+            return epoch + timedelta(microseconds=microseconds(number))
+        except OverflowError:
+            return UnfitValue(f"the instant {number} lies outside of the years 1 to 9999", number)
+
+    return form
+
+
+def _decimal(scale: int, bound: int) -> Callable[[bytes], Decimal | UnfitValue]:
+    def form(data: bytes) -> Decimal | UnfitValue:
+        number = int.from_bytes(data, "big", signed=True)
+        if not -bound < number < bound:
+            return UnfitValue(too_many_digits(bound))
+        return Decimal(number).scaleb(-scale, _EXACT)
+
+    return form
+
+
+def _time_of_day(microseconds: Callable[[int], int]) -> Callable[[int], str | UnfitValue]:
+    def form(number: int) -> str | UnfitValue:
+        seconds, rest = divmod(microseconds(number), 1_000_000)
+        if not 0 <= seconds < 86_400:
+            return UnfitValue(f"{number} is no time of a day", number)
+        return time(seconds // 3600, seconds // 60 % 60, seconds % 60, rest).isoformat()
+
+    return form

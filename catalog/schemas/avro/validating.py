@@ -15,13 +15,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from catalog.schemas.avro.accepting import AcceptingMakers, Step, accepted, compile_accepting
-from catalog.schemas.avro.binary import Read, ResolvedBinary, compile_binary
-from catalog.schemas.avro.container import MAGIC, ReadValue, read_container
+from catalog.schemas.avro.binary import MAGIC, Read, ReadValue, ResolvedBinary, compile_binary, read_container
 from catalog.schemas.avro.json import Walk, compile_json
-from catalog.schemas.avro.resolving import Makers, Resolver, Unresolvable, writer_of
-from catalog.schemas.avro.types import AvroSchema, ignored_logical_types, missing_names, read_schema
-from catalog.schemas.avro.values import Misfit
-from catalog.schemas.bodies import fault, is_json, json_value, looks_like_json, short
+from catalog.schemas.avro.resolving import AvroResolver, Makers, Unresolvable, writer_of
+from catalog.schemas.avro.types import AvroSchema, Misfit, ignored_logical_types, missing_names, read_schema
 from catalog.schemas.contract import (
     BEYOND_LIMITS,
     MAX_FAULTS,
@@ -31,7 +28,12 @@ from catalog.schemas.contract import (
     SchemaSource,
     TooCostly,
     Validator,
-    Written,
+    WriterSchema,
+    fault,
+    is_json,
+    json_value,
+    looks_like_json,
+    short,
 )
 
 F = TypeVar("F")
@@ -162,7 +164,7 @@ class AvroBodies:
 class WrittenBodies:
     """Reads bodies that were written with another schema: each is one datum, whatever its content type says."""
 
-    def __init__(self, datum: ReadValue, written: Written, writer: AvroSchema | None = None) -> None:
+    def __init__(self, datum: ReadValue, written: WriterSchema, writer: AvroSchema | None = None) -> None:
         """*writer* is the schema that bodies were written with; None where they can never be read."""
         self._datum = datum
         self._written = written
@@ -173,14 +175,14 @@ class WrittenBodies:
     def of(
         cls,
         schema: AvroSchema,
-        written: Written,
+        written: WriterSchema,
         makers: Callable[[AvroSchema], Makers[F]],
         datum: Callable[[F], ReadValue],
     ) -> WrittenBodies:
         """Resolve what was *written* to a schema; where that can never be, each body is a misfit that says so."""
         try:
             writer = writer_of(written)
-            function = Resolver(writer, schema, makers(writer)).function()
+            function = AvroResolver(writer, schema, makers(writer)).function()
         except RecursionError:
             return cls(_refusing(f"the schema {_TOO_DEEP}"), written)
         except (Unresolvable, SchemaError) as error:
@@ -227,11 +229,11 @@ def _sized(body: bytes) -> bytes:
     return bytes(size) + bytes((rest,)) + body
 
 
-def _written_validator(schema: AvroSchema, written: Written) -> AvroValidator:
+def _written_validator(schema: AvroSchema, written: WriterSchema) -> AvroValidator:
     bodies = WrittenBodies.of(schema, written, ResolvedBinary, _passing)
     if bodies.writer is None:
         return AvroValidator(bodies, bodies, 1, None, always_binary=True)
-    step = None if bodies.raw else Resolver(bodies.writer, schema, AcceptingMakers(bodies.writer)).function()
+    step = None if bodies.raw else AvroResolver(bodies.writer, schema, AcceptingMakers(bodies.writer)).function()
     return AvroValidator(bodies, bodies, _records_of(bodies.writer), step, always_binary=True)
 
 

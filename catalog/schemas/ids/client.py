@@ -10,18 +10,73 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
 from urllib.parse import quote
 
 import msgspec
 
-from catalog.documents.logins import Credentials, Login, Logins
-from catalog.documents.reach import EVERYWHERE, Reach
+from catalog.documents.connecting import EVERYWHERE, Credentials, Logins, Reach
+from catalog.documents.connecting import OriginLogin as Login
+from catalog.documents.fetching import FetchLimits as Limits
 from catalog.documents.sending import AnswerTooLarge, Receipt, exchange
-from catalog.documents.transfer import Limits
 from catalog.errors import CatalogError, DocumentError
-from catalog.schemas.ids.contract import RegistryUnavailableError, WrittenSchema
+
+# What a schema registry knows under an id, and who answers (JUDGING.md#schema-ids).
+#
+# Small, since those that ask (matching, tables) and those that answer (the client of a registry, the files of ids)
+# share nothing else.
+
+Framing = Literal["auto", "confluent", "apicurio", "glue", "none"]
+"""How bodies of a Kafka source begin: ``auto`` tries ``confluent``, and takes a body without a frame as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSchema:
+    """The schema that a body was written with, as a registry knows it under one id. It never changes.
+
+    ``family`` is the name of one in :mod:`catalog.schemas.families` (``Avro``, ``Protobuf``, ``JsonSchema``),
+    ``document`` the schema's text. ``references`` holds the text of all that it refers to, directly or not, by the
+    names that referring schemas use. ``subjects`` are the subjects and versions it was registered under when it was
+    first asked for, sorted. ``fault`` says why it cannot be used, such as a reference that leads nowhere; it is empty
+    otherwise, and lasting: another try would end the same.
+    """
+
+    id: str
+    family: str
+    document: str
+    references: Mapping[str, str] = field(default_factory=dict)
+    subjects: tuple[tuple[str, int], ...] = ()
+    fault: str = ""
+
+
+class RegistryUnavailableError(CatalogError):
+    """A schema registry gives no answer for now: the batch waits, and nothing becomes a dead letter.
+
+    The message names registry, address and reason, and never a secret.
+    """
+
+
+class SchemaIds(Protocol):
+    """Answers for one schema registry. Pickles as plain data; one object serves one thread.
+
+    ``name`` is the registry's name in the settings, ``url`` its address without a slash at the end.
+    """
+
+    name: str
+    url: str
+
+    def written(self, schema_id: str) -> WrittenSchema | None:
+        """Return what the registry has under an id; None when it says that there is nothing.
+
+        An answer is kept for ever, in memory and on disk; "nothing" is kept so long that a batch which is repeated
+        gets the same answer.
+
+        Raises:
+            RegistryUnavailableError: it cannot be asked for now.
+        """
+        ...
+
 
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 MAX_REFERENCES: Final = 200
@@ -33,9 +88,9 @@ MAX_SUBJECTS: Final = 1_000
 """Subjects that are kept of one id."""
 SCHEMA_SECONDS: Final = 60.0
 """How long it may take to get one schema with all that it refers to."""
-FAMILIES: Final[Mapping[str, str]] = {"AVRO": "Avro", "PROTOBUF": "Protobuf", "JSON": "JsonSchema"}
+FAMILY_OF_TYPE: Final[Mapping[str, str]] = {"AVRO": "Avro", "PROTOBUF": "Protobuf", "JSON": "JsonSchema"}
 """Families of schemas by their names in the API."""
-TYPES: Final[Mapping[str, str]] = {family: name for name, family in FAMILIES.items()}
+TYPES: Final[Mapping[str, str]] = {family: name for name, family in FAMILY_OF_TYPE.items()}
 _ID: Final = re.compile(r"[0-9]{1,19}")
 _NOT_FOUND: Final = frozenset({40401, 40402, 40403, 40404, 40405, 40406})
 """What the API answers for what it lacks: subject, version, schema, and those that are deleted."""
@@ -68,7 +123,7 @@ class Registered:
     version: int = 0
 
 
-class SchemaRegistry:
+class SchemaIdRegistry:
     """One schema registry; every method raises RegistryUnavailableError when there is no answer for now."""
 
     def __init__(self, name: str, url: str, login: Login | None = None, seconds: float = 10.0) -> None:
@@ -98,7 +153,7 @@ class SchemaRegistry:
 
     def resolved(self, schema_id: str, found: Registered, subjects: tuple[tuple[str, int], ...]) -> WrittenSchema:
         """Return a schema with the texts of all that it refers to."""
-        family, fault = FAMILIES.get(found.type, ""), ""
+        family, fault = FAMILY_OF_TYPE.get(found.type, ""), ""
         texts: dict[str, str] = {}
         try:
             if not family:

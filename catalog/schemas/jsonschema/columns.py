@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from catalog.schemas.columns.reading import Reader
-from catalog.schemas.columns.shapes import (
+from catalog.schemas.columns import (
     BINARY,
     BOOLEAN,
     DATE,
@@ -19,19 +18,19 @@ from catalog.schemas.columns.shapes import (
     JSON,
     TEXT,
     TIMESTAMP,
+    BodyReader,
     Leaf,
-    Sequence,
+    ListShape,
+    MapShape,
+    Path,
     Shape,
-    Table,
+    Survey,
     integer,
 )
-from catalog.schemas.columns.survey import Path, Survey
-from catalog.schemas.compiling import compile_schema
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.json.bodies import JsonReader
-from catalog.schemas.json.composition import Composition, Never, Schema, Untypable, Within
-from catalog.schemas.json.merging import types_of
-from catalog.schemas.json.references import SchemaDocuments
+from catalog.schemas.families import compile_schema
+from catalog.schemas.json.columns import Composition, JsonReader, Never, Schema, Untypable, Within
+from catalog.schemas.json.references import SchemaDocuments, types_of
 from catalog.schemas.jsonschema.validating import draft_of, start_of
 
 _REF_ALONE: Final = frozenset({"04", "06", "07"})
@@ -61,7 +60,7 @@ _OF_VALUES: Final[Mapping[type, str]] = {
 }
 
 
-def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, Reader] | None:
+def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
     """Return the shape of payloads and their reader; None when nothing of them can be typed."""
     compile_schema(source, library)  # what the validator refuses may have any form
     shape = _JsonSchema(source, library, survey).root(start_of(source))
@@ -106,10 +105,10 @@ class _JsonSchema(Composition):
         asked = [*_mapping(schema, "patternProperties").values(), others]
         shapes = [self.shape(each, (*path, "*"), within) for each in asked if each is not False]
         if shapes and all(each == shapes[0] for each in shapes):
-            return Table(shapes[0], TEXT)
+            return MapShape(shapes[0], TEXT)
         if shapes:
             self.survey.text((*path, "*"), "its names leave open of which type it is")
-        return Table(JSON, TEXT)
+        return MapShape(JSON, TEXT)
 
     def _array(self, schema: Schema, path: Path, within: Within) -> Shape:
         items, places = schema.get("items", True), schema.get("prefixItems")
@@ -118,10 +117,10 @@ class _JsonSchema(Composition):
         asked = [*(places if isinstance(places, list) else ()), items]
         shapes = [self.shape(each, (*path, "*"), within) for each in asked if each is not False]
         if shapes and all(each == shapes[0] for each in shapes):
-            return Sequence(shapes[0])
+            return ListShape(shapes[0])
         if shapes:
             self.survey.text((*path, "*"), "its types differ from place to place")
-        return Sequence(JSON)
+        return ListShape(JSON)
 
 
 def _kinds(schema: Schema) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from catalog.schemas.comparison import MAX_DEPTH, Comparison, worst
+from catalog.schemas.contract import MAX_DEPTH, Comparison, worst
 
 _WORDS: Final = frozenset(
     {"title", "description", "$comment", "examples", "default", "deprecated", "$id", "id", "$schema"}

@@ -14,11 +14,8 @@ import jsonschema_rs
 import msgspec
 
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling.filling import Filler, Filling, Unfillable
-from catalog.schemas.filling.numbers import number_between
-from catalog.schemas.filling.patterns import sample
-from catalog.schemas.json.merging import merged
-from catalog.schemas.json.references import SchemaDocuments
+from catalog.schemas.filling import Filler, Filling, Unfillable, number_between, sample
+from catalog.schemas.json.references import SchemaDocuments, merged
 from catalog.schemas.jsonschema.validating import start_of
 
 _MAX_HOPS: Final = 40

@@ -17,7 +17,6 @@ import jsonschema_rs
 import msgspec
 
 from catalog.parsing.pointers import as_pointer, at_pointer
-from catalog.schemas.bodies import fault, json_value, short
 from catalog.schemas.contract import (
     MAX_FAULTS,
     Library,
@@ -26,8 +25,11 @@ from catalog.schemas.contract import (
     SchemaFault,
     SchemaSource,
     TooCostly,
+    fault,
+    json_value,
+    short,
 )
-from catalog.schemas.json.starting import HOLDERS, pointer_of
+from catalog.schemas.json.references import HOLDERS, pointer_of
 from catalog.schemas.jsonschema.work import MAX_LISTING, SchemaWork
 from catalog.schemas.library import as_tree
 
@@ -127,7 +129,7 @@ def parse_body(body: bytes | None, *, doubles: bool = False) -> Any:
     """Return the value of a JSON body, or the fault for what is none; a byte order mark before it is passed over.
 
     A string that is no Unicode text, or very deep nesting, is a fault too. *doubles* is as for
-    :func:`catalog.schemas.bodies.json_value`.
+    :func:`catalog.schemas.contract.json_value`.
     """
     if body is None:
         return fault("there is no body, and JSON is expected")

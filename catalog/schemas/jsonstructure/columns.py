@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from catalog.schemas.columns.reading import Reader
-from catalog.schemas.columns.shapes import (
+from catalog.schemas.columns import (
     BINARY,
     BOOLEAN,
     DATE,
@@ -20,21 +19,21 @@ from catalog.schemas.columns.shapes import (
     MAX_PRECISION,
     TEXT,
     TIMESTAMP,
+    BodyReader,
     Leaf,
-    Sequence,
+    ListShape,
+    MapShape,
+    Path,
     Shape,
-    Table,
+    Survey,
     decimal,
     integer,
 )
-from catalog.schemas.columns.survey import Path, Survey
-from catalog.schemas.compiling import compile_schema
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling.filling import Unfillable
-from catalog.schemas.json.bodies import JsonReader
-from catalog.schemas.json.composition import Composition, Never, Schema, Untypable, Within
-from catalog.schemas.json.merging import types_of
-from catalog.schemas.json.references import SchemaDocuments
+from catalog.schemas.families import compile_schema
+from catalog.schemas.filling import Unfillable
+from catalog.schemas.json.columns import Composition, JsonReader, Never, Schema, Untypable, Within
+from catalog.schemas.json.references import SchemaDocuments, types_of
 from catalog.schemas.jsonstructure.validating import start_of
 
 _TEXTS: Final = ("string", "time", "duration", "uuid", "uri", "jsonpointer")
@@ -52,7 +51,7 @@ _LEAVES: Final[Mapping[str, Leaf]] = {
 _IMPORTS: Final = ("$import", "$importdefs")
 
 
-def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, Reader] | None:
+def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
     """Return the shape of payloads and their reader; None when nothing of them can be typed."""
     compile_schema(source, library)  # what the validator refuses may have any form
     shape = _JsonStructure(SchemaDocuments(source, library), survey).root(start_of(source))
@@ -96,9 +95,9 @@ class _JsonStructure(Composition):
         if kind == "binary":
             return BINARY if schema.get("contentEncoding", "base64") == "base64" else TEXT
         if kind in ("array", "set"):
-            return Sequence(self.shape(schema.get("items", True), (*path, "*"), within))
+            return ListShape(self.shape(schema.get("items", True), (*path, "*"), within))
         if kind == "map":
-            return Table(self.shape(schema.get("values", True), (*path, "*"), within), TEXT)
+            return MapShape(self.shape(schema.get("values", True), (*path, "*"), within), TEXT)
         if kind in ("object", "tuple", "choice"):
             return self._members(kind, schema, path, within)
         raise Untypable("any value is allowed" if kind == "any" else f"the type {kind} is unknown")
@@ -124,7 +123,7 @@ class _JsonStructure(Composition):
             asked = {name: asked.get(name) for name in order}
         elif kind == "object" and not asked:
             others = schema.get("additionalProperties", True)
-            return Table(JSON if others is False else self.shape(others, (*path, "*"), within), TEXT)
+            return MapShape(JSON if others is False else self.shape(others, (*path, "*"), within), TEXT)
         return self.struct(asked, path, within, positional=kind == "tuple")
 
     def _target(self, reference: str, schema: Schema) -> Any:

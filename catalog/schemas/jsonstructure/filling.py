@@ -13,11 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling.filling import Filler, Filling, Unfillable
-from catalog.schemas.filling.numbers import number_between
-from catalog.schemas.filling.patterns import sample
-from catalog.schemas.json.merging import merged
-from catalog.schemas.json.references import SchemaDocuments
+from catalog.schemas.filling import Filler, Filling, Unfillable, number_between, sample
+from catalog.schemas.json.references import SchemaDocuments, merged
 from catalog.schemas.jsonstructure.validating import start_of
 
 Schema = Mapping[str, Any]

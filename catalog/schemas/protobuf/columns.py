@@ -15,10 +15,7 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 
-from catalog.schemas.bodies import UnfitValue
-from catalog.schemas.columns.columns import Take
-from catalog.schemas.columns.reading import Reader, Undecoded, present
-from catalog.schemas.columns.shapes import (
+from catalog.schemas.columns import (
     BINARY,
     BOOLEAN,
     DOUBLE,
@@ -26,16 +23,21 @@ from catalog.schemas.columns.shapes import (
     JSON,
     TEXT,
     TIMESTAMP,
+    BodyReader,
     Leaf,
+    MapShape,
     Member,
+    Path,
     Shape,
     Struct,
-    Table,
+    Survey,
+    Take,
+    Undecoded,
     integer,
+    present,
 )
-from catalog.schemas.columns.shapes import Sequence as List
-from catalog.schemas.columns.survey import Path, Survey
-from catalog.schemas.contract import Library, SchemaFault, SchemaSource
+from catalog.schemas.columns import ListShape as List
+from catalog.schemas.contract import Library, SchemaFault, SchemaSource, UnfitValue
 from catalog.schemas.protobuf.json import places
 from catalog.schemas.protobuf.validating import Partial, ProtobufValidator, WrittenMessages, open_message
 
@@ -64,7 +66,7 @@ Field = Any
 Form = Callable[[Any], Any]
 
 
-def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, Reader] | None:
+def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
     """Return the shape of payloads and their reader; None when nothing of them can be typed."""
     own = open_message(source, library)
     shape = shape_of(own.message.DESCRIPTOR, survey)
@@ -110,7 +112,7 @@ class _Shapes:
         kind = field.message_type
         if kind is not None and kind.GetOptions().map_entry:
             inner = self._value(kind.fields_by_name["value"], (*path, "*"), within)
-            return Table(inner, _scalar(kind.fields_by_name["key"]))
+            return MapShape(inner, _scalar(kind.fields_by_name["key"]))
         if field.is_repeated:
             return List(self._value(field, (*path, "*"), within))
         return self._value(field, path, within)
@@ -185,7 +187,7 @@ def _without(value: Any, unfit: Any) -> Any:
 
 def _bound(field: Field, shape: Shape) -> Form:
     name, kind = field.name, field.message_type
-    if isinstance(shape, Table):
+    if isinstance(shape, MapShape):
         inner = _form(kind.fields_by_name["value"], shape.value) or _same
         return lambda message: {key: inner(value) for key, value in getattr(message, name).items()}
     if isinstance(shape, List):

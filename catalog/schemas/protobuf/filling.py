@@ -10,9 +10,8 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import EncodeError, Message
 
-from catalog.schemas.bodies import holds_json
-from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling.filling import Filler, Filling, Unfillable
+from catalog.schemas.contract import Library, SchemaSource, holds_json
+from catalog.schemas.filling import Filler, Filling, Unfillable
 from catalog.schemas.protobuf.validating import open_message
 
 _Field = Any

@@ -25,7 +25,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 
-from catalog.schemas.bodies import UnfitValue
+from catalog.schemas.contract import UnfitValue
 
 Unfit: TypeAlias = "dict[Any, UnfitValue | Unfit]"
 Form = Callable[[Any], Any]

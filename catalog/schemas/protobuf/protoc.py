@@ -18,8 +18,7 @@ from typing import Final
 
 import grpc_tools  # type: ignore[import-untyped]
 
-from catalog.schemas.bodies import short
-from catalog.schemas.contract import SchemaError
+from catalog.schemas.contract import SchemaError, short
 
 INCLUDE: Final = Path(grpc_tools.__file__).parent / "_proto"
 """Where the files are that protoc brings along: google/protobuf/*.proto."""

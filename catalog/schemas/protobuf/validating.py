@@ -19,7 +19,6 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from catalog.schemas.bodies import UnfitValue, fault, is_json, short
 from catalog.schemas.contract import (
     BEYOND_LIMITS,
     MAX_FAULTS,
@@ -29,10 +28,14 @@ from catalog.schemas.contract import (
     SchemaFault,
     SchemaSource,
     TooCostly,
+    UnfitValue,
     Validator,
-    Written,
+    WriterSchema,
+    fault,
+    is_json,
+    short,
 )
-from catalog.schemas.ids.contract import WrittenSchema
+from catalog.schemas.ids.client import WrittenSchema
 from catalog.schemas.protobuf.json import JsonMapping, NotJsonError, Unfit, places
 from catalog.schemas.protobuf.protoc import compile_files, has_syntax, imports_of, is_path
 
@@ -119,7 +122,7 @@ def _zigzag(number: int) -> bytes:
     return bytes((*out, value))
 
 
-def file_of(written: Written) -> ProtobufValidator:
+def file_of(written: WriterSchema) -> ProtobufValidator:
     """Compile the file that messages were written with.
 
     Raises:
@@ -143,7 +146,7 @@ class _Imports:
 class WrittenMessages:
     """Holds bodies that were written with the message of one file against that, and then against another."""
 
-    def __init__(self, own: ProtobufValidator, written: Written) -> None:
+    def __init__(self, own: ProtobufValidator, written: WriterSchema) -> None:
         self._own = own
         self._told = f"; written with {written}"
         self._first: ProtobufValidator | None = None

@@ -5,14 +5,16 @@ A value that a schema allows is allowed by each of its *conjuncts*: plain schema
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Final
 from urllib.parse import unquote
 
 from catalog.parsing.pointers import at_pointer
 from catalog.schemas.jsonschema.validating import draft_of
-from registry.compatibility.undecided import Undecided
+from registry.compatibility.schemas import Budget, Undecided
 
 Schema = Mapping[str, Any]
 NEVER: Final[Schema] = {"not": {}}
@@ -114,3 +116,178 @@ def mapping(schema: Schema, name: str) -> Mapping[str, Any]:
     """Return a map of subschemas, empty without one."""
     members = schema.get(name)
     return members if isinstance(members, Mapping) else {}
+
+
+# The values that schemas list, compared as JSON compares: ``true`` is no number, and 1.0 is 1.
+#
+# Authors of schemas decide how many values there are to compare. So every comparison is counted, and the work ends in
+# time.
+
+_MOST_LEVELS: Final = 64
+_REFERENCES: Final = frozenset(("$ref", "$dynamicRef", "$recursiveRef"))
+
+Listed = Mapping[Hashable, Any]
+"""Values by their keys: equal values have equal keys."""
+
+
+class Values:
+    """Compares values for one proof. All methods raise Undecided when there is too much to compare."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.spend: Final = budget.spend
+        self._enums: dict[int, tuple[list[Any], Listed]] = {}
+
+    def key(self, value: Any, level: int = 0) -> Hashable:
+        """Return what equal values have in common."""
+        self.spend(1)
+        if level > _MOST_LEVELS:
+            raise Undecided("the values nest too deeply")
+        if isinstance(value, list):
+            return "array", tuple(self.key(each, level + 1) for each in value)
+        if isinstance(value, Mapping):
+            return "object", frozenset((name, self.key(each, level + 1)) for name, each in value.items())
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return "number", _digits(value)
+        hashable: Hashable = value
+        return hashable
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Tell whether two values are equal."""
+        return self.key(one) == self.key(other)
+
+    def of_enum(self, enum: list[Any]) -> Listed:
+        """Return the values of a list, the first of equal ones; their keys are made once for each list."""
+        if id(enum) not in self._enums:
+            listed: dict[Hashable, Any] = {}
+            for each in enum:
+                listed.setdefault(self.key(each), each)
+            self._enums[id(enum)] = enum, listed  # with the list itself, so that its id stays its own
+        return self._enums[id(enum)][1]
+
+    def possible(self, conjuncts: Sequence[Schema]) -> Listed | None:
+        """Return all values that are possible where they are listed, None where they are not."""
+        lists: list[Listed] = []
+        for each in conjuncts:
+            if "const" in each:
+                lists.append({self.key(each["const"]): each["const"]})
+            elif isinstance(each.get("enum"), list):
+                lists.append(self.of_enum(each["enum"]))
+        self.spend(len(conjuncts))
+        if not lists:
+            return None
+        first, *others = lists
+        self.spend(len(first) * len(lists))
+        return {key: value for key, value in first.items() if all(key in other for other in others)}
+
+    def types(self, conjuncts: Sequence[Schema]) -> frozenset[str]:
+        """Return the types that values may have; numbers are ``integer`` or ``fraction``."""
+        types = ALL_TYPES
+        for each in conjuncts:
+            if each is NEVER:
+                return frozenset()
+            if "type" in each:
+                self.spend(len(each["type"]) if isinstance(each["type"], list) else 1)
+                types &= expanded(each["type"])
+        listed = self.possible(conjuncts)
+        return types if listed is None else types & frozenset(kind for each in listed.values() for kind in _kinds(each))
+
+    def refers(self, schema: Any) -> bool:
+        """Tell whether there may be a reference anywhere in a schema."""
+        waiting = [schema]
+        while waiting:
+            self.spend(1)
+            each = waiting.pop()
+            if isinstance(each, list):
+                waiting.extend(each)
+            elif isinstance(each, Mapping):
+                if not _REFERENCES.isdisjoint(each):
+                    return True
+                waiting.extend(each.values())
+        return False
+
+
+def _digits(number: float) -> str:
+    """Return a text for a number: authors of schemas can choose the hash of a number, but not of a text."""
+    if isinstance(number, float) and not number.is_integer():
+        return number.hex()
+    return f"{int(number):x}"
+
+
+def _kinds(value: Any) -> Iterator[str]:
+    if value is None or isinstance(value, bool):
+        yield "null" if value is None else "boolean"
+    elif isinstance(value, int | float):
+        yield "integer" if isinstance(value, int) or (math.isfinite(value) and value.is_integer()) else "fraction"
+        if isinstance(value, float):
+            yield "fraction"  # which 1.0 is for draft-04
+    else:
+        yield "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
+
+
+# Bounds of sizes and of numbers: whether those of the smaller schemas are within those of the larger one.
+
+LEAST: Final = {"minLength": "string", "minItems": "array", "minProperties": "object"}
+MOST: Final = {"maxLength": "string", "maxItems": "array", "maxProperties": "object"}
+"""Keywords by the type that they are for."""
+
+
+def sizes(name: str, argument: Any, smaller: list[Schema]) -> str:
+    """Return why values may have other sizes than *name* allows, '' when none has."""
+    ours = bound(smaller, name, lowest=name in MOST)
+    if name == "minProperties" and ours is None:
+        ours = float(
+            max((len(each["required"]) for each in smaller if isinstance(each.get("required"), list)), default=0)
+        )
+    if name in LEAST:
+        return "" if argument <= (ours or 0) else "there may be less"
+    return "" if ours is not None and ours <= argument else "there may be more"
+
+
+def least(argument: Any, smaller: list[Schema], *, strict: bool, sign: int) -> str:
+    """Compare lower bounds, or upper ones with the *sign* turned."""
+    plain, exclusive = ("minimum", "exclusiveMinimum") if sign > 0 else ("maximum", "exclusiveMaximum")
+    for each in smaller:
+        flag = each.get(exclusive) is True
+        given = [
+            (each.get(plain), flag),
+            (None if isinstance(each.get(exclusive), bool) else each.get(exclusive), True),
+        ]
+        for value, excluded in given:
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                above = sign * (value - argument)
+                if above > 0 or (above == 0 and (excluded or not strict)):
+                    return ""
+    return "numbers beyond are possible"
+
+
+def _bounded(name: str) -> Callable[[Any, list[Schema], frozenset[str], Listed | None], str]:
+    sign = 1 if name.lower().endswith("minimum") else -1
+    strict = name.startswith("exclusive")
+
+    def check(argument: Any, smaller: list[Schema], types: frozenset[str], values: Listed | None) -> str:
+        numbers = [
+            each for each in (values or {}).values() if isinstance(each, int | float) and not isinstance(each, bool)
+        ]
+        if values is not None:
+            beyond = [each for each in numbers if sign * (each - argument) < 0 or (strict and each == argument)]
+            if not beyond:
+                return ""
+            return f"{beyond[0]} is possible" if least(argument, smaller, strict=strict, sign=sign) else ""
+        return least(argument, smaller, strict=strict, sign=sign)
+
+    return check
+
+
+def _multiple(argument: Any, smaller: list[Schema], types: frozenset[str], values: Listed | None) -> str:
+    steps = [each["multipleOf"] for each in smaller if isinstance(each.get("multipleOf"), int | float)]
+    steps += [1] if "fraction" not in types else []
+    wanted = Fraction(str(argument))
+    fits = wanted > 0 and any((Fraction(str(each)) / wanted).denominator == 1 for each in steps)
+    return "" if fits else "numbers between are possible"
+
+
+NUMERIC: Final[Mapping[str, Callable[[Any, list[Schema], frozenset[str], Listed | None], str]]] = {
+    **{name: _bounded(name) for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")},
+    "multipleOf": _multiple,
+}
+"""What holds bounds of numbers against one another, by keyword."""

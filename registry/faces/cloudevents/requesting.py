@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from registry.core.documents import Given
-from registry.core.places import Place
-from registry.core.requests import ABSENT, Flags, Request, Verb
-from registry.core.service import Session
+from registry.core.lineage import as_object
+from registry.core.requests import ABSENT, Flags, Given, RegistryRequest, ResourcePath, Verb
+from registry.core.service import RegistrySession
 from registry.errors import Refusal
-from registry.faces.cloudevents.answers import Headers
-from registry.faces.cloudevents.documents import JSON
-from registry.http.face import Call
+from registry.faces.cloudevents.mapping import (
+    JSON,
+    XREF,
+    MessageForm,
+    SchemaForm,
+    body_of,
+    collection_of,
+    definition_body,
+    taken_document,
+)
+from registry.faces.cloudevents.names import RESOURCES, Links, rank
+from registry.faces.cloudevents.views import Headers
+from registry.http.access import Call
 from registry.http.replies import MAX_FINDINGS, finding_header
 from registry.http.requests import tags
 
@@ -20,7 +29,7 @@ from registry.http.requests import tags
 class Requester:
     """Makes requests in the name of the sender of a call, and keeps what lint says of them."""
 
-    def __init__(self, session: Session, call: Call) -> None:
+    def __init__(self, session: RegistrySession, call: Call) -> None:
         self._session = session
         self._call = call
         self._findings: list[tuple[bytes, bytes]] = []
@@ -28,7 +37,7 @@ class Requester:
     def perform(
         self,
         verb: Verb,
-        place: Place,
+        place: ResourcePath,
         body: Any = ABSENT,
         *,
         document: Given | None = None,
@@ -41,7 +50,7 @@ class Requester:
             Refusal: it cannot be done.
         """
         writer = self._call.writer
-        request = Request(
+        request = RegistryRequest(
             verb,
             tuple(place.xid.split("/")[1:]),
             place.xid,
@@ -63,7 +72,7 @@ class Requester:
         """The headers that show the first findings of lint about what was written."""
         return tuple(self._findings[:MAX_FINDINGS])
 
-    def hold(self, tag: str, epoch: int, place: Place, *given: object) -> None:
+    def hold(self, tag: str, epoch: int, place: ResourcePath, *given: object) -> None:
         """Make sure that the sender knows the newest state: by conditions, and by epochs that are given.
 
         Raises:
@@ -75,7 +84,7 @@ class Requester:
             raise Refusal("precondition_failed", place.xid)
         check_epoch(epoch, place.xid, *given)
 
-    def absent(self, place: Place, epoch: int | None) -> None:
+    def absent(self, place: ResourcePath, epoch: int | None) -> None:
         """Make sure that the sender does not want to change what is not there.
 
         Raises:
@@ -106,3 +115,70 @@ def compare(body: Mapping[str, Any], name: str, xid: str, *expected: object) -> 
     given = body.get(name)
     if given is not None and (isinstance(given, bool) or str(given) not in {str(each) for each in expected}):
         raise Refusal("mismatched_id", xid, singular=name, invalid_id=str(given), expected_id=str(expected[0]))
+
+
+# What a new group brings along: definitions, and schemas with their versions, as core bodies.
+
+
+def held_by(
+    place: ResourcePath, body: Mapping[str, Any], attributes: Mapping[str, Any], links: Links
+) -> dict[str, Any]:
+    """Return the resources in the body of a group, whose *attributes* are those of 1.0, as the core takes them.
+
+    Raises:
+        Refusal: one of them cannot be read.
+    """
+    held: dict[str, Any] = {}
+    defaults = {name: attributes[name] for name in ("envelope", "protocol") if name in attributes}
+    for plural in (name for name in place.group.resources if name in RESOURCES):
+        where = place.collection(plural)
+        for name, each in collection_of(body, RESOURCES[plural]).items():
+            own = where.child(name)
+            tree = as_object(each, own.xid)
+            compare(tree, "id", own.xid, name)
+            taken = _schema(own, tree) if plural == "schemas" else _definition(own, tree, defaults, links)
+            held.setdefault(plural, {})[name] = taken
+    return held
+
+
+def _definition(
+    place: ResourcePath, tree: Mapping[str, Any], defaults: Mapping[str, Any], links: Links
+) -> dict[str, Any]:
+    """Return a new definition as the core takes it.
+
+    Raises:
+        Refusal: it cannot be read.
+    """
+    body = definition_body(tree)
+    form = MessageForm(place.group.plural, place.gid, place.rid, defaults, links)
+    return core_body(form.read(body.said), body.times)
+
+
+def core_body(attributes: Mapping[str, Any], times: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes of a message as the core takes them: what stands for another says so in its ``meta``."""
+    return {"meta": {XREF: attributes[XREF]}} if XREF in attributes else {**attributes, **times}
+
+
+def _schema(place: ResourcePath, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a new schema as the core takes it: each version follows on the one before it.
+
+    What the schema says beside its versions is said of the latest, but for the format, which is that of all.
+
+    Raises:
+        Refusal: it cannot be read.
+    """
+    top = body_of(tree)
+    versions = {name: as_object(each, place.xid) for name, each in collection_of(tree, "versions").items()}
+    if not versions:
+        return {"versionid": "1", **taken_document(SchemaForm().read(top.said)), **top.times}
+    chain: dict[str, Any] = {}
+    names = sorted(versions, key=rank)
+    for before, name in zip((names[0], *names), names, strict=False):
+        body = body_of(versions[name])
+        compare(body.given, "id", f"{place.xid}/versions/{name}", name, place.rid)
+        shared = top.said if name == names[-1] else {"format": top.said.get("format")}
+        own = {key for key in body.said if key.lower().startswith("schema")}
+        beside = {key: value for key, value in shared.items() if not own or not key.lower().startswith("schema")}
+        said = SchemaForm().read({**beside, **body.said})
+        chain[name] = {**taken_document(said), **body.times, "ancestorid": before}
+    return {"versions": chain}

@@ -5,24 +5,30 @@ Each entity is made JSON as soon as it is complete, and the weight of an answer 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Literal
+from urllib.parse import urlencode
 
 import msgspec
 
-from registry.core.places import Place
-from registry.core.resolving import Shown, shown_resources
-from registry.core.service import Session
+from bindings.http.request import Reply
+from bindings.http.request import RequestHead as Head
+from registry.core.requests import ResourcePath as Place
+from registry.core.service import RegistrySession as Session
+from registry.core.views import ShownResource as Shown
+from registry.core.views import shown_resources
 from registry.errors import Refusal
-from registry.faces.cloudevents.documents import shown_document
-from registry.faces.cloudevents.forms import XREF, GroupForm, MessageForm, SchemaForm
-from registry.faces.cloudevents.model import model_of
-from registry.faces.cloudevents.names import GROUPS, RESOURCES, SINGULAR, Links, older_path
-from registry.faces.cloudevents.versions import latest, number
-from registry.store.entities import Entity, Group, Version
-from registry.store.reading import PAGE
+from registry.faces.cloudevents.mapping import XREF, GroupForm, MessageForm, SchemaForm, content_type, shown_document
+from registry.faces.cloudevents.names import GROUPS, RESOURCES, SINGULAR, Links, latest, model_of, number, older_path
+from registry.faces.cloudevents.names import ParsedRequest as Asked
+from registry.http.access import Call
+from registry.http.replies import JSON
+from registry.http.requests import decoded, encoded, seen_before
+from registry.store.entities import PAGE, Entity, Version
+from registry.store.entities import GroupEntity as Group
 
 SPECVERSION: Final = "0.5-wip"
 Style = Literal["listed", "nested", "whole"]
@@ -43,7 +49,7 @@ class Edition:
         return self.shown.resource.epoch if self.version is None else self.version.epoch
 
 
-class Viewer:
+class CloudEventsView:
     """Shows what a session finds, for a face at *url*; *whole* is for one document of the whole registry."""
 
     def __init__(self, session: Session, url: str, max_answer: int, *, whole: bool = False) -> None:
@@ -209,3 +215,208 @@ def _json(entity: Mapping[str, Any]) -> msgspec.Raw:
 def _held(place: Place) -> list[str]:
     """Return the types of resources of a group that this face shows."""
     return [name for name in place.group.resources if name in RESOURCES]
+
+
+# Attributes as ``Registry-`` headers.
+
+PREFIX: Final = b"registry-"
+ELSEWHERE: Final = "schemaurl"
+"""The attribute that says where a document is, which headers call by the singular name and ``URI``."""
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", re.ASCII)
+_SHARED: Final = ("id", "name", "description", "docs", "format", "version", "epoch", "self", "createdOn", "modifiedOn")
+_NOT_SHOWN: Final = ("contenttype", "versionsURL", "versionsCount")
+"""What an entity has that is no header of this kind."""
+_SPELLED: Final = {name.lower(): name for name in (*_SHARED, "createdBy", "modifiedBy", "schemaBase64")} | {
+    "schemauri": ELSEWHERE
+}
+
+
+def header_fields(entity: Mapping[str, Any], *, alone: bool) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the headers that show an entity: its scalars. Without *alone* the body has it too, and those it shares."""
+    for name, value in entity.items():
+        scalar = isinstance(value, str | int | float) and _NAME.fullmatch(name)
+        if scalar and (alone or name in _SHARED) and name not in _NOT_SHOWN:
+            header = "schemaURI" if name == ELSEWHERE else name
+            yield f"Registry-{header}".encode("ascii"), encoded(value)
+
+
+def given(head: Head, path: str) -> dict[str, str | None]:
+    """Return the attributes that headers give, None for those to be taken away.
+
+    Raises:
+        Refusal: ``header_error``, ``extra_xregistry_header``.
+    """
+    said: dict[str, str | None] = {}
+    for raw, value in head.headers:
+        name = raw.decode("latin-1").lower().removeprefix(PREFIX.decode())
+        if not raw.lower().startswith(PREFIX) or name == "self":
+            continue
+        if name in ("definitionuri", "schemabase64", "schema"):
+            why = "this is no attribute that a header can give here"
+            raise Refusal("extra_xregistry_header", path, name=f"Registry-{name}", error_detail=why)
+        said[_SPELLED.get(name, name)] = decoded(value, name, path) or None
+    return said
+
+
+# What this face answers with: entities with their headers, documents, and pages.
+
+Headers = Iterable[tuple[bytes, bytes]]
+_PLAIN: Final = frozenset(chr(code) for code in range(0x20, 0x7F))
+
+
+def entity(shown: Mapping[str, Any], status: int = 200, more: Headers = (), tag: str = "") -> Reply:
+    """Return the reply that is one entity, or a map of some."""
+    tags = ((b"ETag", tag.encode("ascii")),) if tag else ()
+    return Reply(status, ((b"Content-Type", JSON), *tags, *more), msgspec.json.encode(shown))
+
+
+def tag_of(session: Session, subject: Edition | Group) -> str:
+    """Return the ETag of a resource or a group.
+
+    What a definition shows depends on the format of its group, and on what stands behind a reference.
+    """
+    if isinstance(subject, Group):
+        return f'"{subject.epoch}"'
+    resource = subject.shown.resource
+    group = session.reader.group(resource.group)
+    return f'"{resource.epoch}-{subject.epoch}-{group.epoch if group is not None else 0}"'
+
+
+def page(call: Call, asked: Asked, members: Mapping[str, msgspec.Raw], after: str, count: int) -> Reply:
+    """Return the reply that is a part of a collection, linked to the next."""
+    more: list[tuple[bytes, bytes]] = []
+    if after:
+        query = urlencode([*((("inline", "true"),) if asked.inline else ()), ("limit", asked.limit), ("cursor", after)])
+        link = f"<{call.url}{older_path(asked.place.xid)}?{query}>;rel=next;count={count}"
+        more.append((b"Link", link.encode("ascii", "replace")))
+    return Reply(200, ((b"Content-Type", JSON), *more), msgspec.json.encode(dict(members)))
+
+
+def resource(
+    session: Session,
+    viewer: CloudEventsView,
+    place: Place,
+    edition: Edition,
+    status: int = 200,
+    more: Headers = (),
+    *,
+    redirect: bool = True,
+) -> Reply:
+    """Return the reply that is a definition, or the document of a schema, or the way to where that is.
+
+    *place* is that of the resource; *redirect* is for readers, who want the document.
+    """
+    defaults, tag = viewer.defaults(place), tag_of(session, edition)
+    if place.resource.plural == "messages":
+        shown = viewer.resource(place, edition, "whole", defaults)
+        fields = (*header_fields(shown, alone=False), (b"Content-Location", encoded(shown["self"])), *more)
+        return entity(shown, status, fields, tag)
+    shown = {**viewer.version(place, edition, defaults, inline=False), "id": place.rid}
+    location = (b"Content-Location", encoded(shown["self"]))
+    fields = ((b"ETag", tag.encode("ascii")), *header_fields(shown, alone=True), location, *more)
+    elsewhere = shown.get(ELSEWHERE)
+    if elsewhere is not None:
+        return Reply(307, (*fields, (b"Location", encoded(elsewhere)))) if redirect else Reply(status, fields)
+    document = (session.reader.document(edition.version.xid) if edition.version is not None else None) or b""
+    media = str(shown.get("contenttype") or content_type(document))
+    plain = "".join(each if each in _PLAIN else "?" for each in media)
+    return Reply(status, ((b"Content-Type", plain.encode("ascii")), *fields), document)
+
+
+def allow(methods: Iterable[str]) -> tuple[bytes, bytes]:
+    """Return the header that names what a place takes."""
+    return b"Allow", ", ".join((*methods, "OPTIONS")).encode("ascii")
+
+
+# GET: the registry, its model, collections page by page, groups, resources with their documents, and versions.
+
+
+class ReadRequest:
+    """Answers one request from what a session sees. All methods raise :class:`Refusal`."""
+
+    def __init__(self, session: Session, call: Call, asked: Asked) -> None:
+        self._session = session
+        self._call = call
+        self._asked = asked
+        whole = asked.inline and asked.place.kind == "registry"
+        self._viewer = CloudEventsView(session, call.url, call.max_answer, whole=whole)
+
+    def reply(self) -> Reply:
+        """Return the reply; 304 to who has it already."""
+        asked, kind = self._asked, self._asked.place.kind
+        if kind == "registry":
+            given = model_of(self._session.model) if asked.model else self._viewer.registry(inline=asked.inline)
+            return entity(given)
+        if asked.place.is_collection:
+            return self._page()
+        reply = self._group() if kind == "group" else self._resource()
+        tag = next((value for name, value in reply.headers if name == b"ETag"), b"").decode("ascii")
+        return Reply(304, reply.headers) if reply.status == 200 and seen_before(self._call.head, tag) else reply
+
+    def _group(self) -> Reply:
+        group = self._session.reader.group(self._asked.place.xid)
+        if group is None:
+            raise Refusal("not_found", self._asked.place.xid)
+        if self._asked.inline:  # what it holds changes without its epoch
+            return entity(self._viewer.group(self._asked.place, group, "whole"))
+        shown = self._viewer.group(self._asked.place, group, "listed")
+        return entity(shown, tag=tag_of(self._session, group))
+
+    def _resource(self) -> Reply:
+        asked, viewer = self._asked, self._viewer
+        owner = asked.place if asked.place.kind == "resource" else asked.place.owner
+        edition = viewer.edition(resource_at(self._session, owner), asked.place.vid)
+        if not asked.meta:
+            return resource(self._session, viewer, owner, edition)
+        defaults = viewer.defaults(owner)
+        if asked.place.kind == "version":
+            return entity(viewer.version(owner, edition, defaults, inline=asked.inline))
+        return entity(viewer.resource(owner, edition, "nested" if asked.inline else "listed", defaults))
+
+    def _page(self) -> Reply:
+        place, asked = self._asked.place, self._asked
+        members: dict[str, msgspec.Raw] = {}
+        last = ""
+        for name, each in self._members(place, asked.cursor):
+            if len(members) == asked.limit:
+                return page(self._call, asked, members, last.lower(), self._count(place))
+            members[name], last = self._viewer.weighed(each), name
+        return page(self._call, asked, members, "", 0)
+
+    def _members(self, place: Place, after: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        viewer, inline = self._viewer, self._asked.inline
+        if place.kind == "groups":
+            return viewer.groups(place, after, "whole" if inline else "listed")
+        if place.kind == "resources":
+            if self._session.reader.group(place.owner.xid) is None:
+                raise Refusal("not_found", place.owner.xid)
+            return viewer.resources(place, after, "nested" if inline else "listed")
+        return self._versions(resource_at(self._session, place.owner), place.owner, after)
+
+    def _versions(self, shown: Shown, place: Place, after: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        viewer, inline = self._viewer, self._asked.inline
+        defaults = viewer.defaults(place)
+        if place.resource.plural == "messages" or shown.source is None:
+            latest = [] if shown.default is None else [shown.default]
+            versions = iter([each for each in latest if each.id.lower() > after])
+        else:
+            versions = self._session.reader.versions(shown.source.versions, after)
+        for each in versions:
+            yield each.id, viewer.version(place, Edition(shown, each), defaults, inline=inline)
+
+    def _count(self, place: Place) -> int:
+        if place.kind == "versions":
+            return resource_at(self._session, place.owner).count
+        return self._session.reader.count(place.xid)
+
+
+def resource_at(session: Session, place: Place) -> Shown:
+    """Return a resource.
+
+    Raises:
+        Refusal: ``not_found``.
+    """
+    shown = next(shown_resources(session.reader, place, "", place.rid), None)
+    if shown is None:
+        raise Refusal("not_found", place.xid)
+    return shown

@@ -2,28 +2,138 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Literal
+from urllib.parse import quote
 
 import msgspec
 
 from registry.core.lineage import rank
-from registry.core.places import Place, place_of
-from registry.core.resolving import Shown, shown_resources
-from registry.core.service import Session
+from registry.core.requests import ResourcePath as Place
+from registry.core.requests import place_of
+from registry.core.service import RegistrySession as Session
+from registry.core.views import ShownResource as Shown
+from registry.core.views import shown_resources
 from registry.errors import Refusal
-from registry.faces.messagecatalog.paths import DEFINITIONS, GROUPS, Target
-from registry.faces.messagecatalog.showing import shown_definition, shown_group, shown_version
-from registry.store.entities import Group, Version
+from registry.faces.messagecatalog.documents import shown_definition, shown_group, shown_version
+from registry.http.requests import decoded_request as decoded
+from registry.store.entities import GroupEntity as Group
+from registry.store.entities import Version
+
+# Places of a message catalog: its paths (section 4.1), and the URIs of versions (section 2.2.2).
+
+Kind = Literal["catalog", "group", "definitions", "definition", "versions", "version"]
+GROUPS: Final = "messagegroups"
+MESSAGES: Final = "messages"
+DEFINITIONS: Final = "messagedefinitions"
+VERSIONS: Final = "versions"
+_SEGMENT: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2}){1,128}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogPath:
+    """What a path names; ids are '' where it is not so deep."""
+
+    kind: Kind
+    group: str = ""
+    definition: str = ""
+    version: str = ""
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """The path in the core API."""
+        named: tuple[str, ...] = (GROUPS,)
+        if self.group:
+            named = (*named, self.group)
+        if self.kind == "definitions" or self.definition:
+            named = (*named, MESSAGES)
+        if self.definition:
+            named = (*named, self.definition)
+        if self.kind in ("versions", "version"):
+            named = (*named, VERSIONS)
+        return (*named, self.version) if self.version else named
+
+    @property
+    def xid(self) -> str:
+        """The xid in the core API, that of a collection included."""
+        return "/" + "/".join(self.segments)
+
+    @property
+    def path(self) -> str:
+        """The path below the catalog, which begins with a slash where there is one."""
+        parts = [self.group]
+        if self.kind != "group" and self.group:
+            parts.append(DEFINITIONS)
+        parts.append(self.definition)
+        if self.kind in ("versions", "version"):
+            parts.append(VERSIONS)
+        parts.append(self.version)
+        return "".join(f"/{quote(part, safe='@:!$&()*+,;=~')}" for part in parts if part)
+
+    def below(self, kind: Kind, *, definition: str = "", version: str = "") -> CatalogPath:
+        """Return a place further down, in the same group."""
+        return CatalogPath(kind, self.group, definition or self.definition, version)
+
+
+def target_of(path: bytes) -> CatalogPath:
+    """Read the raw path below the catalog.
+
+    Raises:
+        Refusal: there is nothing like it.
+    """
+    text = decoded(path, "/")
+    parts = [decoded(part, text) for part in path.split(b"/")]
+    if parts and not parts[0]:
+        parts = parts[1:]
+    if parts and not parts[-1]:
+        parts = parts[:-1]
+    if not parts:
+        return CatalogPath("catalog")
+    if not all(parts) or len(parts) > 5 or any("/" in part for part in parts):
+        raise Refusal("api_not_found", text)
+    if len(parts) == 1:
+        return CatalogPath("group", parts[0])
+    if parts[1] != DEFINITIONS or (len(parts) > 3 and parts[3] != VERSIONS):
+        raise Refusal("api_not_found", text)
+    kinds: tuple[Kind, ...] = ("definitions", "definition", "versions", "version")
+    return CatalogPath(kinds[len(parts) - 2], parts[0], *parts[2:3], *parts[4:5])
+
+
+def check_new_id(name: object, subject: str) -> str:
+    """Return the id of something new.
+
+    Raises:
+        Refusal: it is no ``segment-nz-nc`` of RFC 3986; the core says what else it cannot be.
+    """
+    if not isinstance(name, str) or not _SEGMENT.fullmatch(name):
+        why = "it needs to be a segment without colon of RFC 3986, of at most 128 characters"
+        raise Refusal("malformed_id", subject, id=str(name), error_detail=why)
+    return name
+
+
+def split_uri(uri: str) -> tuple[str, CatalogPath] | None:
+    """Return the authority and the place that a version's URI is made of; None when it is none."""
+    head, marker, tail = uri.rpartition(f"/{DEFINITIONS}/")
+    parts = tail.split("/")
+    cut = max(head.rfind("/"), head.rfind(":") if head.lower().startswith("urn:") else -1)
+    if not marker or cut <= 0 or not head[cut + 1 :]:
+        return None
+    try:
+        target = target_of(f"/{head[cut + 1 :]}/{DEFINITIONS}/{tail}".encode())
+    except Refusal:
+        return None
+    return (head[:cut], target) if len(parts) in (1, 3) and target.kind in ("definition", "version") else None
+
 
 FILTERS: Final = ("id", "format", "description", "tags", "authority", "relatedto", "relation")
 """Attributes by whose value lists are filtered, as query parameters of their names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListRequest:
     """How many entries, after which one, with which values; ``weight`` bounds what they take as JSON."""
 
     limit: int
@@ -49,21 +159,21 @@ class CatalogReader:
         self._reader = session.reader
         self._authority = authority
 
-    def groups(self, page: Page, *, whole: bool) -> Representation:
+    def groups(self, page: ListRequest, *, whole: bool) -> Representation:
         """List groups, with *whole* each with all its definitions."""
         left = _Weight(page.weight)
         show = (lambda each: self._whole_group(each, left)) if whole else shown_group
         entries = ((each.id, show(each)) for each in self._reader.groups(f"/{GROUPS}", page.after))
         return _listed(entries, page, left, "/")
 
-    def group(self, target: Target, weight: int, *, whole: bool) -> Representation:
+    def group(self, target: CatalogPath, weight: int, *, whole: bool) -> Representation:
         """Show a group, with *whole* with all its definitions."""
         group = self._group(target)
         if whole:
             return Representation(self._whole_group(group, _Weight(weight)))
         return Representation(shown_group(group), f'"{group.epoch}"')
 
-    def definitions(self, target: Target, page: Page) -> Representation:
+    def definitions(self, target: CatalogPath, page: ListRequest) -> Representation:
         """List the latest versions of a group's definitions."""
         group = self._group(target)
         left = _Weight(page.weight)
@@ -74,7 +184,7 @@ class CatalogReader:
         )
         return _listed(entries, page, left, target.path)
 
-    def definition(self, target: Target, weight: int, *, whole: bool) -> Representation:
+    def definition(self, target: CatalogPath, weight: int, *, whole: bool) -> Representation:
         """Show the latest version of a definition, with *whole* the definition with all its versions."""
         group, shown = self._group(target), self.shown(target)
         latest = self._latest(shown)
@@ -85,7 +195,7 @@ class CatalogReader:
         body = shown_version(target.definition, latest, group, self._authority)
         return Representation(body, f'"{shown.source.epoch}-{latest.epoch}"')
 
-    def versions(self, target: Target, page: Page) -> Representation:
+    def versions(self, target: CatalogPath, page: ListRequest) -> Representation:
         """List the versions of a definition, by their numbers."""
         group, shown = self._group(target), self.shown(target)
         listed = self._versions(shown)
@@ -93,7 +203,7 @@ class CatalogReader:
         entries = ((each.id, shown_version(target.definition, each, group, self._authority)) for each in listed[start:])
         return _listed(entries, page, _Weight(page.weight), target.path, folded=False)
 
-    def version(self, target: Target) -> Representation:
+    def version(self, target: CatalogPath) -> Representation:
         """Show one version."""
         group, shown = self._group(target), self.shown(target)
         version = (
@@ -103,7 +213,7 @@ class CatalogReader:
             raise Refusal("not_found", target.path)
         return Representation(shown_version(target.definition, version, group, self._authority), f'"{version.epoch}"')
 
-    def shown(self, target: Target) -> Shown:
+    def shown(self, target: CatalogPath) -> Shown:
         """Return a definition with what it may borrow from another."""
         place = self._place(target.below("definitions"))
         shown = next(shown_resources(self._reader, place, "", target.definition), None)
@@ -111,14 +221,14 @@ class CatalogReader:
             raise Refusal("not_found", target.path)
         return shown
 
-    def latest(self, target: Target) -> Version | None:
+    def latest(self, target: CatalogPath) -> Version | None:
         """Return the latest version of a definition, None when there is no such definition."""
         try:
             return self._latest(self.shown(target))
         except Refusal:
             return None
 
-    def formats(self, target: Target) -> Iterator[str]:
+    def formats(self, target: CatalogPath) -> Iterator[str]:
         """Yield the formats of the latest versions of a group's definitions."""
         group = self._group(target)
         for each in shown_resources(self._reader, self._place(target.below("definitions"))):
@@ -126,10 +236,10 @@ class CatalogReader:
             if latest is not None:
                 yield str(shown_version(each.resource.id, latest, group, self._authority).get("format", ""))
 
-    def _place(self, target: Target) -> Place:
+    def _place(self, target: CatalogPath) -> Place:
         return place_of(self._session.model, target.segments, target.path)
 
-    def _group(self, target: Target) -> Group:
+    def _group(self, target: CatalogPath) -> Group:
         group = self._reader.group(f"/{GROUPS}/{target.group}")
         if group is None:
             raise Refusal("not_found", f"/{target.group}")
@@ -154,7 +264,7 @@ class CatalogReader:
         return definition
 
     def _whole_group(self, group: Group, left: _Weight) -> dict[str, Any]:
-        target = Target("definitions", group.id)
+        target = CatalogPath("definitions", group.id)
         definitions = [
             self._whole(each, group, left)
             for each in shown_resources(self._reader, self._place(target))
@@ -176,7 +286,7 @@ class _Weight:
 
 
 def _listed(
-    entries: Iterator[tuple[str, dict[str, Any]]], page: Page, left: _Weight, path: str, *, folded: bool = True
+    entries: Iterator[tuple[str, dict[str, Any]]], page: ListRequest, left: _Weight, path: str, *, folded: bool = True
 ) -> Representation:
     def fits(each: Mapping[str, Any]) -> bool:
         return all(str(each.get(name, "")) == value for name, value in page.wanted.items())

@@ -6,20 +6,143 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from bindings.http.access import Access
+from bindings.http.routing import Access
 from registry.core.answering import CONFIGURED
-from registry.core.places import Place
+from registry.core.requests import ResourcePath
 from registry.core.service import METHODS
 from registry.core.views import SPECVERSION
 from registry.delivery.service import PERMISSIONS
-from registry.delivery.subscriptions import PATH
+from registry.delivery.subscriptions import CREDENTIALS, MAX_EXPRESSIONS, MAX_TEXT, MAX_TYPES, PATH
+from registry.delivery.subscriptions import MAX_FILTER_TEXT as MAX_VALUE
+from registry.delivery.targets import PROTOCOLS
 from registry.http.openapi import operations
-from registry.http.openapi.operations import HISTORY
-from registry.http.openapi.parameters import parameters_on, path_parameters
-from registry.http.openapi.schemas import Schema, all_schemas
-from registry.http.openapi.subscriptions import subscription_paths, subscription_schemas
+from registry.http.openapi.operations import (
+    HISTORY,
+    JSON,
+    Schema,
+    all_schemas,
+    answers,
+    content,
+    parameters_on,
+    path_parameters,
+    reference,
+)
 from registry.http.requests import DETAILS, VERBS
 from registry.model.types import Model
+
+# What OpenAPI says of ``/subscriptions``: documents of the CloudEvents Subscriptions API, as they are taken here.
+
+MEDIA: Final = "application/cloudevents-subscription+json"
+_NAME: Final = "Subscription"
+"""Begins with a capital, which no name of the model does."""
+_FILTER: Final = "Filter"
+_SINK: Final = "^[A-Za-z]+://[!-~]+$"
+_PARAMETER: Final = "subscriptionid"
+_TAG: Final = "subscriptions"
+
+
+def subscription_paths() -> dict[str, dict[str, Any]]:
+    """Return what can be done where, by path."""
+    shown = reference(_NAME)
+    one = {"name": _PARAMETER, "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[0-9a-f]+$"}}
+    return {
+        PATH: {
+            "parameters": [],
+            "get": _operation("200", "The subscriptions that the client may see.", {"type": "array", "items": shown}),
+            "post": {**_operation("201", "It was made.", shown), "requestBody": _body()},
+        },
+        f"{PATH}/{{{_PARAMETER}}}": {
+            "parameters": [one],
+            "get": _operation("200", "As it is, without secrets.", shown),
+            "put": {**_operation("200", "The subscription as it is from now on.", shown), "requestBody": _body()},
+            "delete": _operation("200", "The subscription as it was before it ended.", shown),
+        },
+    }
+
+
+def subscription_schemas() -> dict[str, Schema]:
+    """Return the schemas of subscriptions and their filters, by name."""
+    given = _given()
+    shown = {"id": {"type": "string"}, **given["properties"]}
+    return {
+        _NAME: {**given, "required": ["id", *given["required"]], "properties": shown},
+        f"{_NAME}.given": {**given, "properties": {**shown, "sinkCredential": _credential(secrets=True)}},
+        _FILTER: _filter(),
+    }
+
+
+def _operation(status: str, description: str, schema: Schema) -> dict[str, Any]:
+    return {"tags": [_TAG], "parameters": [], "responses": answers({status: content(description, schema)})}
+
+
+def _body() -> dict[str, Any]:
+    schema = {"schema": reference(_NAME, given=True)}
+    return {"required": True, "content": {media: schema for media in (JSON, MEDIA)}}
+
+
+def _given() -> Schema:
+    text = {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}
+    one = reference(_FILTER)
+    several = {"type": "array", "items": one, "maxItems": MAX_EXPRESSIONS}
+    settings = sorted({name for each in PROTOCOLS.values() for name in each.settings})
+    return {
+        "type": "object",
+        "required": ["protocol", "sink"],
+        "properties": {
+            "source": {**text, "description": "The URL of this registry, or of its Message Catalog."},
+            "types": {"type": "array", "maxItems": MAX_TYPES, "items": text},
+            "filters": {"anyOf": [several, one]},
+            "filter": {"anyOf": [several, one], "deprecated": True},
+            "config": {"type": "object", "maxProperties": 0},
+            "protocol": {"type": "string", "enum": list(PROTOCOLS)},
+            "protocolsettings": {
+                "type": "object",
+                "properties": {name: {} for name in settings},
+                "additionalProperties": False,
+            },
+            "sink": {**text, "pattern": _SINK, "description": _sinks()},
+            "sinkCredential": _credential(secrets=False),
+            "expiration": {"type": "string", "format": "date-time"},
+        },
+        "additionalProperties": False,
+    }
+
+
+def _sinks() -> str:
+    forms = (f"{name}: {', '.join(f'{scheme}://' for scheme in each.schemes)}" for name, each in PROTOCOLS.items())
+    return f"A host, and the address there that the protocol needs. {'; '.join(forms)}."
+
+
+def _credential(*, secrets: bool) -> Schema:
+    names = [name for each in CREDENTIALS.values() for name in each if secrets or name == "identifier"]
+    texts: Mapping[str, Schema] = {name: {"type": "string", "pattern": "^[ -~]+$"} for name in names}
+    return {
+        "type": "object",
+        "required": ["credentialType"],
+        "properties": {
+            "credentialType": {"type": "string", "enum": list(CREDENTIALS)},
+            **texts,
+            "accessTokenType": {"type": "string", "description": "Bearer, in any letter case."},
+            "accessTokenExpiresUtc": {"type": "string"},
+        },
+        "additionalProperties": False,
+    }
+
+
+def _filter() -> Schema:
+    """Return the schema of one filter; those within it are filters too."""
+    values = {"type": "string", "minLength": 1, "maxLength": MAX_VALUE}
+    compared: Schema = {
+        "type": "object",
+        "minProperties": 1,
+        "propertyNames": {"minLength": 1},
+        "additionalProperties": values,
+    }
+    inner = reference(_FILTER)
+    several: Schema = {"type": "array", "minItems": 1, "maxItems": MAX_EXPRESSIONS, "items": inner}
+    dialects = {"exact": compared, "prefix": compared, "suffix": compared, "all": several, "any": several, "not": inner}
+    return {"type": "object", "minProperties": 1, "properties": dialects, "additionalProperties": False}
+
 
 OPENAPI: Final = "3.1.0"
 _TAKEN: Final = frozenset((PATH, PERMISSIONS))
@@ -84,7 +207,7 @@ def _schemes(access: Access) -> dict[str, Any]:
 
 
 def _paths(model: Model) -> Iterator[tuple[str, dict[str, Any]]]:
-    yield "/", _item(Place("registry"), model)
+    yield "/", _item(ResourcePath("registry"), model)
     for name in sorted(CONFIGURED):
         verbs = METHODS[name]
         methods = {word.lower(): operations.configured(name, verb) for word, verb in VERBS.items() if verb in verbs}
@@ -97,10 +220,10 @@ def _paths(model: Model) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{path}{DETAILS}", _item(place, model)
 
 
-def _places(model: Model) -> Iterator[Place]:
+def _places(model: Model) -> Iterator[ResourcePath]:
     """Yield all places below the root, where parameters stand for ids."""
     for group in model.groups.values():
-        groups = Place("groups", group)
+        groups = ResourcePath("groups", group)
         one = groups.child(f"{{{group.singular}id}}")
         yield from (groups, one)
         for plural, kind in group.resources.items():
@@ -112,7 +235,7 @@ def _places(model: Model) -> Iterator[Place]:
             yield from (resources, resource, replace(resource, kind="meta"), versions, versions.child("{versionid}"))
 
 
-def _item(place: Place, model: Model, *, document: bool = False) -> dict[str, Any]:
+def _item(place: ResourcePath, model: Model, *, document: bool = False) -> dict[str, Any]:
     methods: Mapping[str, Any] = {
         word.lower(): operations.operation(place, model, verb, document=document)
         for word, verb in VERBS.items()

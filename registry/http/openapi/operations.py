@@ -2,13 +2,287 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from registry.core.places import Place
-from registry.core.requests import Verb
-from registry.http.openapi import parameters
-from registry.http.openapi.schemas import Schema, map_of, name_of, name_of_resource, reference
-from registry.model.types import Model
+from registry.core.answering import is_on
+from registry.core.lineage import IGNORABLE
+from registry.core.requests import ResourcePath, Verb
+from registry.core.views import SPECVERSION
+from registry.model.attributes import ANYTHING, ModelAttribute
+from registry.model.types import GroupType, Model, ResourceType
+
+# JSON Schemas of what is sent and shown: each type of the model, and the attributes of its entities.
+#
+# A type has two schemas. What is shown has all attributes; what is given has those that clients may write, where null
+# takes one away. Nothing is required of what is shown: flags of a request leave out one or the other.
+
+Schema = dict[str, Any]
+GIVEN: Final = ".given"
+"""Follows the name of a type's schema in that of what clients give."""
+_URI: Final = r"^[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+$"
+_ABSOLUTE: Final = r"^[A-Za-z][A-Za-z0-9+.\-]*:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]*$"
+_KEY: Final = r"^[a-z0-9][a-z0-9:\-_.]{0,62}$"
+_NAME: Final = r"^([a-z_][a-z0-9_]{0,62}|\$schema)$"
+_MEMBER: Final = r"^[a-z0-9_][a-z0-9:\-_.]{0,62}$"
+ID: Final[Schema] = {"type": "string", "pattern": r"^[A-Za-z0-9_][A-Za-z0-9\-._~:@]{0,127}$"}
+_TEXT: Final[Schema] = {"type": "string"}
+_OF_TYPES: Final[Mapping[str, Schema]] = {
+    "any": {},
+    "boolean": {"type": "boolean"},
+    "decimal": {"type": "number"},
+    "integer": {"type": "integer"},
+    "uinteger": {"type": "integer", "minimum": 0},
+    "string": _TEXT,
+    "timestamp": {"type": "string", "format": "date-time"},
+    "uri": {"type": "string", "pattern": _URI},
+    "url": {"type": "string", "pattern": _URI},
+    "urirelative": {"type": "string", "pattern": _URI},
+    "urlrelative": {"type": "string", "pattern": _URI},
+    "uriabsolute": {"type": "string", "pattern": _ABSOLUTE},
+    "urlabsolute": {"type": "string", "pattern": _ABSOLUTE},
+    "uritemplate": _TEXT,
+    "xid": {"type": "string", "pattern": "^/"},
+    "xidtype": _TEXT,
+}
+
+
+def name_of(group: GroupType) -> str:
+    """Return the name of the schema of a type of group."""
+    return group.plural
+
+
+def name_of_resource(resource: ResourceType, part: str = "") -> str:
+    """Return the name of the schema of a type of resource, or of its ``meta`` or ``versions``.
+
+    Types that are imported have one schema with the type that they are.
+    """
+    return ".".join(filter(None, (resource.home, resource.plural, part)))
+
+
+def reference(name: str, *, given: bool = False) -> Schema:
+    """Return a reference to the schema called *name*."""
+    return {"$ref": f"#/components/schemas/{name}{GIVEN if given else ''}"}
+
+
+def map_of(schema: Schema) -> Schema:
+    """Return the schema of a map of such entities by their ids."""
+    return {"type": "object", "propertyNames": {"pattern": ID["pattern"]}, "additionalProperties": schema}
+
+
+def all_schemas(model: Model) -> dict[str, Schema]:
+    """Return the schemas of all types of a model, by name."""
+    schemas: dict[str, Schema] = {}
+    for given in (False, True):
+        for name, schema in _schemas(model, given=given):
+            schemas[f"{name}{GIVEN if given else ''}"] = schema
+    return schemas
+
+
+def _schemas(model: Model, *, given: bool) -> Iterator[tuple[str, Schema]]:
+    nested = {plural: reference(name_of(each), given=given) for plural, each in model.groups.items()}
+    yield "registry", _entity(model.attributes, nested, given=given)
+    for group in model.groups.values():
+        nested = {plural: reference(name_of_resource(each), given=given) for plural, each in group.resources.items()}
+        yield name_of(group), _entity(group.attributes, nested, given=given)
+        for resource in group.resources.values():
+            versions = {"versions": reference(name_of_resource(resource, "versions"), given=given)}
+            whole = _entity({**resource.attributes, **resource.resource}, versions, given=given)
+            whole["properties"]["meta"] = reference(name_of_resource(resource, "meta"), given=given)
+            yield name_of_resource(resource), whole
+            yield name_of_resource(resource, "meta"), _entity(resource.meta, {}, given=given)
+            yield name_of_resource(resource, "versions"), _entity(resource.attributes, {}, given=given)
+
+
+def _entity(attributes: Mapping[str, ModelAttribute], nested: Mapping[str, Schema], *, given: bool) -> Schema:
+    """Return the schema of an entity; *nested* are the schemas of what its collections hold."""
+    entity = _object(attributes, given=given)
+    entity["propertyNames"] = {"pattern": _NAME}
+    # Documents name their schema, which is not kept.
+    entity["properties"].setdefault("$schema", _TEXT)
+    for plural, schema in nested.items():
+        entity["properties"][plural] = map_of(schema)
+    return entity
+
+
+def _object(attributes: Mapping[str, ModelAttribute], *, given: bool) -> Schema:
+    properties: dict[str, Schema] = {}
+    for name, each in attributes.items():
+        if name != ANYTHING and not (given and each.readonly):
+            properties[name] = _attribute(each, given=given)
+    other = attributes.get(ANYTHING)
+    more = None if other is None else _attribute(other, given=given)
+    for name, choices in _conditional(attributes, given=given).items():
+        if more is not None and more not in choices:
+            choices.append(more)  # beside other values it is an attribute like any that the model does not name
+        properties.setdefault(name, choices[0] if len(choices) == 1 else {"anyOf": choices})
+    return {
+        "type": "object",
+        "propertyNames": {"pattern": _MEMBER},
+        "properties": properties,
+        "additionalProperties": False if more is None else more,
+    }
+
+
+def _conditional(attributes: Mapping[str, ModelAttribute], *, given: bool) -> dict[str, list[Schema]]:
+    """Return the schemas of attributes that stand beside others of some values, each once."""
+    schemas: dict[str, list[Schema]] = {}
+    waiting = list(attributes.values())
+    while waiting:
+        for siblings in waiting.pop().ifvalues.values():
+            for name, each in siblings.items():
+                schema, known = _attribute(each, given=given), schemas.setdefault(name, [])
+                if schema not in known:
+                    known.append(schema)
+                waiting.append(each)
+    return schemas
+
+
+def _attribute(attribute: ModelAttribute, *, given: bool) -> Schema:
+    schema = _value(attribute, given=given)
+    if attribute.description:
+        schema["description"] = attribute.description
+    if given and attribute.name and schema.keys() - {"description"}:
+        return {"anyOf": [schema, {"type": "null"}]}
+    if attribute.readonly:
+        schema["readOnly"] = True
+    if attribute.default is not None:
+        schema["default"] = attribute.default
+    return schema
+
+
+def _value(attribute: ModelAttribute, *, given: bool) -> Schema:
+    if attribute.type == "object":
+        return _object(attribute.attributes, given=given)
+    if attribute.type in ("array", "map"):
+        assert attribute.item is not None
+        item = _attribute(attribute.item, given=given)
+        if attribute.enum and attribute.strict:
+            item = {**item, "enum": list(attribute.enum)}
+        if attribute.type == "array":
+            return {"type": "array", "items": item}
+        return {"type": "object", "propertyNames": {"pattern": _KEY}, "additionalProperties": item}
+    schema = dict(_OF_TYPES[attribute.type])
+    if attribute.enum and attribute.strict:
+        schema["enum"] = list(attribute.enum)
+    return schema
+
+
+# The parameters of operations: ids in paths, flags, conditions, and attributes as headers.
+
+Parameter = dict[str, Any]
+_TAGS: Final = {"type": "string", "pattern": '^(\\*|"[^"]*")$'}
+_PRESENT: Final = {"type": "string", "maxLength": 0}
+_SHOWING: Final = ("replace", "patch", "add", "read")
+
+
+def path_parameters(place: ResourcePath) -> Iterator[Parameter]:
+    """Yield the ids in the path of a place, which has them as ``{NAME}``."""
+    for name in (place.gid, place.rid, place.vid):
+        if name:
+            yield {"name": name[1:-1], "in": "path", "required": True, "schema": ID}
+
+
+def flags_of(place: ResourcePath, model: Model, verb: Verb) -> Iterator[Parameter]:
+    """Yield the flags that requests to a place may have (core ``spec.md``, Request Flags)."""
+    yield _flag("specversion", {"type": "string", "enum": [SPECVERSION]}, "The version of the specification.")
+    if verb in _SHOWING:
+        yield from _showing(place, model)
+    if verb == "read":
+        if place.is_collection:
+            yield _flag("sort", {"type": "string"}, "The attribute to order by, with =asc or =desc.")
+            yield _flag("limit", {"type": "integer", "minimum": 1}, "How many entities a page has at most.")
+            yield _flag("cursor", {"type": "string"}, "Where the page begins, as a link to it says.")
+        return
+    if verb == "delete" and not place.is_collection:
+        yield _flag("epoch", {"type": "integer", "minimum": 0}, "The epoch that the entity needs to have.")
+    yield _flag("ignore", _texts("*", *IGNORABLE), "What of the body does not count.")
+    if place.kind in ("resource", "meta", "versions", "version"):
+        text = "The id of the version that becomes the default one; null, or request for that of the request."
+        yield _flag("setdefaultversionid", {"type": "string", "minLength": 1}, text)
+
+
+def parameters_on(parameters: Iterable[Parameter], capabilities: Mapping[str, Any]) -> Iterator[Parameter]:
+    """Yield the parameters that count under *capabilities*: all but flags, and parts of them, that are turned off."""
+    for each in parameters:
+        flag = each["name"] if each["in"] == "query" else ""
+        if is_on(flag, capabilities):
+            yield {**each, "schema": _texts("*", *capabilities["ignores"])} if flag == "ignore" else each
+
+
+def conditions_of(verb: Verb, *, guarded: bool) -> Iterator[Parameter]:
+    """Yield the conditions that requests may have (RFC 9110 section 13); writes only of what is *guarded* by ETags."""
+    if verb == "read":
+        yield _header("If-None-Match", _TAGS, "ETags of what the client has.")
+    elif guarded:
+        yield _header("If-Match", _TAGS, "ETags of which one needs to be that of what is there.")
+
+
+def attributes_of(kind: ResourceType) -> Iterator[Parameter]:
+    """Yield the headers that give attributes beside a document."""
+    for name, each in kind.attributes.items():
+        if each.scalar and not each.readonly and name not in ("contenttype", *kind.document_names[:2]):
+            yield _header(f"xRegistry-{name}", _header_schema(each), each.description)
+
+
+def _showing(place: ResourcePath, model: Model) -> Iterator[Parameter]:
+    yield _flag("inline", _texts(*_inlineable(place, model)), "What is shown in place.")
+    yield _flag("filter", {"type": "array", "items": {"type": "string"}}, "Which entities are shown.")
+    yield _flag("doc", _PRESENT, "The document view, with links within it.")
+    yield _flag("binary", _PRESENT, "Documents in base64.")
+    if place.kind in ("registry", "group"):
+        yield _flag("collections", _PRESENT, "Collections alone, with all that is in them.")
+
+
+def _inlineable(place: ResourcePath, model: Model) -> Iterator[str]:
+    """Yield all that can be inlined at a place, and below it."""
+    yield "*"
+    if place.kind == "registry":
+        yield from ("capabilities", "model", "modelsource")
+        for plural, group in model.groups.items():
+            yield from _below(plural, ResourcePath("groups", group), model)
+    elif place.kind in ("groups", "group"):
+        for plural, each in place.group.resources.items():
+            yield from _below(plural, ResourcePath("resources", place.group, "", each), model)
+    elif place.kind in ("resources", "resource"):
+        yield from ("meta", *_document(place.resource))
+        yield from _below("versions", ResourcePath("versions", place.group, "", place.resource), model)
+    elif place.kind in ("versions", "version"):
+        yield from _document(place.resource)
+
+
+def _below(name: str, place: ResourcePath, model: Model) -> Iterator[str]:
+    yield name
+    for each in _inlineable(place, model):
+        yield f"{name}.{each}"
+
+
+def _document(kind: ResourceType) -> tuple[str, ...]:
+    return (kind.singular,) if kind.hasdocument else ()
+
+
+def _texts(*values: str) -> Mapping[str, Any]:
+    return {"type": "array", "items": {"type": "string", "enum": list(values)}}
+
+
+def _flag(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
+    parameter: Parameter = {"name": name, "in": "query", "description": description, "schema": schema}
+    if schema is _PRESENT:
+        parameter["allowEmptyValue"] = True
+    if schema["type"] == "array":
+        parameter |= {"style": "form", "explode": True}
+    return parameter
+
+
+def _header(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
+    parameter: Parameter = {"name": name, "in": "header", "schema": schema}
+    return {**parameter, "description": description} if description else parameter
+
+
+def _header_schema(attribute: ModelAttribute) -> Mapping[str, Any]:
+    kinds = {"boolean": "boolean", "integer": "integer", "uinteger": "integer", "decimal": "number"}
+    return {"type": kinds.get(attribute.type, "string")}
+
 
 JSON: Final = "application/json"
 _ANY: Final = "*/*"
@@ -42,11 +316,11 @@ _ENTRIES: Final[Schema] = {
 _KNOWN: Final[Schema] = {"description": "The client has it.", "headers": dict(_TAG)}
 
 
-def operation(place: Place, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
+def operation(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
     """Return what OpenAPI calls an operation; where *document* is true, the entity's document is read and written."""
-    taken = [*parameters.flags_of(place, model, verb), *parameters.conditions_of(verb, guarded=not place.is_collection)]
+    taken = [*flags_of(place, model, verb), *conditions_of(verb, guarded=not place.is_collection)]
     if document and verb in ("replace", "add"):
-        taken += parameters.attributes_of(place.resource)
+        taken += attributes_of(place.resource)
     members: dict[str, Any] = {"tags": [_tag(place)], "parameters": taken}
     body = _body(place, model, verb, document=document)
     if body is not None:
@@ -62,7 +336,7 @@ def configured(name: str, verb: Verb) -> dict[str, Any]:
     if verb == "read":
         shown["304"] = _KNOWN
     members: dict[str, Any] = {"tags": ["registry"], "responses": answers(shown)}
-    members["parameters"] = list(parameters.conditions_of(verb, guarded=True))
+    members["parameters"] = list(conditions_of(verb, guarded=True))
     if verb != "read":
         members["requestBody"] = {"required": True, "content": {JSON: {"schema": {"type": "object"}}}}
     return members
@@ -87,13 +361,13 @@ def history() -> dict[str, Any]:
     return {"parameters": [], "get": answer}
 
 
-def _tag(place: Place) -> str:
+def _tag(place: ResourcePath) -> str:
     if place.group_type is None:
         return "registry"
     return place.group.plural if place.resource_type is None else f"{place.group.plural}.{place.resource.plural}"
 
 
-def _shown(place: Place) -> str:
+def _shown(place: ResourcePath) -> str:
     """Return the name of the schema of an entity at a place, or in a collection there."""
     if place.kind == "registry":
         return "registry"
@@ -103,7 +377,7 @@ def _shown(place: Place) -> str:
     return name_of_resource(place.resource, part)
 
 
-def _body(place: Place, model: Model, verb: Verb, *, document: bool) -> dict[str, Any] | None:
+def _body(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any] | None:
     if verb == "read" or (verb == "delete" and not place.is_collection):
         return None
     if document:
@@ -116,7 +390,7 @@ def _body(place: Place, model: Model, verb: Verb, *, document: bool) -> dict[str
     return {"required": verb != "delete", "content": {JSON: {"schema": given}}}
 
 
-def _added(place: Place, model: Model, *, given: bool = True) -> Schema:
+def _added(place: ResourcePath, model: Model, *, given: bool = True) -> Schema:
     """Return the schema of what is added below a place: a version, or collections by their names."""
     if place.kind == "resource":
         return reference(name_of_resource(place.resource, "versions"), given=given)
@@ -129,7 +403,7 @@ def _added(place: Place, model: Model, *, given: bool = True) -> Schema:
     return {"type": "object", "properties": collections, "additionalProperties": False}
 
 
-def _responses(place: Place, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
+def _responses(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
     if verb == "delete":
         return answers({"204": {"description": "It is gone."}})
     schema = map_of(reference(_shown(place))) if place.is_collection else reference(_shown(place))

@@ -13,20 +13,19 @@ from typing import Any, Final
 
 import httpx
 
-from bindings.inbox.errors import InboxError
-from bindings.inbox.offsets import positions_of
-from bindings.inbox.view import InboxView
+from bindings.inbox.format import positions_of
+from bindings.inbox.source import InboxView
+from bindings.inbox.space import InboxError
 from router.errors import RouterError, SinkError
 from router.judging.plan import Plan
 from router.reading import generations
-from router.reading.generations import Generation
-from router.reading.planned import bounds
+from router.reading.generations import Generation, bounds
 from router.settings import Settings
 from router.sinks import Commit, open_sink
-from router.sources.sources import INBOX
-from router.state.notes import BatchNotes, Hold, Park
-from router.state.state import State
-from router.writing.commits import commit_app
+from router.sources import INBOX
+from router.state.state import BatchNotes, Hold, Park
+from router.state.state import StateFolder as State
+from router.writing.staging import commit_app
 
 ANSWER_SECONDS: Final = 3.0
 
@@ -66,7 +65,7 @@ class OpenBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class SinkCompletion:
     """Whether a sink has its events of a batch; None when it cannot be asked, or fails as ``detail`` says."""
 
     sink: str
@@ -100,24 +99,24 @@ def _open_batch(state: State, query: str, generation: Generation, batch: int) ->
     )
 
 
-def shares(batch: OpenBatch, plan: Plan) -> list[Share]:
+def shares(batch: OpenBatch, plan: Plan) -> list[SinkCompletion]:
     """Return which sinks of the plan have their events of a batch, as far as they or the router's notes show."""
     taken = batch.hold.taken if batch.hold else ()
     return [_share(name, batch, plan, noted=name in taken) for name in plan.routes.event_sinks]
 
 
-def _share(name: str, batch: OpenBatch, plan: Plan, *, noted: bool) -> Share:
+def _share(name: str, batch: OpenBatch, plan: Plan, *, noted: bool) -> SinkCompletion:
     if noted:
-        return Share(name, True, "as the router noted")
+        return SinkCompletion(name, True, "as the router noted")
     settings = plan.settings.sinks[name]
     if settings.unasked:
-        return Share(name, None, settings.unasked)
+        return SinkCompletion(name, None, settings.unasked)
     try:
         sink = open_sink(name, settings, "events", plan.catalog, plan.frames_anew())
         has = sink.already(Commit(commit_app(batch.generation, name), batch.batch))
     except SinkError as error:
-        return Share(name, None, str(error))
-    return Share(name, has, "" if has else "no commit of the batch; perhaps none of its records go there")
+        return SinkCompletion(name, None, str(error))
+    return SinkCompletion(name, has, "" if has else "no commit of the batch; perhaps none of its records go there")
 
 
 def park(state: State, query: str) -> OpenBatch:

@@ -18,9 +18,10 @@ from router.terminal import WIDE, Terminal, say, say_json_lines, styled, termina
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from router.commands.batches.begun import OpenBatch, Share
+    from router.commands.batches.begun import OpenBatch
+    from router.commands.batches.begun import SinkCompletion as Share
     from router.settings import Settings
-    from router.state.state import State
+    from router.state.state import StateFolder as State
 
 batches_app = typer.Typer(
     name="batches",
@@ -42,7 +43,7 @@ def show(
     """
     from router.commands.batches.begun import open_batches, router_queries
     from router.settings import load_settings
-    from router.state.state import State
+    from router.state.state import StateFolder as State
 
     settings = load_settings(config)
     state = State.beside(Path(settings.state))
@@ -73,7 +74,7 @@ def park(
     from router.commands.batches.begun import open_batches, router_queries
     from router.commands.batches.begun import park as order
     from router.settings import load_settings
-    from router.state.state import State
+    from router.state.state import StateFolder as State
 
     settings = load_settings(config)
     state = State.beside(Path(settings.state))

@@ -11,9 +11,8 @@ import msgspec
 from bindings.envelope import attribute_part
 from bindings.events import encode_event
 from bindings.protocols import BINDINGS, Binding
-from catalog.declared import Declarations
 from catalog.definitions.candidates import schema_of
-from catalog.findings import Findings
+from catalog.findings import Declarations, Findings
 from catalog.linting.overlaps import Overlap
 from catalog.model import Catalog, Definition, Endpoint, Finding, Property, PropertyType
 from router.matching.records import RecordMatcher

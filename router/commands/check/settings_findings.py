@@ -7,25 +7,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bindings.http.shadowing import shadows
-from catalog.declared import Declarations
+from bindings.http.routing import shadows
 from catalog.documents.fetching import is_url
-from catalog.findings import Findings
+from catalog.findings import Declarations, Findings
 from catalog.linting import MAPPING_RULES, Subject, mapping
 from catalog.model import Catalog, Finding, Severity
 from router.errors import ConfigError, SinkError, StateError
 from router.intake.intake import SHADOW_REMEDY, http_routes, shadow_text
 from router.judging.plan import Plan
-from router.overview.survey import route_findings
-from router.realtime.checks import require_real_time
-from router.schemaids.opening import IDS, unidentified_text
+from router.overview.picture import route_findings
+from router.realtime.query import require_real_time
+from router.schemaids.framing import IDS, unidentified_text
 from router.settings import Settings, load_settings
-from router.settings.blame import VARIABLE, key_of, pointer_of
-from router.settings.executors import executor_cautions, inbox_faults
-from router.settings.load import DEFAULT_CATALOG
-from router.settings.security import cautions, retention_cautions
+from router.settings.checks import cautions, executor_cautions, inbox_faults, retention_cautions
+from router.settings.load import DEFAULT_CATALOG, VARIABLE, key_of, pointer_of
 from router.sinks import check_endpoints
-from router.sources.sources import MISSING_REMEDY, Source, missing_sources, sources_of
+from router.sources import MISSING_REMEDY, Source, missing_sources, sources_of
 from router.state.trust import Pins, clients_of, distrusted
 
 

@@ -1,37 +1,44 @@
-"""``xrouter dead-letters show``: all there is to know of one letter, and what the current catalog would say of it."""
+"""``xrouter dead-letters show``, ``purge`` and ``release``."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
+from bindings.private import open_to
 from router.commands.arguments import OutputFormat
 from router.commands.match.explained import ExplanationWriter
+from router.errors import RouterError, StateError
 from router.letters.explaining import explained_now, redacted_story
-from router.letters.letter import Letter
+from router.letters.letter import Letter, body_json, body_lines, native_rows, printable, time_text
 from router.letters.listing import find_letter, standing_of
-from router.letters.marks import marked_catalog, redactor_of
 from router.letters.reading import read_letters
-from router.letters.redaction import Redaction
-from router.letters.showing import body_json, body_lines, native_rows, printable, time_text
+from router.letters.redaction import Redaction, marked_catalog, redactor_of
+from router.letters.retention import RetentionLimits, purge
 from router.logs import configure_logs
 from router.matching.explanation import RecordExplained
 from router.settings import load_settings
-from router.state.instants import instant
-from router.state.ledger import Entry, Happening, LetterLedger
+from router.settings.checks import retention_cautions
+from router.settings.values import parse_duration
+from router.state.ledger import Happening, LetterLedger
+from router.state.ledger import LedgerEntry as Entry
+from router.state.ledger_database import instant
 from router.terminal import say, say_json, say_row, terminal
+
+# ``xrouter dead-letters show``: all there is to know of one letter, and what the current catalog would say of it.
 
 Row = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownLetter:
     """One letter with its past and, when the catalog could be read, its present verdict; as it may be shown."""
 
     letter: Letter
@@ -67,7 +74,7 @@ def show(
         history = [_redacted(each, redaction) for each in ledger.history(dead_letter.id)]
         behind = ledger.order.behind(dead_letter.id)
     now = None if catalog is None else redacted_story(explained_now(dead_letter, catalog, settings), redaction)
-    shown = Shown(redaction.letter, entry, history, now, behind)
+    shown = ShownLetter(redaction.letter, entry, history, now, behind)
     if format is OutputFormat.json:
         say_json(_form(shown))
     else:
@@ -79,7 +86,7 @@ def _redacted(happening: Happening, redaction: Redaction) -> Happening:
     return Happening(happening.at, happening.what, happening.replay, happening.reason, detail)
 
 
-def _form(shown: Shown) -> dict[str, Any]:
+def _form(shown: ShownLetter) -> dict[str, Any]:
     letter = shown.letter
     outcomes = [dict(event.outcome) for event in shown.now.events] if shown.now is not None else None
     return {
@@ -110,7 +117,7 @@ def _happening(happening: Happening) -> dict[str, Any]:
     return form | ({"reason": happening.reason, "detail": happening.detail} if happening.reason else {})
 
 
-def _print(shown: Shown) -> None:
+def _print(shown: ShownLetter) -> None:
     letter = shown.letter
     _table(f"dead letter {letter.id}", ("", "value"), _facts(shown))
     for near in letter.nearest:
@@ -131,7 +138,7 @@ def _print(shown: Shown) -> None:
     ExplanationWriter().write(shown.now)
 
 
-def _facts(shown: Shown) -> Iterator[Row]:
+def _facts(shown: ShownLetter) -> Iterator[Row]:
     letter = shown.letter
     yield "reason", letter.reason
     yield "detail", printable(letter.detail) or "-"
@@ -171,3 +178,79 @@ def _table(title: str, columns: tuple[str, ...], rows: Any) -> None:
     for row in rows:
         table.add_row(*row)
     terminal().print(title, table)
+
+
+# ``xrouter dead-letters purge``: what retention does in a running router, by hand.
+
+
+def purge_letters(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    older: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Remove letters older than this, such as 30d, and no others.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+) -> None:
+    """Remove dead letters from tables and folders, by `dead_letters.retention` or by age; beside a running router.
+
+    Example: xrouter dead-letters purge router.yaml --older 30d
+    """
+    settings = load_settings(config)
+    configure_logs(settings.log)
+    open_to(settings.readable_by)
+    retention = settings.dead_letters.retention
+    if older is None and not retention.on:
+        hint = "give --older AGE, or set dead_letters.retention in the settings"
+        raise RouterError("nothing says which dead letters are to be removed", hint=hint)
+    limits = RetentionLimits(retention.age, retention.size) if older is None else RetentionLimits(_age(older))
+    for _, caution in retention_cautions(settings):
+        say(f"xrouter: {caution}", err=True)
+    removals = purge(settings, limits, dry_run=dry_run)
+    for removed in removals:
+        verb = "would be removed" if dry_run else "removed"
+        say(f"{removed.sink}: {removed.letters} letters {verb}, {removed.bytes} bytes")
+    if not removals:
+        say("nothing to remove")
+
+
+def _age(text: str) -> timedelta:
+    try:
+        age = parse_duration(text)
+    except ValueError as error:
+        raise RouterError(f"--older {error}") from error
+    if not isinstance(age, timedelta) or not age:
+        raise RouterError("--older 0 would remove every dead letter", hint="give an age such as 1ms if that is meant")
+    return age
+
+
+# ``xrouter dead-letters release``: go on without a letter that nothing will repair (``dead_letters.order: park``).
+
+
+def release(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of letters, or how they begin.")],
+) -> None:
+    """Let letters hold up later records of their keys no more. They stay dead letters; what waited can be replayed.
+
+    Example: xrouter dead-letters release router.yaml 8f03d1d0e38d
+    """
+    settings = load_settings(config)
+    with LetterLedger.open(Path(settings.state)) as ledger, ledger.exclusive():
+        if ledger.pending() is not None:
+            # A batch that is repeated must hold up what it held up before.
+            raise StateError(
+                "a replay is unfinished, so that no letter can be released",
+                hint="run `xrouter dead-letters replay` once more: it finishes what it began",
+            )
+        known = ledger.order.numbers()
+        chosen = [_one(known, text) for text in ids]
+        waiting = sum(ledger.order.behind(letter) for letter in chosen)
+        ledger.order.release(chosen)
+    say(f"released {len(chosen)}; {waiting} letters waited behind: `xrouter dead-letters replay` sends them")
+
+
+def _one(known: dict[str, int], text: str) -> str:
+    matches = [letter for letter in known if letter.startswith(text.strip().lower())] if text.strip() else []
+    if len(matches) != 1:
+        what = "several letters that hold up a key begin" if matches else "no letter that holds up a key begins"
+        raise RouterError(f"{what} with {text!r}", hint="`xrouter dead-letters list` shows ids; give more of one")
+    return matches[0]

@@ -12,18 +12,26 @@ from rich.table import Table
 
 from catalog.convert import json_text, yaml_text
 from catalog.record import Record
-from router.commands.dead_letters.suggesting.basis import Basis
+from router.commands.arguments import check_free, write_text
+from router.commands.dead_letters.suggesting.fragment import Basis
+from router.commands.dead_letters.suggesting.sampling import Hides
 from router.commands.dead_letters.suggesting.suggesting import DRAFTABLE, LEAST, Suggested, Suggestion
 from router.commands.dead_letters.suggesting.suggesting import suggest as drafted
-from router.commands.dead_letters.suggesting.traits import Hides
-from router.commands.documents import check_free, write_text
-from router.letters.filters import Endpoints, Filter, Messages, Reasons, Since, Until, filter_of
-from router.letters.letter import Letter
-from router.letters.listing import standing_of, with_entries
-from router.letters.marks import marks_of
+from router.letters.letter import Letter, printable
+from router.letters.listing import (
+    Endpoints,
+    Filter,
+    Messages,
+    Reasons,
+    Since,
+    Until,
+    filter_of,
+    standing_of,
+    with_entries,
+)
 from router.letters.reading import read_letters
-from router.letters.redaction import Marks, Redactor, marks_of_settings
-from router.letters.showing import printable
+from router.letters.redaction import Redactor, marks_of, marks_of_settings
+from router.letters.redaction import SensitiveMarks as Marks
 from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of
 from router.state.ledger import LetterLedger
@@ -32,7 +40,7 @@ from router.terminal import say, say_row, terminal
 _COLUMNS: Final = ("draft", "letters", "matched", "address or type", "properties")
 
 
-class Form(StrEnum):
+class SuggestFormat(StrEnum):
     """What the document is written as."""
 
     yaml = "yaml"
@@ -54,7 +62,7 @@ def suggest(
     ] = None,
     least: Annotated[int, typer.Option("--min", metavar="N", min=1, help="Letters that make a draft.")] = LEAST,
     form: Annotated[
-        Form | None, typer.Option("--format", help="By default what the name of --output says, else yaml.")
+        SuggestFormat | None, typer.Option("--format", help="By default what the name of --output says, else yaml.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Where to write; without it, standard output.")
@@ -83,7 +91,7 @@ def suggest(
         suggestion = drafted(records, basis, group=group, least=least, hides=_hides(settings, basis))
     if suggestion.drafts:
         document = _merged(suggestion, basis) if merge else suggestion.fragment
-        text = yaml_text(document) if _form(form, output) is Form.yaml else json_text(document)
+        text = yaml_text(document) if _form(form, output) is SuggestFormat.yaml else json_text(document)
         write_text(text, output)
     _report(suggestion, settings, output, merge=merge)
 
@@ -113,10 +121,10 @@ def _hides(settings: Settings, basis: Basis) -> Hides:
     return hides
 
 
-def _form(form: Form | None, output: Path | None) -> Form:
+def _form(form: SuggestFormat | None, output: Path | None) -> SuggestFormat:
     if form is not None:
         return form
-    return Form.json if output is not None and output.suffix.lower() == ".json" else Form.yaml
+    return SuggestFormat.json if output is not None and output.suffix.lower() == ".json" else SuggestFormat.yaml
 
 
 def _report(suggestion: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> None:

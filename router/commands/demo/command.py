@@ -1,5 +1,7 @@
 """``xrouter demo``: the whole router, seen working in a minute."""
 
+# Small: help is shown without loading what the command needs.
+
 from __future__ import annotations
 
 import signal

@@ -2,27 +2,376 @@
 
 from __future__ import annotations
 
+import json
+import os
+import queue
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from urllib.error import URLError
+from urllib.request import urlopen
 
 from deltalake import DeltaTable
+from prometheus_client.parser import text_string_to_metric_families
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
 
 from catalog.load import load
-from router.commands.demo.process import RouterProcess, running
-from router.commands.demo.report import show
-from router.commands.demo.results import Results, Row
-from router.commands.demo.traffic import Step, steps
+from catalog.model import Catalog
+from catalog.record import Record
 from router.commands.emit.delivery import opened
+from router.commands.emit.producer import Producer, batch_of
 from router.errors import RouterError
-from router.sinks.tables.datasets import dataset_of
+from router.sinks.jsonlines import instant_text
+from router.sinks.tables.head import dataset_of
 from router.terminal import Terminal, styled
+
+# ``xrouter run`` in a process of its own, as a user would start it; its addresses are read from its log.
+
+START_SECONDS: Final = 90.0
+STOP_SECONDS: Final = 60.0
+HTTP_SECONDS: Final = 5.0
+LOG_NAME: Final = "router.log"
+_POLL_SECONDS: Final = 0.2
+_KEPT: Final = frozenset({"XROUTER_CACHE", "XROUTER_MAVEN_REPOSITORY", "XROUTER_DEBUG"})
+"""Variables that are no settings; all other ``XROUTER_...`` would change what the demo shows."""
+
+
+class RouterProcess:
+    """A running router. ``http`` and ``metrics`` are the addresses of its gateway and its ``/metrics``."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self._process = process
+        self._log = log
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, name="demo-log", daemon=True)
+        self._reader.start()
+        self.http = ""
+        self.metrics = ""
+
+    def wait_ready(self) -> None:
+        """Wait until it listens and its queries run.
+
+        Raises:
+            RouterError: it ended, or takes longer than a start should.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        while not (self.http and self.metrics and self._ready()):
+            self.check()
+            if time.monotonic() > deadline:
+                raise self._failed(f"the router was not ready after {START_SECONDS:g} s")
+            try:
+                self._take(self._lines.get(timeout=_POLL_SECONDS))
+            except queue.Empty:
+                continue
+
+    def check(self) -> None:
+        """Raise a RouterError with the end of its log when it has ended."""
+        if self._process.poll() is not None:
+            raise self._failed(f"the router ended with exit code {self._process.returncode}")
+
+    def samples(self) -> list[tuple[str, Mapping[str, str], float]]:
+        """Return all samples of its metrics: name, labels, value."""
+        with urlopen(self.metrics, timeout=HTTP_SECONDS) as answer:
+            text = answer.read().decode("utf-8")
+        families = text_string_to_metric_families(text)
+        return [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
+
+    def wait_for(self, condition: Callable[[], bool], limit: float) -> bool:
+        """Ask until the condition holds or *limit* seconds have passed; return if it holds. The router must run."""
+        deadline = time.monotonic() + limit
+        while not condition():
+            self.check()
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def last_error(self) -> str:
+        """Return the last error of its log, a line of JSON; empty when there is none."""
+        lines = self._log_lines()
+        return next((line for line in reversed(lines) if '"level": "error"' in line), "")
+
+    def stop(self) -> int:
+        """Send SIGTERM, wait for the drain, and return the exit code; a router that hangs is killed."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            status = self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        self._reader.join(HTTP_SECONDS)
+        return status
+
+    def _ready(self) -> bool:
+        try:
+            with urlopen(self.metrics.removesuffix("/metrics") + "/readyz", timeout=HTTP_SECONDS) as answer:
+                return bool(answer.status == 200)
+        except (URLError, OSError):
+            return False
+
+    def _take(self, line: str) -> None:
+        """Note the addresses that the router logs; lines that are no JSON are the JVM's."""
+        try:
+            entry: Any = json.loads(line)
+        except ValueError:
+            return
+        if not isinstance(entry, dict):
+            return
+        if entry.get("event") == "http gateway listening":
+            self.http = str(entry.get("address", ""))
+        elif entry.get("event") == "running":
+            self.metrics = str(entry.get("metrics", ""))
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        with self._log.open("a", encoding="utf-8") as log, self._process.stderr as lines:
+            for line in lines:
+                log.write(line)
+                log.flush()
+                self._lines.put(line)
+
+    def _log_lines(self) -> list[str]:
+        text = self._log.read_text(encoding="utf-8") if self._log.exists() else ""
+        return [line for line in text.split("\n") if line]
+
+    def _failed(self, what: str) -> RouterError:
+        self._reader.join(_POLL_SECONDS)
+        lines = self._log_lines()
+        cause = next(
+            (line for line in reversed(lines) if line.startswith("xrouter: error:")), lines[-1] if lines else ""
+        )
+        hint = "`xrouter doctor` looks for what a start needs; `xrouter demo --keep FOLDER` keeps the log"
+        return RouterError(f"{what}: {cause.removeprefix('xrouter: error: ') or 'it said nothing'}", hint=hint)
+
+
+@contextmanager
+def running(config: Path) -> Iterator[RouterProcess]:
+    """Run the router on *config* for the time of the block; its log goes beside the file."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("XROUTER_") or name in _KEPT}
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "router", "run", config.name],
+        cwd=config.parent,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        # Ctrl-C is for us: we stop the router in order.
+        start_new_session=True,
+    )
+    router = RouterProcess(process, config.parent / LOG_NAME)
+    try:
+        yield router
+    finally:
+        router.stop()
+
+
+# What the demo sends: well-formed messages made by ``emit``, and some that must fail, each for its own reason.
+
+ORDERS: Final = "/messagegroups/Market.Orders/messages/Market.Orders"
+TILLS: Final = "/messagegroups/Market.Tills/messages/Market.Tills"
+_BATCH: Final = 10
+_ORDER: Final = {"store": "7", "order": "2026-{n}"}
+_TILL: Final = {"store": "7", "till": "2", "receipt": "R{n}"}
+
+
+@dataclass(frozen=True, slots=True)
+class DemoStep:
+    """Some requests of one kind. ``events`` is how many records one request holds (a batch holds several)."""
+
+    title: str
+    requests: tuple[Record, ...]
+    events: int = 1
+
+    @property
+    def records(self) -> int:
+        """How many records the router will see."""
+        return len(self.requests) * self.events
+
+
+def steps(catalog: Catalog) -> Iterator[DemoStep]:
+    """Yield what is sent, in order; the same each time but for the clock."""
+
+    def produced(message: str, count: int, context: Mapping[str, str], mode: str, endpoint: str) -> list[Record]:
+        # A seed for each definition: from one seed all would have the same ids.
+        seed = list(catalog.definitions).index(message)
+        producer = Producer(catalog, message, endpoint=endpoint, mode=mode, context=context, seed=seed)
+        return list(producer.records(count))
+
+    shop, tills = "/endpoints/webshop", "/endpoints/tills"
+    placed = produced(f"{ORDERS}.Placed", 126, _ORDER, "binary", shop)
+    paid = produced(f"{ORDERS}.Paid", 83, _ORDER, "structured", shop)
+    collected = produced(f"{ORDERS}.Collected", 60, _ORDER, "structured", shop)
+    sales = produced(f"{TILLS}.Sale", 107, _TILL, "native", tills)
+    batches = [batch_of(collected[at : at + _BATCH]) for at in range(0, len(collected), _BATCH)]
+    yield DemoStep("CloudEvents, binary: orders placed", tuple(placed[:120]))
+    yield DemoStep("CloudEvents, structured: orders paid", tuple(paid[:80]))
+    yield DemoStep(f"CloudEvents, batches of {_BATCH}: orders collected", tuple(batches), _BATCH)
+    yield DemoStep("plain HTTP: sales at a till", tuple(sales[:100]))
+    yield DemoStep("plain HTTP: drawers opened", tuple(produced(f"{TILLS}.DrawerOpened", 40, _TILL, "native", tills)))
+    unknown = {"ce-type": "com.example.market.order.returned"}
+    yield DemoStep("to fail: an event type nobody declared", tuple(_headers(each, unknown) for each in placed[120:124]))
+    yield DemoStep(
+        "to fail: CloudEvents without an id", tuple(_headers(each, {"ce-id": None}) for each in placed[124:])
+    )
+    yield DemoStep("to fail: events cut off in the middle", tuple(_cut(each) for each in paid[80:]))
+    refunds = tuple(_native(each, path=str(each.native["path"]).replace("/sales", "/refunds")) for each in sales[100:])
+    yield DemoStep("to fail: a till message nobody declared", refunds)
+
+
+def _headers(record: Record, changes: Mapping[str, str | None]) -> Record:
+    """Return the record with headers changed, or left out where the change is None."""
+    kept = [each for each in record.native["headers"] if each["name"] not in changes]
+    added = [{"name": name, "value": value} for name, value in changes.items() if value is not None]
+    return _native(record, headers=[*kept, *added])
+
+
+def _native(record: Record, **changes: Any) -> Record:
+    form = {**record.native, **changes}
+    return replace(record, native=form)
+
+
+def _cut(record: Record) -> Record:
+    body = record.body or b""
+    return replace(record, body=body[: len(body) // 2])
+
+
+# What came of the demo.
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What came of the demo: what was ``sent``, the rows of both tables, some metrics, and the router's exit code."""
+
+    sent: tuple[DemoStep, ...]
+    events: tuple[Row, ...]
+    letters: tuple[Row, ...]
+    metrics: tuple[tuple[str, Mapping[str, str], float], ...]
+    metrics_address: str
+    exit_code: int
+
+    @property
+    def records(self) -> int:
+        """Records that the gateway acknowledged."""
+        return sum(step.records for step in self.sent)
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether every record has exactly one outcome, and the router ended in order."""
+        return self.records == len(self.events) + len(self.letters) and self.exit_code == 0
+
+
+# What the demo shows at its end: tables for people, and the sum that proves that nothing was lost.
+
+MAPPED: Final = "Market.Tills.Sale"
+_DETAIL: Final = 100
+
+
+def show(console: Terminal, results: Results) -> None:
+    """Write the whole report."""
+    _sent(console, results)
+    _events(console, results)
+    _mapped(console, results)
+    _letters(console, results)
+    _metrics(console, results)
+    _sum(console, results)
+
+
+def _sent(console: Terminal, results: Results) -> None:
+    table = Table("sent over HTTP, all answered 202", "requests", "records", title="Records in", title_justify="left")
+    for step in results.sent:
+        table.add_row(step.title, str(len(step.requests)), str(step.records))
+    table.add_section()
+    table.add_row("together", str(sum(len(step.requests) for step in results.sent)), str(results.records))
+    console.print(table)
+
+
+def _events(console: Terminal, results: Results) -> None:
+    counts = Counter(row["message"].rsplit("/", 1)[-1] for row in results.events)
+    title = "CloudEvents in the table data/events, by definition"
+    table = Table("definition", "type", "rows", title=title, title_justify="left")
+    types = {row["message"].rsplit("/", 1)[-1]: row["type"] for row in results.events}
+    for name, number in sorted(counts.items()):
+        table.add_row(name, types[name], str(number))
+    console.print(table)
+
+
+def _mapped(console: Terminal, results: Results) -> None:
+    row = next((row for row in results.events if row["message"].endswith(MAPPED)), None)
+    if row is None:
+        return
+    native = json.loads(row["native"])
+    headers = {each["name"]: each.get("value") for each in native.get("headers", ())}
+    body = (row["data"] or b"").decode("utf-8", "replace")
+    before = [f"{native.get('method')} {native.get('path')}", f"x-receipt: {headers.get('x-receipt')}", "", body]
+    event = {name: row[name] for name in ("id", "source", "type", "subject", "time", "datacontenttype")}
+    event |= {"time": instant_text(row["time"]), "data": body}
+    after = [f"{name:<16}{value}" for name, value in event.items()]
+    table = Table(
+        "as it came", "as a CloudEvent", title="One plain HTTP message, before and after", title_justify="left"
+    )
+    table.add_row("\n".join(before), "\n".join(after))
+    console.print(table)
+
+
+def _letters(console: Terminal, results: Results) -> None:
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for row in results.letters:
+        nearest = json.loads(row["nearest"] or "[]")
+        counts[(row["reason"], _why(row["detail"], nearest), _name(nearest))] += 1
+    table = Table("reason", "why", "nearest definition", "letters", title="Dead letters in data/dead_letters")
+    table.title_justify = "left"
+    for (reason, why, name), number in sorted(counts.items()):
+        table.add_row(reason, why, name, str(number))
+    console.print(table)
+
+
+def _why(detail: str | None, nearest: list[dict[str, Any]]) -> str:
+    """Say in few words why: the first property that failed for the nearest definition, else the detail."""
+    mismatches = nearest[0].get("mismatches") if nearest else None
+    if mismatches:
+        first = mismatches[0]
+        value = str(first.get("found"))
+        return f"{first.get('property')}: expected {first.get('expected')}, found {value[:_DETAIL]}"
+    return " ".join((detail or "").split())[:_DETAIL]
+
+
+def _name(nearest: list[dict[str, Any]]) -> str:
+    return str(nearest[0].get("message", "")).rsplit("/", 1)[-1] if nearest else ""
+
+
+def _metrics(console: Terminal, results: Results) -> None:
+    console.print(f"Metrics, from {results.metrics_address} while it ran:")
+    for name, labels, value in results.metrics:
+        label_text = ",".join(f'{label}="{text}"' for label, text in labels.items() if text)
+        console.print(f"  {name}{'{' + label_text + '}' if label_text else ''} {value:g}", soft_wrap=True)
+
+
+def _sum(console: Terminal, results: Results) -> None:
+    routed, dead = len(results.events), len(results.letters)
+    colour, word = ("green", "adds up") if results.adds_up else ("red", "DOES NOT ADD UP")
+    total = f"{results.records} in = {routed} routed + {dead} dead-lettered"
+    console.print(styled("\n", (f"{total}: {word}", f"{colour} bold")))
+    if results.exit_code != 0:
+        console.print(styled((f"The router ended with exit code {results.exit_code}.", "red")))
+
 
 CATALOG: Final = "market.xreg.json"
 CONFIG: Final = "router.yaml"
@@ -70,7 +419,7 @@ def _results(console: Terminal, folder: Path) -> Results:
     return Results(planned, _rows(data / "events"), _rows(data / "dead_letters"), metrics, address, status)
 
 
-def _send(console: Terminal, router: RouterProcess, planned: Sequence[Step]) -> None:
+def _send(console: Terminal, router: RouterProcess, planned: Sequence[DemoStep]) -> None:
     columns = (TextColumn("{task.description:<52}"), BarColumn(bar_width=24), MofNCompleteColumn())
     shown = console.is_terminal
     with (

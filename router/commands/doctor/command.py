@@ -1,5 +1,7 @@
 """``xrouter doctor``: is everything there for a start?"""
 
+# Small: help is shown without loading what the command needs.
+
 from __future__ import annotations
 
 from pathlib import Path

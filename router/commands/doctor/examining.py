@@ -6,15 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from catalog.errors import DocumentError
-from catalog.load import load
+from catalog.load import load, new_errors
 from catalog.model import Catalog
-from catalog.watch import new_errors
 from router.errors import ConfigError, StateError
 from router.examining.checks import machine_checks, place_checks, reach_checks
 from router.examining.diagnosis import Diagnosis, diagnoses
 from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of
-from router.sources.sources import missing_sources, sources_of
+from router.sources import missing_sources, sources_of
 from router.state.trust import Pins, clients_of, distrusted
 from router.terminal import counted
 

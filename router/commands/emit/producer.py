@@ -7,7 +7,9 @@ checked by the matcher of ``run`` before the first record leaves (:func:`check_m
 
 from __future__ import annotations
 
+import base64
 import random
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,27 +19,69 @@ from typing import Final, Literal, TypeVar, cast, get_args
 
 import msgspec
 
-from bindings.amqp.forms import together
-from bindings.codings import coding_of
+from bindings.amqp.values import together
 from bindings.envelope import BATCH, REQUIRED, STRUCTURED, attribute_parts
-from bindings.events import TEXTS, Typed, encode_event, number_fault
-from bindings.parts import Part
+from bindings.events import TEXTS, TypedText, encode_event, number_fault
+from bindings.parts import Part, coding_of
 from bindings.protocols import BINDINGS, Binding, binding_of
-from catalog.definitions.constraints import template_of
-from catalog.definitions.targets import Target, target_of
-from catalog.model import Catalog, Definition, Endpoint, Property
+from catalog.definitions.constraints import MatchCandidate, target_of, template_of
+from catalog.model import Catalog, Definition, Endpoint, Property, PropertyType
+from catalog.protocols.properties import CONTENT_TYPES
 from catalog.record import Record
-from catalog.schemas.codings import encoded
+from catalog.schemas.columns_of import PayloadMaker
+from catalog.schemas.contract import encoded
+from catalog.schemas.families import inferred_content_type
+from catalog.schemas.filling import WORDS
 from catalog.schemas.ids.client import TYPES
 from catalog.schemas.library import CatalogLibrary, schema_source
-from catalog.schemas.making import PayloadMaker
-from catalog.templates import TEMPLATE_TYPES, Template
+from catalog.templates import TEMPLATE_TYPES, Template, parse
 from catalog.values import is_any_timestamp, text_of
-from router.commands.emit.valid_values import content_type_of, event_id, value_of
 from router.errors import RouterError
 from router.matching.channels import source_of
 from router.matching.records import RecordMatcher, to_line
 from router.schemaids.framing import UnregisteredError, frame_of_id
+
+# Values that are valid for a property of that type; everything random comes from the generator handed in.
+
+
+def value_of(kind: PropertyType, random: random.Random, now: str) -> str:
+    """Return a value that is valid for a property type, as text; *now* is the time as RFC 3339 text."""
+    word = f"{random.choice(WORDS)}-{random.randrange(10_000)}"
+    if kind in ("uri", "urireference", "uritemplate"):
+        return f"https://example.com/{word}"
+    if kind == "binary":
+        return base64.b64encode(random.randbytes(9)).decode("ascii")
+    return {
+        "boolean": random.choice(("true", "false")),
+        "duration": f"PT{random.randrange(1, 60)}S",
+        "integer": str(random.randrange(1, 1000)),
+        "number": str(random.randrange(1, 100_000) / 100),
+        "timestamp": now,
+    }.get(kind, word)
+
+
+def event_id(random: random.Random) -> str:
+    """Return an id in the form of a version 4 UUID."""
+    return str(uuid.UUID(int=random.getrandbits(128), version=4))
+
+
+def content_type_of(definition: Definition, family: str | None) -> str:
+    """Return the content type of a definition's data: the declared one, what its schema's family implies, else JSON.
+
+    A declared one with placeholders says nothing that data could be made by.
+    """
+    declared = {prop.name: prop.value for prop in (*definition.protocoloptions, *definition.envelopemetadata)}
+    native = (declared.get(name) for name in CONTENT_TYPES)
+    for value in (definition.datacontenttype, declared.get("datacontenttype"), *native):
+        if (
+            isinstance(value, str)
+            and value
+            and not value.startswith("application/cloudevents")
+            and parse(value).is_literal
+        ):
+            return value
+    return inferred_content_type(family or definition.dataschemaformat) or "application/json"
+
 
 T = TypeVar("T")
 Mode = Literal["binary", "structured", "native"]
@@ -174,7 +218,7 @@ class Producer:
             elif name in REQUIRED or (prop is not None and prop.required):
                 attributes[name] = self._default(name, prop, now)
             if prop is not None and name in attributes and name not in TEXTS and _is_typed(prop, attributes[name]):
-                attributes[name] = Typed(attributes[name])
+                attributes[name] = TypedText(attributes[name])
         attributes.setdefault("time", now)
         attributes.setdefault("datacontenttype", content_type)
         if self.definition.schemauri and "dataschema" not in declared:
@@ -201,7 +245,7 @@ class Producer:
             return text_of(prop.value)
         return template.expand(context, encode=prop.type == "uritemplate")
 
-    def _mode(self, target: Target, asked: str | None) -> Mode:
+    def _mode(self, target: MatchCandidate, asked: str | None) -> Mode:
         if asked is not None and asked not in MODES:
             raise EmitError(f"{asked!r} is no mode", hint=f"modes are {', '.join(MODES)}")
         xid, binding = self.definition.xid, self._binding
@@ -307,7 +351,7 @@ def _known(xid: str, among: Mapping[str, T], what: str) -> T:
     return known
 
 
-def _binding(target: Target, asked: str | None) -> Binding:
+def _binding(target: MatchCandidate, asked: str | None) -> Binding:
     name = target.protocol or asked
     if name is None:
         hint = f"name one with --protocol ({', '.join(BINDINGS)}), or an endpoint that has one"

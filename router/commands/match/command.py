@@ -3,26 +3,135 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from catalog.escaping import escaped_json
+from catalog.errors import DocumentError, escaped_json, one_line
 from catalog.model import Catalog
-from catalog.schemas.ids.frames import Frames
-from router.commands.arguments import AllowAddresses, BaseUri, CatalogOption, MorePaths, usable_catalog
-from router.commands.match.expecting import OPTION, Expectation, ExpectationUnreadable, expectation_of
+from catalog.parsing.regular import open_input
+from catalog.parsing.texts import parse_text, parse_yaml
+from catalog.schemas.ids.deciding import Frames
+from router.commands.arguments import (
+    AllowAddresses,
+    BaseUri,
+    CatalogOption,
+    LoginsOption,
+    MorePaths,
+    fetcher,
+    usable_catalog,
+)
 from router.commands.match.explained import ExplanationWriter
-from router.commands.registries import LoginsOption, fetcher
+from router.commands.test.cases import LINES, MAX_BYTES, outcome_faults
+from router.commands.test.running import ValueMismatch as Difference
+from router.commands.test.running import differences
 from router.errors import RouterError
 from router.matching.explanation import BEST, Explainer
 from router.matching.records import RecordMatcher, to_line
-from router.terminal import say
+from router.terminal import counted, say, shown_value
+
+# ``xrouter match --expect``: outcomes held against expected ones, in the forms of the cases of ``xrouter test``.
+
+OPTION: Final = "--expect"
+MAX_SHOWN: Final = 50
+"""Records whose differences are shown; the others are counted."""
+SHOWN: Final = 300
+"""Characters of a value."""
+
+
+class ExpectationUnreadable(ValueError):
+    """A text or file that says nothing about outcomes, or what `match` does not decide; each line is a fault."""
+
+
+class Expectation:
+    """What should become of records: the same for each, or one after the other. It counts what is not so."""
+
+    def __init__(self, forms: list[Mapping[str, Any]], *, each: bool) -> None:
+        """With *each* the one form is for every record."""
+        self._forms = forms
+        self._each = each
+        self._records = 0
+        self._wrong = 0
+
+    def compare(self, outcome: Mapping[str, Any]) -> Iterator[str]:
+        """Take the outcome of the next record, and yield a line for each value that is not as expected."""
+        number = self._records
+        self._records += 1
+        wrong = tuple(self._of(number, outcome))
+        self._wrong += bool(wrong)
+        if wrong and self._wrong <= MAX_SHOWN:
+            yield from (f"record {number + 1}: {_text(each)}" for each in wrong)
+
+    def summary(self) -> tuple[str, bool]:
+        """Return a line that says how it ended, and whether all is as expected: each record, and their number."""
+        missing = 0 if self._each else max(0, len(self._forms) - self._records)
+        good = self._records - self._wrong
+        text = f"{good} of {counted(self._records, 'record')} as expected"
+        if missing:
+            text += f"; {counted(missing, 'record')} more expected than came"
+        return text, bool(self._records) and not self._wrong and not missing
+
+    def _of(self, number: int, outcome: Mapping[str, Any]) -> Iterator[Difference]:
+        if not self._each and number >= len(self._forms):
+            yield Difference("/", None, {"outcome": outcome["outcome"]})
+            return
+        yield from differences(self._forms[0 if self._each else number], outcome, "")
+
+
+def expectation_of(text: str) -> Expectation:
+    """Read what ``--expect`` was given: an outcome or a list of them, in braces or brackets, or a file with such.
+
+    Raises:
+        ExpectationUnreadable: it is none; names each fault and its place.
+    """
+    try:
+        tree = parse_yaml(OPTION, text).tree if text.lstrip()[:1] in ("{", "[") else _tree_of(Path(text))
+    except DocumentError as error:
+        raise ExpectationUnreadable(str(error)) from error
+    forms = tree if isinstance(tree, list) else [tree]
+    if not forms:
+        raise ExpectationUnreadable(f"{OPTION} is an empty list, which asks nothing of any record")
+    faults = [
+        f"{f'/{number}' if isinstance(tree, list) else ''}{at or '/'} {fault}"
+        for number, form in enumerate(forms)
+        for at, fault in outcome_faults(form)
+    ]
+    if faults:
+        raise ExpectationUnreadable("\n".join(faults[:MAX_SHOWN]))
+    return Expectation(forms, each=not isinstance(tree, list))
+
+
+def _tree_of(path: Path) -> Any:
+    try:
+        with open_input(path) as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ExpectationUnreadable(
+            f"{path} cannot be read: {reason}; give a file, or an outcome in braces such as '{{outcome: routed}}'"
+        ) from error
+    if len(data) > MAX_BYTES:
+        raise ExpectationUnreadable(f"{path} has more than {MAX_BYTES} bytes")
+    if path.suffix.lower() not in LINES:
+        return parse_text(str(path), data).tree
+    lines = enumerate(data.split(b"\n"), 1)
+    return [parse_text(f"{path}:{number}", line.strip()).tree for number, line in lines if line.strip()]
+
+
+def _text(each: Difference) -> str:
+    return one_line(f"{each.pointer}: expected {_shown(each.expected)}, found {_shown(each.actual)}")
+
+
+def _shown(value: Any) -> str:
+    text = shown_value(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
 
 NOT_AS_EXPECTED: Final = 1
 """The exit code when a record is not as ``--expect`` says."""
@@ -44,7 +153,7 @@ class Tied(StrEnum):
     base = "base"
 
 
-class Framed(StrEnum):
+class MatchFraming(StrEnum):
     """How bodies of Kafka begin."""
 
     auto = "auto"
@@ -79,11 +188,11 @@ def match(
         Tied, typer.Option(help="What takes a record that several definitions match equally well.")
     ] = Tied.dead_letter,
     framing: Annotated[
-        Framed,
+        MatchFraming,
         typer.Option(
             help="With which frame of a schema registry bodies of Kafka begin; `auto`: some with `confluent`."
         ),
-    ] = Framed.auto,
+    ] = MatchFraming.auto,
     expect: Annotated[
         str | None,
         typer.Option(

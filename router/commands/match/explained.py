@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TextIO
 
-from catalog.escaping import one_line
-from router.matching.checks import Check
+from catalog.errors import one_line
 from router.matching.explanation import FITS, EventExplained, ExplainedCandidate, RecordExplained
+from router.matching.nearest import ConstraintResult
 from router.terminal import counted, styled, terminal
 
 _SHOWN: Final = 300
@@ -86,7 +86,7 @@ class ExplanationWriter:
         for verdict in candidate.schema:
             yield f"      {self._yes if fits else self._no} schema: {self._text(verdict)}", "" if fits else "red"
 
-    def _check(self, check: Check) -> Line:
+    def _check(self, check: ConstraintResult) -> Line:
         name, value = self._text(check.property), self._value(check)
         # What is asked for is a description there, and the very value or template elsewhere.
         described = check.constraint is not None and check.constraint.kind in ("present", "optional")
@@ -96,7 +96,7 @@ class ExplanationWriter:
         as_expected = "" if check.actual in (None, check.expected) else f", as {expected}"
         return f"      {self._yes} {name}: {value}{as_expected}", ""
 
-    def _value(self, check: Check) -> str:
+    def _value(self, check: ConstraintResult) -> str:
         if check.actual is None:
             return "absent, and may be" if check.holds else "nothing"
         return self._quoted(check.actual)

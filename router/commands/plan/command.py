@@ -2,34 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, cast
+from typing import Annotated, Any, Final, cast
 
 import typer
 
-from catalog.declared import Declarations
+from catalog.errors import one_line
+from catalog.findings import Declarations
 from catalog.model import Catalog
 from router.commands.arguments import OutputFormat, usable_catalog
-from router.commands.plan.chunks import Place
-from router.commands.plan.files import file_of
-from router.commands.plan.places import LastRecords
-from router.commands.plan.reports import write_report
-from router.commands.plan.samples import Sampling
-from router.commands.plan.tally import Tally
+from router.commands.plan.samples import ChangedSample as Sample
+from router.commands.plan.samples import ChangeSampler as Sampling
+from router.commands.plan.samples import ChangeTally as Tally
+from router.commands.plan.samples import LastRecords, file_of
+from router.commands.plan.samples import ReadLocation as Place
 from router.errors import CatalogUnavailable
-from router.judging.comparing import DifferenceKind, Ways, compare_outcomes, notes_of
+from router.judging.comparing import KINDS, DifferenceKind, compare_outcomes, notes_of
+from router.judging.comparing import SinksByRoute as Ways
 from router.judging.judging import JUDGING
 from router.judging.plan import Plan
-from router.letters.filters import moment_of
-from router.letters.marks import marks_of, redactor_of
-from router.letters.redaction import Marks, marks_of_settings
+from router.letters.listing import moment_of
+from router.letters.redaction import SensitiveMarks as Marks
+from router.letters.redaction import marks_of, marks_of_settings, redactor_of
 from router.logs import configure_logs
 from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of
 from router.state.trust import Pins, clients_of, require_trusted
-from router.terminal import say_json
+from router.terminal import counted, say_json, styled, terminal
+
+# The report for people.
+
+GROUPS: Final = 20
+"""Pairs of before and after that are shown of each kind; JSON has them all."""
+_STYLES: Final = {"dead-letter": "bold red", "definition": "bold red", "matched": "bold green"}
+
+
+def write_report(tally: Tally, places: Iterable[Place], notes: Iterable[str]) -> None:
+    """Write what changes, kind by kind, and what was looked at."""
+    console = terminal(soft_wrap=True)
+    for place in places:
+        summary = "; ".join([counted(place.records, "record"), *place.notes])
+        console.print(styled(one_line(f"{place.name}: {summary}")))
+    for note in notes:
+        console.print(styled(("note", "yellow"), one_line(f": {note}")))
+    for kind, words in KINDS.items():
+        if not tally.kinds[kind]:
+            continue
+        console.print(styled((f"{words}: {tally.kinds[kind]}", _STYLES.get(kind, "bold yellow"))))
+        groups = [(each, number) for each, number in tally.groups.most_common() if each[0] == kind]
+        for (_, before, after), number in groups[:GROUPS]:
+            console.print(styled(one_line(f"  {number}  {before if before == after else f'{before} -> {after}'}")))
+        if len(groups) > GROUPS:
+            console.print(f"  and {len(groups) - GROUPS} more pairs, which --format json has")
+        for sample in tally.samples.get(kind, ()):
+            for line in _lines(sample):
+                console.print(styled(one_line(line)))
+    total = counted(tally.outcomes, "outcome")
+    console.print(f"{total}: {tally.outcomes - tally.changed} unchanged, {tally.changed} changed")
+
+
+def _lines(sample: Sample) -> Iterator[str]:
+    others = f" (also {', '.join(KINDS[kind] for kind in sample.kinds[1:])})" if sample.kinds[1:] else ""
+    yield f"    {sample.position}{others}"
+    yield f"      before: {_verdict_line(sample.before)}"
+    yield f"      after:  {_verdict_line(sample.after)}"
+    if sample.cause:
+        yield f"      cause:  {sample.cause}"
+
+
+def _verdict_line(verdict: Mapping[str, Any]) -> str:
+    """Say one side of a sample in a line."""
+    if "message" in verdict:
+        text = str(verdict["message"])
+    else:
+        detail = f": {verdict['detail']}" if "detail" in verdict else ""
+        text = f"dead letter, {verdict['reason']}{detail}"
+    text += f" -> {', '.join(verdict['sinks'])}"
+    for name in ("topics", "context", "attributes"):
+        if name in verdict:
+            values = (f"{key}={'(none)' if value is None else value}" for key, value in verdict[name].items())
+            text += f"; {name}: {', '.join(values)}"
+    return text
+
 
 LAST: Final = 1_000
 MOST: Final = 100_000
@@ -39,7 +95,7 @@ PENDING: Final = 3
 _AGAIN: Final = "try again when it answers; a reload waits for it too"
 
 
-class Origin(StrEnum):
+class RecordSource(StrEnum):
     """Where records are taken from."""
 
     topics = "topics"
@@ -77,7 +133,7 @@ def plan(
         ),
     ] = None,
     origins: Annotated[
-        list[Origin] | None,
+        list[RecordSource] | None,
         typer.Option(
             "--from", help="Take records of these alone; may be repeated. All three, unless --records is given."
         ),
@@ -118,7 +174,7 @@ def plan(
     sampling = Sampling(old, coming, redactor_of(marks, reveal=reveal))
     moment = moment_of(since, "--since")
     wanted = LastRecords((LAST if last is None else last) if moment is None else MOST, moment)
-    read = origins if origins else [] if records else list(Origin)
+    read = origins if origins else [] if records else list(RecordSource)
     if read:
         # Servers that must not see our credentials are not asked: the router may have refused what the catalog says
         # now.
@@ -151,12 +207,12 @@ def _loaded(sources: list[str], settings: Settings) -> tuple[Catalog, Marks]:
     return loaded, marks_of(declarations, loaded)
 
 
-def _places(last: LastRecords, before: Plan, origins: Sequence[Origin], files: Sequence[Path]) -> Iterator[Place]:
+def _places(last: LastRecords, before: Plan, origins: Sequence[RecordSource], files: Sequence[Path]) -> Iterator[Place]:
     settings = before.settings
-    if Origin.topics in origins:
+    if RecordSource.topics in origins:
         yield from last.topics(before)
-    if Origin.inbox in origins:
+    if RecordSource.inbox in origins:
         yield from last.inbox(settings)
-    if Origin.letters in origins:
+    if RecordSource.letters in origins:
         yield from last.letters(settings)
     yield from (file_of(path, last.most, last.since) for path in files)

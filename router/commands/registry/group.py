@@ -1,5 +1,7 @@
 """``xrouter registry``: each command has a module of its own."""
 
+# Small: help is shown without loading what the commands need.
+
 from __future__ import annotations
 
 from typing import Final
@@ -10,14 +12,14 @@ from router.lazy import lazy_group
 
 COMMANDS: Final = {
     "serve": "router.commands.registry.serve:serve",
-    "init": "router.commands.registry.init:init",
-    "import": "router.commands.registry.importing:import_document",
-    "export": "router.commands.registry.exporting:export_document",
-    "history": "router.commands.registry.history:history",
-    "backup": "router.commands.registry.copying:backup",
-    "restore": "router.commands.registry.copying:restore",
-    "pull": "router.commands.registry.replicating:pull",
-    "push": "router.commands.registry.replicating:push",
+    "init": "router.commands.registry.serve:init",
+    "import": "router.commands.registry.serve:import_document",
+    "export": "router.commands.registry.serve:export_document",
+    "history": "router.commands.registry.serve:history",
+    "backup": "router.commands.registry.serve:backup",
+    "restore": "router.commands.registry.serve:restore",
+    "pull": "router.commands.registry.serve:pull",
+    "push": "router.commands.registry.serve:push",
 }
 registry_app = typer.Typer(
     add_completion=False, cls=lazy_group(COMMANDS), help="Serve a registry of endpoints, messages and schemas."

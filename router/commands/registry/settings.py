@@ -5,43 +5,210 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
+import typer
 from pydantic import Field, SecretStr
 from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from catalog.documents.logins import Logins
-from catalog.documents.reach import Reach
+from bindings.protocols import Binding
+from catalog.documents.connecting import Logins, Reach
+from registry.core.service import RegistryService
+from registry.delivery.events import AddressOf, BrokerSender, DeliveryLimits, EventMessages, Mode, Sender
 from registry.delivery.service import PERMISSIONS
-from registry.delivery.subscriptions import PATH
+from registry.delivery.subscriptions import PATH, DeliverySettings, SubscriberDelivery, Wants
+from registry.delivery.targets import Webhook, WebhookSender
+from registry.errors import Refusal
 from registry.faces.known import FACES, faces_at
-from registry.http.access import Roles
-from registry.http.application import Limits
-from registry.http.browsers import ANY
-from registry.http.face import FaceType
+from registry.http.access import FaceType, Roles
+from registry.http.application import RequestLimits
 from registry.http.openapi.operations import HISTORY
-from registry.http.server import RegistrySettings
+from registry.http.replies import ANY
+from registry.http.server import RegistrySettings, open_service
 from registry.replication.peers import Direction, Peer
-from registry.upkeep.history import HistoryLimits
-from router.commands.registry.events import EventsSettings, delivery_settings, event_faults
-from router.errors import ConfigError
-from router.settings.catalogs import CatalogLogin, login_of, one_login_faults
-from router.settings.environment import overlay
-from router.settings.inward import HttpSettings
-from router.settings.load import failure, read_file, validated
-from router.settings.logins import path_of
+from registry.store.engine import StoreError, store_error
+from registry.upkeep import HistoryLimits
+from router.errors import ConfigError, RouterError, SinkError, StateError
+from router.settings.catalogs import CatalogLogin, login_of, one_login_faults, path_of, tls_of
+from router.settings.checks import REMEDY, is_loopback, remote_faults
+from router.settings.inward import HttpSettings, access_of, limits_of
+from router.settings.load import failure, overlay, read_file, resolve, validated
 from router.settings.model import LogSettings, MetricsSettings
-from router.settings.places import absolute
-from router.settings.plaintext import REMEDY
-from router.settings.references import resolve
+from router.settings.names import event_values, parse_address, parse_name
 from router.settings.schema import Spot
-from router.settings.section import Section
-from router.settings.security import is_loopback
-from router.settings.serving import access_of, limits_of
-from router.settings.values import Duration, Size, Texts
+from router.settings.sinks.contract import Fault, RemoteSink
+from router.settings.sinks.kafka import KafkaSink
+from router.settings.sinks.messages import AmqpSink, HttpSink, MqttSink, NatsSink
+from router.settings.values import Duration, Section, Size, Texts, absolute
+
+# Settings of a registry's events: subscribers of the operator, with the clients of the router's sinks, and limits.
+
+_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_OF_ROUTERS: Final = ("endpoint", "lineage", "pass_headers", "max_destinations", "missing", "key", "in_flight")
+"""Keys of sinks that say what is done with records."""
+Entity = Literal["registry", "model", "modelsource", "capabilities", "group", "resource", "version"]
+
+
+class _Target(RemoteSink):
+    """A sink of the router as the target of a registry's events."""
+
+    def mode_for(self, binding: Binding) -> Mode:
+        """Return the content mode: that of the settings, else binary where the protocol has headers."""
+        asked: Mode | None = getattr(self, "mode", None)
+        return asked or ("binary" if binding.binary else "structured")
+
+    def address_of(self, binding: Binding) -> AddressOf:
+        """Return what makes the address of an event from its attributes."""
+        address = parse_address(self.template, binding.sending)
+        return lambda attributes: address.expand(_values(attributes))
+
+    def sender(self, name: str) -> Sender:
+        """Return a client.
+
+        Raises:
+            OSError, GatewayError: something that waiting does not repair.
+        """
+        try:
+            return BrokerSender(self.publisher(name, self.binding(None), None))
+        except SinkError as error:
+            raise OSError(str(error)) from error
+
+
+class KafkaTarget(KafkaSink, _Target):
+    """Topics."""
+
+    def address_of(self, binding: Binding) -> AddressOf:
+        """Return what makes the topic of an event."""
+        topic = parse_name(self.topic)
+        return lambda attributes: topic.expand(_values(attributes))
+
+
+class MqttTarget(MqttSink, _Target):
+    """Topics of MQTT."""
+
+
+class AmqpTarget(AmqpSink, _Target):
+    """Nodes."""
+
+
+class NatsTarget(NatsSink, _Target):
+    """Subjects."""
+
+
+class WebhookTarget(HttpSink, _Target):
+    """Webhooks, which want a body with each event: so structured mode, unless another is asked for."""
+
+    def mode_for(self, binding: Binding) -> Mode:
+        """Return the content mode."""
+        return self.mode or "structured"
+
+    def sender(self, name: str) -> Sender:
+        """Return a client."""
+        login = self.login()
+        named = login.username is not None and login.password is not None
+        target = Webhook(
+            tuple(self.own_headers()),
+            (login.username or "", login.password or "") if named else None,
+            tls_of(self.tls),
+            self.seconds,
+            self.version,
+            self.method,
+            self.webhook_origin or "",
+        )
+        return WebhookSender(target)
+
+
+class SubscriberSettings(Section):
+    """One subscriber, and which events it gets: all of them by default."""
+
+    to: Annotated[KafkaTarget | MqttTarget | AmqpTarget | NatsTarget | WebhookTarget, Field(discriminator="type")] = (
+        Field(description="Where to, as in `sinks` of the router.")
+    )
+    types: Texts = Field((), description="Types of events, such as `io.xregistry.resource.deleted`.")
+    entities: tuple[Entity, ...] = Field((), description="Kinds of entities, such as `resource`.")
+    below: Texts = Field((), description="Xids, such as `/messagegroups/g`; what is below them is meant as well.")
+    events: tuple[Literal["xregistry", "messagecatalog"], ...] = Field(
+        ("xregistry",), description="Of which specification: `xregistry`, `messagecatalog` or both."
+    )
+
+
+class EventsSettings(Section):
+    """Whom the registry notifies of changes."""
+
+    subscribers: dict[Annotated[str, Field(pattern=_NAME)], SubscriberSettings] = Field(
+        {}, description="Subscribers by name, the same ones in all processes over one database."
+    )
+    subscriptions: bool = Field(True, description="Whether writers and administrators may subscribe over HTTP.")
+    allow_addresses: Texts = Field(
+        (), description="Hosts and networks that are not public and may be named as sinks over HTTP."
+    )
+    max_subscriptions: int = Field(100, ge=0, description="Subscriptions over HTTP at a time.")
+    origin: str = Field(
+        "", description="Our name in the handshake of webhooks; unset is the host of `base_url`.", pattern=r"^[!-~]*$"
+    )
+    keep: Duration = Field(
+        timedelta(days=7), gt=timedelta(0), description="How long an event is tried; then it is dropped and counted."
+    )
+    max_waiting: int = Field(
+        1_000_000, ge=1, description="Events that may wait for one subscriber; more are dropped and counted."
+    )
+    max_held: int = Field(
+        1_000, ge=1, description="Events of one subscriber in memory; when all of them are held it gets no further."
+    )
+    max_pause: Duration = Field(timedelta(minutes=1), gt=timedelta(0), description="Longest pause between two tries.")
+    poll: Duration = Field(
+        timedelta(milliseconds=250), gt=timedelta(0), description="How soon writes of other processes are seen."
+    )
+
+
+def event_faults(given: EventsSettings) -> Iterator[Fault]:
+    """Yield what contradicts itself; a fault names the remedy and no secret."""
+    for name, each in given.subscribers.items():
+        key = f"events.subscribers.{name}.to"
+        for field in sorted(set(_OF_ROUTERS) & each.to.model_fields_set):
+            yield f"{key}.{field}", "is for sinks of the router; leave it out"
+        yield from each.to.faults(key, events=True, letters=False)
+        yield from each.to.login_faults(key)
+        yield from remote_faults(key, each.to)
+        if getattr(each.to, "qos", 1) == 0:
+            yield f"{key}.qos", "is 0, which no broker confirms; write 1"
+
+
+def delivery_settings(given: EventsSettings, catalog: str) -> DeliverySettings:
+    """Return how events are delivered; *catalog* is the path of the Message Catalog, '' without one."""
+    return DeliverySettings(
+        {name: _delivery(name, each) for name, each in given.subscribers.items()},
+        given.subscriptions,
+        tuple(given.allow_addresses),
+        given.origin,
+        catalog,
+        DeliveryLimits(
+            keep=given.keep.total_seconds(),
+            max_waiting=given.max_waiting,
+            max_held=given.max_held,
+            max_pause=given.max_pause.total_seconds(),
+            poll=given.poll.total_seconds(),
+            max_subscriptions=given.max_subscriptions,
+        ),
+    )
+
+
+def _delivery(name: str, given: SubscriberSettings) -> SubscriberDelivery:
+    wants = Wants(given.events, frozenset(given.types), entities=frozenset(given.entities), below=tuple(given.below))
+    binding = given.to.binding(None)
+    composer = EventMessages(binding, given.to.address_of(binding), given.to.mode_for(binding), given.to.given)
+    return SubscriberDelivery(wants, composer, partial(given.to.sender, name))
+
+
+def _values(attributes: Mapping[str, str]) -> dict[str, str]:
+    return event_values("", "", "", {}, attributes)
+
 
 MESSAGE_CATALOG: Final = "messagecatalog"
 """The face whose paths events of the Message Catalog name."""
@@ -189,7 +356,7 @@ def _settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
         lint=given.lint,
         writes_per_second=given.writes_per_second,
         write_burst=given.write_burst,
-        limits=Limits(max_body=http.max_body, max_answer=given.max_answer, origins=http.cors),
+        limits=RequestLimits(max_body=http.max_body, max_answer=given.max_answer, origins=http.cors),
         server=limits_of(http),
         faces=_faces(given.faces, path),
         delivery=delivery_settings(given.events, given.faces.get(MESSAGE_CATALOG, "")),
@@ -261,3 +428,40 @@ def _store(given: StoreSettings, base: Path, path: Path) -> str:
         raise ConfigError(f"{path}: store.url is no PostgreSQL", file=str(path), key="store.url", hint=hint)
     secret: Any = given.password.get_secret_value() if given.password is not None else None
     return url.set(drivername="postgresql+psycopg", password=secret).render_as_string(hide_password=False)
+
+
+# Opening a registry for one command, with errors as commands report them.
+
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file of the registry.")]
+
+
+@contextmanager
+def opened(config: Path, *, lint: bool = True) -> Iterator[RegistryService]:
+    """Open the registry of a settings file, made if need be; without *lint* writes are not looked at.
+
+    Raises:
+        RouterError: it cannot be opened, or what the block does is refused.
+    """
+    _, settings = load_registry(config)
+    try:
+        database, service = open_service(settings if lint else replace(settings, lint="off"))
+    except StoreError as error:
+        raise unopened(error) from error
+    try:
+        yield service
+    except Refusal as refusal:
+        raise refused(refusal) from refusal
+    except SQLAlchemyError as error:
+        raise unopened(store_error(settings.store, error)) from error
+    finally:
+        database.close()
+
+
+def unopened(error: StoreError) -> RouterError:
+    """Return the error that ends a command when a store cannot be opened, or does not answer any more."""
+    return StateError(str(error), hint=f"{error.hint}; store in the settings says where it is" if error.hint else "")
+
+
+def refused(refusal: Refusal) -> RouterError:
+    """Return a refusal as the error that ends a command."""
+    return RouterError(refusal.title, hint=refusal.detail)

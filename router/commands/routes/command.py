@@ -13,11 +13,11 @@ from rich.table import Table
 from router.commands.arguments import OutputFormat, usable_catalog
 from router.errors import RouterError
 from router.judging.plan import Plan
-from router.overview.survey import UNKNOWN, Aim, Flow, RouteSurvey, survey
+from router.overview.picture import UNKNOWN, Aim, DefinitionFlow, RouteSurvey, survey
 from router.settings import load_settings
 from router.settings.catalogs import fetcher_of
-from router.state.instants import instant_of
-from router.state.sightings import Place, Sighting, sightings_in
+from router.state.ledger import DefinitionAtEndpoint, Sighting, sightings_in
+from router.state.ledger_database import instant_of
 from router.terminal import say_json_lines, say_row, terminal
 
 NOTED: Final = 20
@@ -25,7 +25,7 @@ NOTED: Final = 20
 _COLUMNS: Final = ("endpoint", "message", "route", "when", "to")
 _OCCURRED: Final = "last record"
 Row = tuple[str, ...]
-Seen = Mapping[Place, Sighting]
+Seen = Mapping[DefinitionAtEndpoint, Sighting]
 
 
 def routes(
@@ -78,8 +78,8 @@ def _unseen(surveyed: RouteSurvey, seen: Seen | None) -> RouteSurvey:
     return replace(surveyed, flows=flows, letters=(), unreached=(), unrouted=(), left_over=(), unsettled=(), unheld=())
 
 
-def _last(flow: Flow, seen: Seen) -> int | None:
-    sighting = seen.get(Place(flow.endpoint, flow.message))
+def _last(flow: DefinitionFlow, seen: Seen) -> int | None:
+    sighting = seen.get(DefinitionAtEndpoint(flow.endpoint, flow.message))
     return None if sighting is None else sighting.last
 
 
@@ -87,7 +87,7 @@ def _objects(surveyed: RouteSurvey, seen: Seen) -> Iterator[dict[str, Any]]:
     """Yield what is found as the objects of the JSON form, which is stable."""
     for flow in surveyed.flows:
         ways = [{"route": way.route, "values": way.values, "sinks": _named(way.aims)} for way in flow.ways]
-        sighting = seen.get(Place(flow.endpoint, flow.message))
+        sighting = seen.get(DefinitionAtEndpoint(flow.endpoint, flow.message))
         yield {
             "kind": "definition",
             "endpoint": flow.endpoint,
@@ -127,14 +127,14 @@ def _named(aims: Iterable[Aim]) -> list[dict[str, str]]:
 def _silent(surveyed: RouteSurvey, seen: Seen) -> Iterator[tuple[str, Sighting]]:
     """Yield the endpoints that never had a record."""
     for endpoint in dict.fromkeys(flow.endpoint for flow in surveyed.flows):
-        sighting = seen.get(Place(endpoint))
+        sighting = seen.get(DefinitionAtEndpoint(endpoint))
         if sighting is not None and sighting.last is None:
             yield endpoint, sighting
 
 
 def _events(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[Row]:
     for flow in surveyed.flows:
-        occurred = () if seen is None else (_occurred(seen.get(Place(flow.endpoint, flow.message))),)
+        occurred = () if seen is None else (_occurred(seen.get(DefinitionAtEndpoint(flow.endpoint, flow.message))),)
         kind = "" if flow.records == "all" else f" ({flow.records})"
         for place, way in enumerate(flow.ways):
             when = _asked(way.values) or ("else" if place else "always")
@@ -179,7 +179,7 @@ def _notes(surveyed: RouteSurvey) -> Iterator[str]:
 def _coverage(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[str]:
     if seen is None:
         return
-    pairs = dict.fromkeys(Place(flow.endpoint, flow.message) for flow in surveyed.flows)
+    pairs = dict.fromkeys(DefinitionAtEndpoint(flow.endpoint, flow.message) for flow in surveyed.flows)
     known = {place: seen[place] for place in pairs if place in seen}
     never = list(dict.fromkeys(place.message for place, sighting in known.items() if sighting.last is None))
     if never:

@@ -1,5 +1,7 @@
 """``xrouter schemas``: the schemas of schema registries on this disk; each command has a module of its own."""
 
+# Small: help is shown without loading what the commands need.
+
 from __future__ import annotations
 
 from typing import Final

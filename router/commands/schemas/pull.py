@@ -1,5 +1,7 @@
 """``xrouter schemas pull``: all ids of schema registries onto the disk, for a router without a network."""
 
+# Small: it is loaded when the command is run.
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,11 +10,11 @@ from typing import Annotated
 import typer
 
 from bindings.private import open_to
-from catalog.schemas.ids.contract import RegistryUnavailableError
+from catalog.schemas.ids.client import RegistryUnavailableError
 from router.errors import BrokerUnreachable, ConfigError, RouterError
 from router.logs import configure_logs
-from router.schemaids.mirroring import Mirrored, mirror
-from router.schemaids.opening import address_of, folder_of
+from router.schemaids.framing import address_of, folder_of
+from router.schemaids.kept import Mirrored, mirror
 from router.settings import Settings, load_settings
 from router.terminal import counted, say
 

@@ -13,15 +13,11 @@ from typing import Annotated, Final
 
 import typer
 
-from catalog.declared import Declarations
+from catalog.findings import Declarations
 from router.commands.arguments import usable_catalog
-from router.commands.tap.choosing import choice_of
-from router.commands.tap.following import Follower, following
-from router.commands.tap.samples import Sample, Sampling
-from router.commands.tap.view import lines_of
+from router.commands.tap.samples import Follower, TapSample, TapSampler, choice_of, following, lines_of
 from router.judging.plan import Plan
-from router.letters.marks import marks_of, redactor_of
-from router.letters.redaction import marks_of_settings
+from router.letters.redaction import marks_of, marks_of_settings, redactor_of
 from router.logs import configure_logs
 from router.settings import load_settings
 from router.settings.catalogs import fetcher_of
@@ -87,7 +83,7 @@ def tap(
         marks_of(declarations, catalog) | marks_of_settings(settings.dead_letters.redact), reveal=reveal
     )
     plan = Plan(catalog, settings)
-    sampling = Sampling(plan, redactor, choice)
+    sampling = TapSampler(plan, redactor, choice)
     write = {TapFormat.json: _json, TapFormat.record: _record, TapFormat.text: _text}[format]
     with following(plan, _note) as followers:
         _note(f"tapping {counted(len(plan.sources), 'source')}, epoch {plan.epoch}; Ctrl-C ends it")
@@ -104,8 +100,8 @@ def tap(
 
 def _follow(
     followers: list[Follower],
-    sampling: Sampling,
-    write: Callable[[Sample], None],
+    sampling: TapSampler,
+    write: Callable[[TapSample], None],
     count: int | None,
     rate: float,
 ) -> int:
@@ -139,15 +135,15 @@ def _reader_gone() -> Callable[[], bool]:
     return lambda: any(event & select.POLLERR for _, event in output.poll(0))
 
 
-def _json(sample: Sample) -> None:
+def _json(sample: TapSample) -> None:
     say_json_lines([sample.document])
 
 
-def _record(sample: Sample) -> None:
+def _record(sample: TapSample) -> None:
     say_json_lines([sample.record.to_json()])
 
 
-def _text(sample: Sample) -> None:
+def _text(sample: TapSample) -> None:
     console = terminal(soft_wrap=True)
     for line in lines_of(sample):
         console.print(line)

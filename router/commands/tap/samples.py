@@ -1,28 +1,151 @@
-"""Samples of what arrives: a record as it came, its verdict, and what leaves of it, hidden and cut for people."""
+"""What ``xrouter tap`` shows: records as they arrive, chosen, judged, and hidden or cut for people."""
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from rich.text import Text
 
+from bindings.inbox.format import InboxPosition
+from bindings.inbox.source import InboxView
+from bindings.inbox.space import InboxDamaged, InboxError
+from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.ends import KafkaEnds
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
+from bindings.kafka.ranges import batch_of, reading, row_of
+from bindings.kafka.store import inbox_rows_of
+from catalog.parsing.pointers import at_pointer
 from catalog.record import Record
-from router.commands.plan.chunks import letter_of
-from router.commands.tap.choosing import PREFIXES, Choice, value_at
-from router.judging.chunk import Chunk
-from router.judging.comparing import Ways
+from router.commands.plan.samples import inbox_chunk, kafka_chunk, letter_of
+from router.errors import BrokerUnreachable, ConfigError, RouterError
+from router.judging.comparing import Chunk
+from router.judging.comparing import SinksByRoute as Ways
 from router.judging.judging import JUDGING
-from router.judging.outputs import Decided
+from router.judging.outputs import RoutedOutcomes as Decided
 from router.judging.plan import Plan
+from router.letters.letter import BODY_SHOWN, CUT, body_lines, native_rows
 from router.letters.redaction import Redaction, Redactor
-from router.letters.showing import BODY_SHOWN, CUT, body_lines, native_rows
 from router.matching.inbox_facts import arrival_times
+from router.settings.names import REASONS
+from router.sources import inbox_client, source_client
+from router.terminal import styled
+
+# Samples of what arrives: a record as it came, its verdict, and what leaves of it, hidden and cut for people.
+
+# Which records a tap shows: by endpoint, definition, outcome and reason, and by conditions on single values.
+#
+# A condition is ``NAME=GLOB`` or ``NAME!=GLOB``, all of them must hold, as in a route. Conditions see a sample as it is
+# shown: what is hidden there cannot be asked for.
+
+OUTCOMES: Final = ("routed", "dead-letter")
+PLAIN: Final = ("endpoint", "message", "outcome", "reason", "protocol", "position", "sinks")
+PREFIXES: Final = ("attributes.", "context.", "native.")
+MOST: Final = 20
+"""Conditions, and globs of one kind."""
+LONGEST: Final = 200
+"""Characters of a glob."""
+_WRITE: Final = (
+    f"write NAME=GLOB or NAME!=GLOB, NAME being {', '.join(PLAIN)}, attributes.X, context.X, native.X, "
+    "or a JSON pointer into the body, such as /order/id"
+)
+_CONDITION: Final = re.compile(r"([^=!]+)(!?=)(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class TapFilter:
+    """One condition. ``wanted`` False is that the value is another, or there is none."""
+
+    name: str
+    glob: str
+    wanted: bool = True
+
+    def holds(self, values: Callable[[str], Sequence[str]]) -> bool:
+        """Tell whether it holds of what *values* gives for its name."""
+        return any(fnmatch.fnmatchcase(value, self.glob) for value in values(self.name)) is self.wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is shown. Of several values of one option one must fit; globs take ``*``, ``?`` and ``[...]``."""
+
+    endpoints: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
+    outcome: str = ""
+    reasons: frozenset[str] = frozenset()
+    conditions: tuple[TapFilter, ...] = ()
+
+    def takes(self, endpoint: str | None, message: str | None, reason: str | None) -> bool:
+        """Tell whether an outcome may be shown, as far as these say: ``message`` None is a dead letter."""
+        return (
+            (not self.outcome or (self.outcome == "routed") == (message is not None))
+            and (not self.reasons or reason in self.reasons)
+            and (not self.endpoints or any(fnmatch.fnmatchcase(endpoint or "", each) for each in self.endpoints))
+            and (not self.messages or any(fnmatch.fnmatchcase(message or "", each) for each in self.messages))
+        )
+
+    def fits(self, values: Callable[[str], Sequence[str]]) -> bool:
+        """Tell whether all conditions hold of a sample."""
+        return all(condition.holds(values) for condition in self.conditions)
+
+
+def choice_of(
+    *,
+    endpoints: Sequence[str] | None = None,
+    messages: Sequence[str] | None = None,
+    outcome: str | None = None,
+    reasons: Sequence[str] | None = None,
+    where: Sequence[str] | None = None,
+) -> Choice:
+    """Build the choice of a command line.
+
+    Raises:
+        RouterError: an option cannot be read, or there is no such outcome or reason; names it.
+    """
+    if outcome is not None and outcome not in OUTCOMES:
+        raise RouterError(f"--outcome {outcome!r} is none", hint=f"there are {' and '.join(OUTCOMES)}")
+    for reason in reasons or ():
+        if reason not in REASONS:
+            near = get_close_matches(reason, REASONS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(REASONS)}"
+            raise RouterError(f"--reason {reason!r} is no reason of dead letters", hint=hint)
+    for option, given in (("--endpoint", endpoints), ("--message", messages), ("--where", where)):
+        if len(given or ()) > MOST or any(len(each) > LONGEST for each in given or ()):
+            raise RouterError(f"{option} is too much", hint=f"give it {MOST} times at most, of {LONGEST} characters")
+    conditions = tuple(_condition(text) for text in where or ())
+    return Choice(tuple(endpoints or ()), tuple(messages or ()), outcome or "", frozenset(reasons or ()), conditions)
+
+
+def _condition(text: str) -> TapFilter:
+    match = _CONDITION.fullmatch(text)
+    name = match[1].strip() if match is not None else ""
+    known = name in PLAIN or name.startswith("/") or any(name.startswith(each) and name != each for each in PREFIXES)
+    if match is None or not known:
+        raise RouterError(f"--where {text!r} cannot be read", hint=_WRITE)
+    return TapFilter(name, match[3].strip(), match[2] == "=")
+
+
+def value_at(tree: Any, pointer: str) -> list[str]:
+    """Return the value at a JSON pointer as text, in a list; nothing where there is none, or no single value."""
+    try:
+        value = at_pointer(tree, pointer)
+    except KeyError:
+        return []
+    if isinstance(value, bool):
+        return ["true" if value else "false"]
+    return [str(value)] if isinstance(value, str | int | float) else []
+
 
 EXAMINED: Final = 200
 """Records of one round that are looked at one by one."""
@@ -34,7 +157,7 @@ TEXT: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TapSample:
     """One outcome as it may be shown, and the whole ``record`` it is of; ``tree`` is the body as JSON, if it is."""
 
     document: Mapping[str, Any]
@@ -56,7 +179,7 @@ class Sample:
         return list(value) if isinstance(value, list) else [] if value is None else [value]
 
 
-class Sampling:
+class TapSampler:
     """Judges what arrives as ``run`` does, and makes samples of some of it."""
 
     def __init__(self, plan: Plan, redactor: Redactor, choice: Choice) -> None:
@@ -64,7 +187,7 @@ class Sampling:
         self._ways = Ways.of(plan.settings)
         self.judged = 0
 
-    def samples(self, chunk: Chunk, most: int) -> Iterator[Sample]:
+    def samples(self, chunk: Chunk, most: int) -> Iterator[TapSample]:
         """Yield up to so many samples of some rows, drawn by lot: traffic has rhythms that a fixed step would meet."""
         decided = JUDGING[chunk.kind](self._plan.judge, chunk.rows)
         self.judged += len(decided.order)
@@ -86,7 +209,7 @@ class Sampling:
             if self._choice.takes(*values):
                 yield row
 
-    def _sample(self, chunk: Chunk, decided: Decided, row: int) -> Sample:
+    def _sample(self, chunk: Chunk, decided: Decided, row: int) -> TapSample:
         outcomes, columns = decided.outcomes, decided.columns
         source = int(decided.sources[row])
         endpoint, message = (decided.column(name)[row].as_py() for name in ("endpoint", "message"))
@@ -118,7 +241,7 @@ class Sampling:
         }
         time = arrival_times(chunk.rows.column("received").slice(source, 1))[0].as_py() if chunk.pushed else None
         record = Record(shown.protocol, shown.native, shown.body, endpoint, time, shown.position)
-        return Sample(document, record, _tree(shown.body))
+        return TapSample(document, record, _tree(shown.body))
 
 
 def _after(chunk: Chunk, decided: Decided, row: int, redaction: Redaction) -> dict[str, Any]:
@@ -173,3 +296,201 @@ def _first(rows: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= TEXT else f"{text[:TEXT]}{CUT}"
+
+
+# A sample in a terminal: what became of it in one line, then the record before, and what leaves of it.
+
+
+def lines_of(sample: TapSample) -> Iterator[Text]:
+    """Yield the lines of a sample, an empty one last."""
+    document = sample.document
+    routed = document["outcome"] == "routed"
+    outcome = ("routed", "green") if routed else ("dead letter", "bold red")
+    yield styled(f"{document['at'][11:19]} ", outcome, f" {document['message'] or document['reason']}")
+    places = ", ".join(_place(name, document["topics"].get(name)) for name in document["sinks"])
+    yield styled(
+        f"  {document['protocol']} {document['position']} at {document['endpoint'] or 'no endpoint'} to {places or '-'}"
+    )
+    if document["detail"]:
+        yield styled("  ", (document["detail"], "red"))
+    for near in document["nearest"]:
+        yield styled(f"  nearest {near['message']}{''.join(map(_mismatch, near['mismatches'][:1]))}")
+    yield styled("  ", ("before", "bold"))
+    for path, text in document["before"]["native"]:
+        yield styled("    ", (path, "cyan"), f" {text}")
+    for line in document["before"]["body"].split("\n") if document["before"]["body"] else ():
+        yield styled("    ", (line, "dim"))
+    if document["after"]:
+        yield styled("  ", ("after", "bold"))
+        for name, text in document["after"]["attributes"].items():
+            yield styled("    ", (name, "cyan"), f" {text}")
+        for name, text in document["after"]["context"].items():
+            yield styled("    ", (f"context.{name}", "cyan"), f" {text}")
+    yield styled("")
+
+
+def _place(sink: str, topic: str | None) -> str:
+    return f"{sink} ({topic})" if topic else sink
+
+
+def _mismatch(mismatch: dict[str, Any]) -> str:
+    value = "nothing" if mismatch["found"] is None else mismatch["found"]
+    return f": {mismatch['property']} should be {mismatch['expected']}, found {value}"
+
+
+# Records as they arrive, read beside the router from topics and from its inbox, each from its end on.
+#
+# What is not read in time is passed over and counted: a tap is a sample, and asks brokers and disk for little.
+
+ROWS: Final = 500
+"""Records of one follower that are read in one round."""
+_WAIT_SECONDS: Final = 0.2
+_INBOX: Final = "inbox"
+_BOUNDED: Final = {"queued.max.messages.kbytes": 8192, "fetch.max.bytes": 4 << 20, "fetch.message.max.bytes": 1 << 20}
+_HINT: Final = "start the broker, or correct bootstrap_servers and credentials"
+
+
+class Follower(Protocol):
+    """Reads what arrives at one place."""
+
+    passed_over: int
+    """Records that were there and are not shown, since more came than is read; of topics at most so many."""
+
+    def more(self) -> Iterator[Chunk]:
+        """Yield what came since the last call: at most :data:`ROWS` records, within a moment."""
+
+
+class TopicFollower:
+    """Follows the topics of one cluster. It joins no group and commits nothing."""
+
+    def __init__(self, client: KafkaClient, topics: Sequence[str], *, inbox: bool = False) -> None:
+        """Begin at the ends of the topics; with *inbox* gateways fill them.
+
+        Raises:
+            KafkaUnreachable: no broker answers, or they refuse us.
+        """
+        self.passed_over = 0
+        self._inbox = inbox
+        ends = KafkaEnds(client).ends(list(topics))
+        self.lacking = tuple(topic for topic in topics if ends.get(topic) is None)
+        """Topics that the brokers do not have."""
+        self._places = {
+            (topic, number): end for topic in topics for number, end in sorted((ends.get(topic) or {}).items())
+        }
+        self._consumer = Consumer({**reading(client), "group.id": "xrouter-tap", **_BOUNDED})
+        self._consumer.assign([TopicPartition(*place, end) for place, end in self._places.items()])
+
+    def more(self) -> Iterator[Chunk]:
+        """Yield what came since."""
+        messages = self._consumer.consume(ROWS, _WAIT_SECONDS)
+        rows = [row_of(message) for message in messages if message.error() is None]
+        for row in rows:
+            self._places[row["topic"], row["partition"]] = row["offset"] + 1
+        if rows:
+            batch = batch_of(rows)
+            yield inbox_chunk(inbox_rows_of(batch)) if self._inbox else kafka_chunk(batch)
+        if len(messages) >= ROWS:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Go on near the ends of partitions that are far behind them."""
+        for (topic, number), position in self._places.items():
+            try:
+                # What is cached is the end of all records, also of those that a transaction holds back.
+                known = self._consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_WAIT_SECONDS)
+                end = known[1] if known is not None else position
+                if end - position > 2 * ROWS:
+                    self._consumer.seek(TopicPartition(topic, number, end - ROWS))
+                    self.passed_over += end - ROWS - position
+                    self._places[topic, number] = end - ROWS
+            except KafkaException:
+                continue  # It is not fetched from yet; the next round tries again.
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._consumer.close()
+
+
+class InboxFollower:
+    """Follows an inbox on the disk, whose segments a running router writes and removes meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        """Begin at its end.
+
+        Raises:
+            InboxFormatError: there is no inbox, or one of another version.
+        """
+        self.passed_over = 0
+        self._view = InboxView(folder)
+        self._positions = {number: self._view.end(number) for number in self._view.partitions}
+
+    def more(self) -> Iterator[Chunk]:
+        """Yield what came since."""
+        left = ROWS
+        for number, start in self._positions.items():
+            end = self._view.end(number)
+            if end == start:
+                continue
+            try:
+                first = self._first(number, start, end, left)
+                for batch in self._view.read(number, self._view.spans(number, first, end)):
+                    left -= batch.num_rows
+                    yield inbox_chunk(batch)
+            except InboxDamaged:
+                self.passed_over += 1  # The router was done with them, and removed them: one at least.
+            self._positions[number] = end
+
+    def _first(self, number: int, start: InboxPosition, end: InboxPosition, most: int) -> InboxPosition:
+        """Return from where to read so that at most so many records are."""
+        there = self._view.count(number, start, end)
+        over = max(0, there - max(1, most))
+        self.passed_over += over
+        return self._view.advance(number, start, over, end) if over else start
+
+
+@contextmanager
+def following(plan: Plan, note: Callable[[str], None]) -> Iterator[list[Follower]]:
+    """Follow all that a plan reads, from now on; *note* is called with what cannot be.
+
+    Raises:
+        BrokerUnreachable: a cluster does not answer.
+        ConfigError: there is nothing that can be followed.
+    """
+    pushed = any(source.pushed for source in plan.sources)
+    followers: list[Follower] = []
+    with ExitStack() as stack:
+        for name, client, topics, inbox in _clusters(plan, pushed=pushed):
+            try:
+                follower = TopicFollower(client, topics, inbox=inbox)
+            except KafkaUnreachable as error:
+                raise BrokerUnreachable(f"{name}: {error}", hint=_HINT) from error
+            stack.callback(follower.close)
+            followers.append(follower)
+            for topic in follower.lacking:
+                note(f"the brokers have no topic {topic}")
+        if pushed and plan.settings.inbox.kafka is None:
+            try:
+                followers.append(InboxFollower(Path(plan.settings.state) / _INBOX))
+            except (InboxError, OSError) as error:
+                note(f"the inbox is not read: {error}")
+        if not followers:
+            hint = "start the router once, or name endpoints with topics under sources"
+            raise ConfigError("nothing can be tapped: no topic is read, and there is no inbox yet", hint=hint)
+        yield followers
+
+
+def _clusters(plan: Plan, *, pushed: bool) -> Iterator[tuple[str, KafkaClient, list[str], bool]]:
+    """Yield each cluster with a name for errors, its topics, and whether gateways fill them."""
+    topics: list[tuple[str, KafkaClient, list[str], bool]] = []
+    for source in plan.sources:
+        if not source.pushed:
+            client = source_client(source)
+            named = next((each[2] for each in topics if each[1] == client), None)
+            if named is None:
+                topics.append((f"source {source.endpoint}", client, [source.topic], False))
+            elif source.topic not in named:
+                named.append(source.topic)
+    yield from topics
+    inbox = plan.settings.inbox.kafka
+    if pushed and inbox is not None:
+        yield "inbox", inbox_client(inbox), [inbox.topic], True

@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from catalog.documents.fetching import CASES
 from catalog.errors import DocumentError
-from catalog.parsing.lines import lines_of
-from catalog.parsing.pointers import as_pointer
+from catalog.parsing.pointers import as_pointer, lines_of
 from catalog.parsing.regular import open_input
 from catalog.parsing.texts import parse_text
 from router.errors import RouterError

@@ -13,23 +13,49 @@ from typing import Annotated, Final
 
 import typer
 
-from catalog.declared import Declarations
+from catalog.findings import Declarations
 from catalog.parsing.regular import open_input
 from catalog.record import Record
-from router.commands.arguments import AllowAddresses, BaseUri, OutputFormat, schema_option, usable_catalog
-from router.commands.documents import check_free
-from router.commands.documents import write_text as write_file
-from router.commands.registries import LoginsOption, fetcher
+from router.commands.arguments import (
+    AllowAddresses,
+    BaseUri,
+    LoginsOption,
+    OutputFormat,
+    check_free,
+    fetcher,
+    schema_option,
+    usable_catalog,
+)
+from router.commands.arguments import write_text as write_file
 from router.commands.test.cases import LINES, ROUTED, SUFFIXES, CaseFile, CasesUnreadable, read_cases
-from router.commands.test.coverage import ASKED, KINDS, Coverage
-from router.commands.test.judging import CatalogJudging, Judging, RouterJudging
-from router.commands.test.recording import COUNT, SCHEMA_COPY, case_schema, head_of, record, records_of, text_of
-from router.commands.test.reports import Placed, github_annotations, json_report, junit, placed, write_text
-from router.commands.test.running import Result, run_cases
+from router.commands.test.reports import (
+    ASKED,
+    KINDS,
+    CaseCoverage,
+    LocatedResult,
+    github_annotations,
+    json_report,
+    junit,
+    placed,
+    write_text,
+)
+from router.commands.test.running import (
+    COUNT,
+    SCHEMA_COPY,
+    CaseEvaluator,
+    CaseResult,
+    CatalogJudging,
+    RouterJudging,
+    case_schema,
+    cases_as_text,
+    head_of,
+    record,
+    records_of,
+    run_cases,
+)
 from router.errors import RouterError
-from router.letters.marks import marks_of, redactor_of
 from router.letters.reading import read_letters
-from router.letters.redaction import marks_of_settings
+from router.letters.redaction import marks_of, marks_of_settings, redactor_of
 from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of
 from router.terminal import counted, say, say_json, terminal
@@ -63,7 +89,7 @@ class _Options:
             raise RouterError(f"{file.path} names no catalog", hint=hint)
         return catalog, config
 
-    def judging(self, catalog: tuple[str, ...], config: Path | None) -> tuple[Judging, Settings | None]:
+    def judging(self, catalog: tuple[str, ...], config: Path | None) -> tuple[CaseEvaluator, Settings | None]:
         """Return what judges by these sources and settings."""
         if config is None:
             read = fetcher(self.logins, self.allow)
@@ -139,7 +165,7 @@ def test(
         _record(paths, recorded, options, count=count, reveal=reveal, force=force)
         return
     wanted = _least(least or [])
-    covered = Coverage()
+    covered = CaseCoverage()
     try:
         files = read_cases(paths)
         results, seconds = _run(files, options, covered)
@@ -158,12 +184,12 @@ def test(
     raise typer.Exit(FAILED if failed or shortages else PASSED)
 
 
-def _run(files: Sequence[CaseFile], options: _Options, covered: Coverage) -> tuple[list[Result], float]:
+def _run(files: Sequence[CaseFile], options: _Options, covered: CaseCoverage) -> tuple[list[CaseResult], float]:
     """Run all files, those of one catalog together; returns their results in the order of the files."""
     groups: dict[tuple[tuple[str, ...], Path | None], list[CaseFile]] = {}
     for file in files:
         groups.setdefault(options.of(file), []).append(file)
-    by_file: dict[Path, list[Result]] = {}
+    by_file: dict[Path, list[CaseResult]] = {}
     seconds = 0.0
     for (sources, config), members in groups.items():
         if config is None:
@@ -193,10 +219,10 @@ def _refuse_routes(files: Sequence[CaseFile]) -> None:
 
 
 def _report(
-    failed: Sequence[Placed],
+    failed: Sequence[LocatedResult],
     total: int,
     seconds: float,
-    covered: Coverage,
+    covered: CaseCoverage,
     shortages: Sequence[str],
     format: OutputFormat,
     *,
@@ -251,7 +277,7 @@ def _record(paths: Sequence[Path], source: str, options: _Options, *, count: int
             "no cases: there is no record to make one of" if not recorded.hidden else _hidden(recorded.hidden), err=True
         )
         raise typer.Exit(FAILED)
-    write_file(text_of(head_of(sources, config, output), recorded.cases, output), output)
+    write_file(cases_as_text(head_of(sources, config, output), recorded.cases, output), output)
     if output.suffix.lower() not in LINES:
         write_file(case_schema().decode("utf-8"), output.parent / SCHEMA_COPY)
     say(f"{output}: {counted(len(recorded.cases), 'case')} recorded")

@@ -31,7 +31,7 @@ class Count(msgspec.Struct, frozen=True):
     rate: float | None = None
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class EndpointStatus(msgspec.Struct, frozen=True):
     """An endpoint that is read."""
 
     endpoint: str
@@ -43,7 +43,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     oldest_seconds: float | None = None
 
 
-class Definition(msgspec.Struct, frozen=True):
+class DefinitionStatus(msgspec.Struct, frozen=True):
     """A definition, with what matched it."""
 
     definition: str
@@ -61,11 +61,11 @@ class Sink(msgspec.Struct, frozen=True):
     holds: list[str] = []
 
 
-class Flow(msgspec.Struct, frozen=True):
+class FlowStatus(msgspec.Struct, frozen=True):
     """What goes through."""
 
-    endpoints: list[Endpoint]
-    definitions: list[Definition]
+    endpoints: list[EndpointStatus]
+    definitions: list[DefinitionStatus]
     sinks: list[Sink]
     left_out: dict[str, int] = {}
 
@@ -77,7 +77,7 @@ class Now(msgspec.Struct, frozen=True):
     step_seconds: float
 
 
-class Step(msgspec.Struct, frozen=True):
+class StepStatus(msgspec.Struct, frozen=True):
     """A step of a batch."""
 
     step: str
@@ -89,7 +89,7 @@ class Last(msgspec.Struct, frozen=True):
 
     records: int
     seconds: float
-    steps: list[Step]
+    steps: list[StepStatus]
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -109,7 +109,7 @@ class Query(msgspec.Struct, frozen=True):
     time: Times | None = None
 
 
-class CatalogState(msgspec.Struct, frozen=True):
+class CatalogStatus(msgspec.Struct, frozen=True):
     """The catalog in force, and how many findings refused a newer one."""
 
     epoch: str | None = None
@@ -125,38 +125,38 @@ class Router(msgspec.Struct, frozen=True):
     seconds: int
 
 
-class Inbox(msgspec.Struct, frozen=True):
+class InboxStatus(msgspec.Struct, frozen=True):
     """What waits of all endpoints whose messages are pushed."""
 
     records: int | None = None
     oldest_seconds: float | None = None
 
 
-class Status(msgspec.Struct, frozen=True):
+class StatusFigures(msgspec.Struct, frozen=True):
     """The document, as far as it is shown."""
 
     format: int
     router: Router
     ready: bool
     reasons: list[str]
-    catalog: CatalogState
+    catalog: CatalogStatus
     queries: dict[str, Query]
-    flow: Flow | None = None
-    inbox: Inbox = Inbox()
+    flow: FlowStatus | None = None
+    inbox: InboxStatus = InboxStatus()
 
 
-class Form(msgspec.Struct, frozen=True):
+class StatusVersion(msgspec.Struct, frozen=True):
     """What every version of the document has."""
 
     format: int
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StatusResponse:
     """The document as it came, and as it was read."""
 
     document: bytes
-    status: Status
+    status: StatusFigures
 
 
 class StatusClient:
@@ -171,7 +171,7 @@ class StatusClient:
         """Close the connection."""
         self._client.close()
 
-    def ask(self) -> Answer:
+    def ask(self) -> StatusResponse:
         """Return what the router says now.
 
         Raises:
@@ -186,9 +186,9 @@ class StatusClient:
         if response.status_code != httpx.codes.OK:
             raise RouterError(f"{url} answers {response.status_code}", hint=_HINT)
         try:
-            form = msgspec.json.decode(body, type=Form)
+            form = msgspec.json.decode(body, type=StatusVersion)
             if form.format == FORMAT:
-                return Answer(body, msgspec.json.decode(body, type=Status))
+                return StatusResponse(body, msgspec.json.decode(body, type=StatusFigures))
         except msgspec.MsgspecError as error:
             raise RouterError(f"{url} is not what a router answers: {error}", hint=_HINT) from None
         message = f"{url} has format {form.format}, and this is for format {FORMAT}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +13,9 @@ import pyarrow as pa
 
 from bindings.columns.texts import raw
 
-Int = npt.NDArray[np.int64]
+IntArray = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
-Bool = npt.NDArray[np.bool_]
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,8 @@ class Segments:
     """
 
     entries: pa.StringArray
-    starts: Int
-    counts: Int
+    starts: IntArray
+    counts: IntArray
     lengths: Int32
     """Bytes of every entry."""
     has_empty: bool
@@ -42,7 +43,7 @@ class SplitColumn:
         self._segments: dict[str, Segments] = {}
 
     @cached_property
-    def valid(self) -> Bool | None:
+    def valid(self) -> BoolArray | None:
         """Which rows have a value; None when all have."""
         return self.values.is_valid().to_numpy(zero_copy_only=False) if self.values.null_count else None
 
@@ -93,7 +94,7 @@ class SplitColumn:
 
 
 @dataclass(slots=True)
-class Columns:
+class BatchColumns:
     """The columns of one batch, by property key, and the properties that occur more than once in a row.
 
     ``repeats`` maps row and key to all values in order (None: no text), for rows where a constrained name repeats.
@@ -106,7 +107,7 @@ class Columns:
     """Placeholder values that only a template can find, by constraint and value."""
 
 
-def _marks_per_row(marks: Int, begins: Int32) -> Int:
+def _marks_per_row(marks: IntArray, begins: Int32) -> IntArray:
     """Count the separators from each of these places to the next.
 
     Mostly all values have as many, which is cheap to see and spares the search.
@@ -121,7 +122,7 @@ def _marks_per_row(marks: Int, begins: Int32) -> Int:
     return np.diff(np.searchsorted(marks, begins), append=len(marks))
 
 
-def _bounds(marks: Int, marked: Int, begins: Int32, end: int) -> tuple[Int, Int32]:
+def _bounds(marks: IntArray, marked: IntArray, begins: Int32, end: int) -> tuple[IntArray, Int32]:
     """Return the first entry of every row, and the offsets of all entries, the last of which is an empty one."""
     rows, size = len(begins), len(begins) + 2 * len(marks)
     bounds = np.full(size + 2, end, np.int32)
@@ -137,3 +138,136 @@ def _bounds(marks: Int, marked: Int, begins: Int32, end: int) -> tuple[Int, Int3
     bounds[places] = marks
     bounds[places + 1] = marks + 1
     return first, bounds
+
+
+# Tables from integers to integers, looked up for whole columns: what keeps Python off the rows.
+#
+# Both grow as they meet new keys, by asking a function once per key; a key's value never changes.
+
+_MULTIPLIER: Final = 0x9E3779B97F4A7C15
+_WORD: Final = (1 << 64) - 1
+_EMPTY: Final = np.iinfo(np.int64).min
+Fill = Callable[[int, int], int]
+"""Gives the value of a key; its second argument is a row of the batch that has that key."""
+
+
+class KeyTable:
+    """A hash table from any int64 but the least to int64: open addressing, linear probing, at most a quarter full."""
+
+    def __init__(self, limit: int) -> None:
+        """``limit`` bounds the keys that are kept; past it the table starts anew."""
+        self._limit = limit
+        self._clear(10)
+
+    def look_up(self, keys: IntArray, fill: Fill) -> IntArray:
+        """Return the value of every key; *fill* is asked for new keys, with the first row that has each."""
+        values, known = self.probe(keys)
+        if not known.all():
+            rows = np.flatnonzero(~known)
+            fresh, first, inverse = np.unique(keys[rows], return_index=True, return_inverse=True)
+            new = [fill(key, row) for key, row in zip(fresh.tolist(), rows[first].tolist(), strict=True)]
+            for key, value in zip(fresh.tolist(), new, strict=True):
+                self._insert(key, value)
+            values[rows] = np.array(new, np.int64)[inverse]
+        return values
+
+    def _clear(self, bits: int) -> None:
+        self._shift = 64 - bits
+        self._mask = (1 << bits) - 1
+        self._keys = np.full(1 << bits, _EMPTY, np.int64)
+        self._values = np.zeros(1 << bits, np.int64)
+        self._size = 0
+
+    def probe(self, keys: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+        """Return the values of the keys that are known, and which those are."""
+        # A shift of at least one leaves no sign bit, so the homes are the same numbers as signed ones.
+        places = (keys.view(np.uint64) * np.uint64(_MULTIPLIER) >> np.uint64(self._shift)).view(np.int64)
+        values, known = self._values[places], np.ones(len(keys), np.bool_)
+        searching = np.flatnonzero(self._keys[places] != keys)
+        places, keys = places[searching], keys[searching]
+        while len(searching):
+            going = self._keys[places] != _EMPTY
+            if not going.all():
+                known[searching[~going]] = False
+                searching, places, keys = searching[going], places[going], keys[going]
+            places = (places + 1) & self._mask
+            hits = self._keys[places] == keys
+            values[searching[hits]] = self._values[places[hits]]
+            searching, places, keys = searching[~hits], places[~hits], keys[~hits]
+        return values, known
+
+    def put(self, keys: Iterable[int], values: Iterable[int]) -> None:
+        """Give new keys their values."""
+        for key, value in zip(keys, values, strict=True):
+            self._insert(key, value)
+
+    def _insert(self, key: int, value: int) -> None:
+        if 4 * (self._size + 1) > len(self._keys):
+            self._grow()
+        place = (key * _MULTIPLIER & _WORD) >> self._shift
+        while self._keys[place] != _EMPTY:
+            place = (place + 1) & self._mask
+        self._keys[place], self._values[place] = key, value
+        self._size += 1
+
+    def _grow(self) -> None:
+        if self._size >= self._limit:
+            self._clear(10)
+            return
+        used = self._keys != _EMPTY
+        keys, values = self._keys[used], self._values[used]
+        self._clear(len(self._keys).bit_length())
+        self.put(keys.tolist(), values.tolist())
+
+
+class NumberTable:
+    """An array from small numbers (0, 1, 2, …) to integers, filled as numbers are met."""
+
+    def __init__(self, fill: Callable[[int], int]) -> None:
+        self._fill = fill
+        self._values = np.full(1024, _EMPTY, np.int64)
+
+    def of(self, numbers: IntArray) -> IntArray:
+        """Return the value of every number."""
+        if not len(numbers):
+            return numbers
+        top = int(numbers.max())
+        if top >= len(self._values):
+            grown = np.full(2 * (top + 1), _EMPTY, np.int64)
+            grown[: len(self._values)] = self._values
+            self._values = grown
+        values: IntArray = self._values[numbers]
+        new = values == _EMPTY
+        if new.any():
+            for number in np.unique(numbers[new]).tolist():
+                self._values[number] = self._fill(number)
+            values = self._values[numbers]
+        return values
+
+
+# Lists of different lengths as flat arrays: the device that keeps Python loops off the rows.
+
+
+class Ragged:
+    """Lists of numbers per item, flat: item *i* has ``values[starts[i]:starts[i] + counts[i]]``."""
+
+    def __init__(self, lists: Sequence[Sequence[int]]) -> None:
+        self.counts = np.array([len(entry) for entry in lists], np.int64)
+        self.starts = np.concatenate(([0], np.cumsum(self.counts)))[:-1] if len(lists) else np.zeros(0, np.int64)
+        self.values = np.array([number for entry in lists for number in entry], np.int64)
+
+    def expand(self, items: IntArray) -> tuple[IntArray, IntArray]:
+        """Return, for a list of items, the position of each value's item in the list, and the value."""
+        owners, places = spread(self.starts[items], self.counts[items])
+        return owners, self.values[places] if len(owners) else owners
+
+
+def spread(starts: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the numbers ``starts[i]``, ``starts[i] + 1``, … of every stretch *i*, in order, with the *i* of each.
+
+    Stretches of one length, as rows of alike definitions give, take half the passes of mixed ones.
+    """
+    owners = np.repeat(np.arange(len(counts)), counts)
+    if len(counts) and (counts == counts[0]).all():
+        return owners, (starts[:, None] + np.arange(int(counts[0]))).ravel()
+    return owners, np.arange(len(owners)) + (starts - (np.cumsum(counts) - counts))[owners]

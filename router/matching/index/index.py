@@ -8,17 +8,16 @@ than at ten.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
-from catalog.definitions.constraints import Constraint
-from catalog.definitions.targets import Target
+from catalog.definitions.constraints import Constraint, MatchCandidate
 from router.matching.index.classes import PropertyClasses
-from router.matching.index.columns import Columns, Int, SplitColumn
-from router.matching.index.tables import KeyTable
+from router.matching.index.columns import BatchColumns, IntArray, KeyTable, SplitColumn
 
 COMBINATIONS_LIMIT: Final = 500_000
 """Combinations remembered per plan; past it the memory starts anew, so that it stays bounded."""
@@ -76,7 +75,9 @@ class MatchIndex:
     depends on nothing but the batch.
     """
 
-    def __init__(self, targets: Sequence[Target], channels: Sequence[Sequence[int]], protocols: Sequence[str]) -> None:
+    def __init__(
+        self, targets: Sequence[MatchCandidate], channels: Sequence[Sequence[int]], protocols: Sequence[str]
+    ) -> None:
         self.targets = tuple(targets)
         self._channels = [sum(1 << target for target in set(numbers)) for numbers in channels]
         self._everyone = (1 << len(self.targets)) - 1
@@ -116,7 +117,7 @@ class MatchIndex:
         self.classes = {key: PropertyClasses(list(constraints)) for key, constraints in numbers.items()}
         self._accept = {place: _Acceptance(everyone, mine) for place, mine in wanted.items()}
 
-    def match(self, classes: Sequence[Int], channels: Int, protocols: Int, events: Int) -> Int:
+    def match(self, classes: Sequence[IntArray], channels: IntArray, protocols: IntArray, events: IntArray) -> IntArray:
         """Return per row the number of its :class:`MatchSet` in :attr:`sets`.
 
         ``classes`` are those of :meth:`classify`. ``channels`` and ``protocols`` hold numbers (-1: unknown),
@@ -129,7 +130,7 @@ class MatchIndex:
 
         return self._known.look_up(self._codes(matrix), set_of)
 
-    def _codes(self, matrix: Sequence[Int]) -> Int:
+    def _codes(self, matrix: Sequence[IntArray]) -> IntArray:
         """Return one number per row that tells its combination of classes from every other, the same in every batch.
 
         Lines are packed into the bits of one integer; when they do not fit, what is packed so far is numbered anew.
@@ -165,7 +166,7 @@ class MatchIndex:
         self._next += 1
         return self._next
 
-    def classify(self, columns: Columns) -> list[Int]:
+    def classify(self, columns: BatchColumns) -> list[IntArray]:
         """Return the class of every row, for each property of :attr:`keys`."""
         absent = np.zeros(columns.rows, np.int64)
         by_key = {key: absent for key in self.keys}
@@ -237,3 +238,64 @@ def members(bits: int) -> list[int]:
         numbers.append(low.bit_length() - 1)
         bits ^= low
     return numbers
+
+
+# Which channels may see one record match several definitions, of which some have a data schema?
+#
+# Only there does a body have to travel to the matcher. The answer errs on the side of yes: that costs speed and changes
+# no outcome.
+
+PAIRS: Final = 200_000
+"""Pairs of targets looked at per channel; a channel of more undecided ones is taken to need bodies."""
+HasSchema = Callable[[MatchCandidate], bool]
+
+
+class Coincidence:
+    """For every target, the targets that its own literals do not exclude; built once per plan."""
+
+    def __init__(self, index: MatchIndex, has_schema: HasSchema) -> None:
+        self._index = index
+        self._has = [has_schema(target) for target in index.targets]
+        self._schemas = sum(1 << number for number, has in enumerate(self._has) if has)
+        self._beside = {event: self._targets_beside(event=event) for event in (False, True)}
+
+    def needs_bodies(self, channel: Sequence[int]) -> bool:
+        """Tell whether a record of a channel with these candidates may match several, one of them with a schema."""
+        everyone = sum(1 << number for number in set(channel))
+        if not everyone & self._schemas:
+            return False
+        looked = 0
+        for event, beside in self._beside.items():
+            for number in members(everyone):
+                for other in members(beside[number] & everyone & ~(1 << number)):
+                    looked += 1
+                    if looked > PAIRS or self._coincide(number, other, event=event):
+                        return True
+        return False
+
+    def _coincide(self, one: int, other: int, *, event: bool) -> bool:
+        targets = self._index.targets
+        return (
+            (self._has[one] or self._has[other])
+            and targets[one].xid != targets[other].xid
+            and bool(self._beside[event][other] & 1 << one)
+        )
+
+    def _targets_beside(self, *, event: bool) -> list[int]:
+        """Return per target the set that a record with all of its literals may match as well."""
+        literals: dict[str, list[tuple[int, str]]] = {}
+        beside: list[int] = []
+        for number, target in enumerate(self._index.targets):
+            beside.append(self._same_kind(target, event=event))
+            for key, constraint in target.constraints(event=event) or ():
+                if constraint.kind in ("literal", "media"):
+                    literals.setdefault(key, []).append((number, constraint.value or ""))
+        for key, asks in literals.items():
+            values = SplitColumn(pa.array([value for _, value in asks], pa.string()))
+            for (number, _), accepted in zip(asks, self._index.accepting(key, values, event=event), strict=True):
+                beside[number] &= accepted
+        return beside
+
+    def _same_kind(self, target: MatchCandidate, *, event: bool) -> int:
+        applies = target.constraints(event=event) is not None
+        return self._index.of_protocol(target.protocol, event=event) if applies else 0

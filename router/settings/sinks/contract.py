@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import SecretStr
 
-from bindings.gateways import Connection, Login
+from bindings.gateways import BrokerLogin, Connection
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, sending_of
 from bindings.sending import Publisher, Sending
 from catalog.model import Endpoint
 from router.errors import SinkError
-from router.settings.addresses import escaped, parse_address
-from router.settings.logins import TlsSettings, tls_of
-from router.settings.names import Template
-from router.settings.section import Section
+from router.settings.catalogs import TlsSettings, tls_of
+from router.settings.names import DestinationTemplate, escaped, parse_address
+from router.settings.values import Section
 
 if TYPE_CHECKING:
     from bindings.kafka.client import KafkaClient
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 Fault = tuple[str, str]
 """A key of the settings, and what is wrong there; it names the remedy."""
-Filled = Callable[[Template, Callable[[str], str]], str]
+Filled = Callable[[DestinationTemplate, Callable[[str], str]], str]
 """Fills in what is known of a template, each value escaped by the function."""
 
 
@@ -37,13 +36,13 @@ class SinkSettings(Section):
     """One sink. What stands here holds for one of a place on disk that takes both events and dead letters."""
 
     opener: ClassVar[str]
-    """Makes the sink, as :func:`router.sinks.opening.open_sink`."""
+    """Makes the sink, as :func:`router.sinks.contract.open_sink`."""
     reader: ClassVar[str] = ""
-    """Reads its dead letters back, as :func:`router.letters.table_reading.read_table`; see ``readable``."""
+    """Reads its dead letters back, as :func:`router.letters.stores.read_table`; see ``readable``."""
     latest: ClassVar[str] = ""
-    """Reads its newest dead letters, as :func:`router.letters.latest.in_table`; given where ``reader`` is."""
+    """Reads its newest dead letters, as :func:`router.letters.reading.in_table`; given where ``reader`` is."""
     retention: ClassVar[str] = ""
-    """Finds dead letters that may go, as :func:`router.letters.delta_retention.old_in_table`.
+    """Finds dead letters that may go, as :func:`router.letters.retention.old_in_table`.
 
     Empty where somebody else removes letters, or nobody.
     """
@@ -125,7 +124,7 @@ class SinkSettings(Section):
 class RemoteSink(SinkSettings):
     """A sink of a message protocol: what it says of its server, and of the messages that are made for it."""
 
-    opener = "router.sinks.messages.opening:open_messages"
+    opener = "router.sinks.messages.definitions:open_messages"
     family: ClassVar[str]
     """The family of protocols that it speaks, as in :attr:`bindings.sending.Sending.family`."""
     address_field: ClassVar[str] = "uri"
@@ -223,9 +222,9 @@ class RemoteSink(SinkSettings):
             SinkError, GatewayError: something that waiting does not repair.
         """
 
-    def login(self) -> Login:
+    def login(self) -> BrokerLogin:
         """Return as whom to connect."""
-        return Login(self.username, self.password.get_secret_value() if self.password else None)
+        return BrokerLogin(self.username, self.password.get_secret_value() if self.password else None)
 
     def connection(self, name: str, endpoint: Endpoint | None) -> Connection:
         """Return where and as whom to connect; addresses of the settings go before those of the endpoint.

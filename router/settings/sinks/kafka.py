@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import Field, SecretStr
 
-from bindings.kafka.addresses import Brokers, brokers_for, brokers_of
+from bindings.kafka.binding import Brokers, brokers_for, brokers_of
 from bindings.protocols import Binding
 from bindings.sending import Publisher
 from catalog.model import Endpoint
 from router.errors import SinkError
-from router.settings.clusters import broker_faults, kafka_client, kafka_login_faults, option_faults
-from router.settings.logins import KafkaLogin
-from router.settings.names import DEAD_LETTER_VARIABLES, EVENT_VARIABLES, NameTemplateError, escape_value, parse_name
-from router.settings.routes import MISSING_TEXT, Missing
-from router.settings.section import Section
+from router.settings.catalogs import KafkaLogin
+from router.settings.names import (
+    DEAD_LETTER_VARIABLES,
+    EVENT_VARIABLES,
+    MISSING_TEXT,
+    Missing,
+    NameTemplateError,
+    escape_value,
+    parse_name,
+)
 from router.settings.sinks.contract import Fault, Filled, RemoteSink
 from router.settings.sinks.messages import EITHER, ENDPOINT_TEXT, MOST_TEXT
-from router.settings.values import ENDPOINT, Options, Size, revealed
+from router.settings.spark import broker_faults, kafka_client, kafka_login_faults, option_faults
+from router.settings.values import ENDPOINT, Options, Section, Size, revealed
 
 if TYPE_CHECKING:
     from bindings.kafka.client import KafkaClient
@@ -49,8 +55,8 @@ class NewTopics(Section):
 class _KafkaRecords(RemoteSink):
     """What is sent, and to which topics of which brokers."""
 
-    reader = "router.letters.kafka_reading:read_topics"
-    latest = "router.letters.latest:in_topics"
+    reader = "router.letters.stores:read_topics"
+    latest = "router.letters.reading:in_topics"
     needs_connector = True
     pairs = "router.sinks.pairs:open_topic"
     family = "kafka"

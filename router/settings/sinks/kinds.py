@@ -1,5 +1,7 @@
 """The kinds of sinks there are. Another one is a module beside this, and a line in ``KINDS``."""
 
+# Small: it names all kinds of sinks; another one is a line here.
+
 from __future__ import annotations
 
 from functools import reduce
@@ -8,14 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
 
-from router.settings.sinks.amqp import AmqpSink
 from router.settings.sinks.contract import SinkSettings
-from router.settings.sinks.http import HttpSink
-from router.settings.sinks.jsonlines import JsonLinesSink
 from router.settings.sinks.kafka import KafkaSink
-from router.settings.sinks.mqtt import MqttSink
-from router.settings.sinks.nats import NatsSink
-from router.settings.sinks.tables import TableSink
+from router.settings.sinks.messages import AmqpSink, HttpSink, MqttSink, NatsSink
+from router.settings.sinks.tables import JsonLinesSink, TableSink
 
 KINDS: Final[tuple[type[SinkSettings], ...]] = (
     TableSink,

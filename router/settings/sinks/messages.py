@@ -1,20 +1,29 @@
-"""What the sinks of all message protocols but Kafka have in common."""
+"""Sinks of type ``amqp``, ``http``, ``mqtt`` and ``nats``: their settings, and what they share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import uuid
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import ClassVar, Final, Literal
+from functools import partial
+from typing import Annotated, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr
 
-from router.settings.addresses import parse_address
-from router.settings.logins import PLAIN_TEXT, TlsSettings
-from router.settings.names import NameTemplateError
-from router.settings.routes import MISSING_TEXT, Missing
+from bindings.gateways import BrokerLogin
+from bindings.parts import JSON_KIND, Part
+from bindings.protocols import BINDINGS, Binding
+from bindings.sending import Publisher, Translating
+from catalog.model import Endpoint
+from router.errors import SinkError
+from router.settings.catalogs import PLAIN_TEXT, TlsSettings, clear_faults, path_of, tls_of
+from router.settings.names import MISSING_TEXT, Missing, NameTemplateError, parse_address
 from router.settings.sinks.contract import Fault, RemoteSink
-from router.settings.values import ENDPOINT, Duration, Size
+from router.settings.values import ENDPOINT, Duration, Options, Size, Texts, as_text, revealed
+
+# What the sinks of all message protocols but Kafka have in common.
 
 ENDPOINT_TEXT: Final = (
     "A `producer` endpoint of the catalog; its address, options and definitions then shape what is sent."
@@ -115,3 +124,212 @@ def uri_faults(key: str, uri: str, schemes: tuple[str, ...]) -> Iterator[Fault]:
         yield key, f"must be {' or '.join(f'{scheme}://' for scheme in schemes)} and a host"
     if parts.password is not None:
         yield key, "holds a password; write username and password of the sink instead"
+
+
+# Sinks of type ``amqp``.
+
+
+class AmqpSink(MessageSink):
+    """Nodes of an AMQP 1.0 broker, each message accepted by it."""
+
+    family = "amqp"
+    template_field = "node"
+    schemes = ("amqp", "amqps")
+
+    type: Literal["amqp"] = Field(description="`amqp`.")
+    uri: Texts = Field((), description="Address such as amqp://host:5672 or amqps://host, or several tried in turn.")
+    node: str | None = Field(None, description="Node (queue, topic), or a template such as events/{messagegroup}.")
+
+    def login_faults(self, key: str) -> Iterator[Fault]:
+        """Yield addresses without TLS beside certificates."""
+        yield from clear_faults(f"{key}.uri", self.uri, self.tls)
+
+    def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
+        """Return a client; messages are durable, and accepted by the broker."""
+        from bindings.amqp.outgoing import message_of
+        from bindings.amqp.sender import AmqpSender
+
+        ours = f"xrouter-{name}-{os.getpid()}"
+        client = AmqpSender(self.connection(name, endpoint), container_id=ours, timeout=self.seconds)
+        return Translating(client, message_of)
+
+
+# Sinks of type ``http``.
+
+
+class HttpSink(MessageSink):
+    """HTTP targets, each message confirmed by a 2xx answer."""
+
+    family = "http"
+    address_field = "url"
+    template_field = "url"
+    schemes = ("http", "https")
+
+    type: Literal["http"] = Field(description="`http`.")
+    url: str | None = Field(None, description="URL, or a template such as https://host/events/{messagegroup}/{type}.")
+    method: str = Field("POST", description="Method, unless the endpoint or a definition has one.", pattern="^[A-Z]+$")
+    headers: Options = Field({}, description="More headers, by name; those that are secret only by reference.")
+    bearer: SecretStr | None = Field(None, description="Bearer token, by reference.")
+    api_key: SecretStr | None = Field(None, description="API key, by reference, sent in the header `api_key_header`.")
+    api_key_header: str = Field("X-API-Key", description="Header of `api_key`.", pattern="^[A-Za-z0-9-]+$")
+    version: Annotated[Literal["1.1", "2"], BeforeValidator(as_text)] | None = Field(
+        None, description="HTTP version; unset takes HTTP/2 where TLS offers it; 2 without TLS is prior knowledge."
+    )
+    in_flight: int = Field(8, ge=1, le=256, description="Most requests at a time; those of one partition keep order.")
+    webhook_origin: str | None = Field(
+        None, description="Our name in the validation handshake of webhooks; unset sends none."
+    )
+
+    @property
+    def client_options(self) -> Mapping[str, SecretStr]:
+        """Headers of every request."""
+        return self.headers
+
+    @property
+    def taken_headers(self) -> frozenset[str] | None:
+        """The headers of the settings."""
+        if not self.pass_headers:
+            return None
+        key = [] if self.api_key is None else [self.api_key_header]
+        return frozenset(name.lower() for name in (*self.headers, *key))
+
+    def address_faults(self, key: str) -> Iterator[Fault]:
+        """Yield what is wrong with the URL, and headers that are made from each event."""
+        if len(rival_ways(self, "username", "bearer")) > 1:
+            yield f"{key}.bearer", "and username both make an Authorization header; keep one"
+        if self.url is not None:
+            yield from uri_faults(f"{key}.url", self.url.partition("{")[0], self.schemes)
+            if self.tls is not None and self.url.lower().startswith("http:"):
+                yield f"{key}.tls", "has no use with http://; write https:// or leave out tls"
+        for name in self.headers:
+            if name.lower().startswith("ce-") or name.lower() in ("content-type", "content-length", "host"):
+                yield f"{key}.headers.{name}", "is set from each event; leave it out"
+
+    def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
+        """Return a client; a 2xx answer confirms a message."""
+        from bindings.http.poster import HttpPoster, request_of
+
+        login = self.login()
+        named = login.username is not None and login.password is not None
+        try:
+            client = HttpPoster(
+                headers=self.own_headers(),
+                basic=(login.username or "", login.password or "") if named else None,
+                tls=tls_of(self.tls),
+                timeout=self.seconds,
+                in_flight=self.in_flight,
+                version=self.version,
+                origin=self.webhook_origin,
+            )
+        except OSError as error:
+            raise SinkError(name, f"cannot use its certificates: {error}", hint="correct tls of the sink") from error
+        return Translating(client, partial(request_of, self.method))
+
+    def own_headers(self) -> list[tuple[str, str]]:
+        """Return the headers that go with every request; some are secrets."""
+        headers = list(revealed(self.headers).items())
+        if self.bearer is not None:
+            headers.append(("Authorization", f"Bearer {self.bearer.get_secret_value()}"))
+        if self.api_key is not None:
+            headers.append((self.api_key_header, self.api_key.get_secret_value()))
+        return headers
+
+
+# Sinks of type ``mqtt``.
+
+
+class MqttSink(MessageSink):
+    """Topics of an MQTT broker, each message acknowledged by it."""
+
+    family = "mqtt"
+    template_field = "topic"
+    schemes = ("mqtt", "mqtts", "tcp", "ssl")
+
+    type: Literal["mqtt"] = Field(description="`mqtt`.")
+    uri: Texts = Field((), description="Address such as mqtt://host:1883 or mqtts://host, or several tried in turn.")
+    topic: str | None = Field(None, description="Topic, or a template such as events/{messagegroup}/{type}.")
+    qos: int = Field(1, ge=0, le=1, description="Least quality of service; 0 is not confirmed by the broker.")
+    retain: bool = Field(False, description="Whether the broker keeps the last message of each topic.")
+    version: Annotated[Literal["5.0", "3.1.1"], BeforeValidator(as_text)] | None = Field(
+        None, description="Protocol version; unset is the endpoint's, else 5.0. 3.1.1 has structured mode only."
+    )
+
+    @property
+    def least(self) -> Mapping[str, int]:
+        """The quality of service."""
+        return {"qos": self.qos}
+
+    @property
+    def given(self) -> tuple[Part, ...]:
+        """Quality of service, and whether the broker keeps the message."""
+        retain = b"true" if self.retain else b"false"
+        return Part("qos", b"%d" % self.qos, JSON_KIND), Part("retain", retain, JSON_KIND)
+
+    def binding(self, endpoint: Endpoint | None) -> Binding:
+        """Return the version of the settings, else of the endpoint, else 5."""
+        named = f"MQTT/{self.version}" if self.version else endpoint.protocol if endpoint else None
+        return BINDINGS[named or "MQTT/5.0"]
+
+    def address_faults(self, key: str) -> Iterator[Fault]:
+        """Yield what is wrong with addresses, and a mode that the version lacks."""
+        yield from super().address_faults(key)
+        if self.version == "3.1.1" and self.mode == "binary":
+            yield f"{key}.mode", "binary needs properties, which MQTT 3.1.1 lacks; use structured, or version 5.0"
+
+    def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
+        """Return a client; with QoS 0 a message is confirmed once it is written."""
+        from bindings.mqtt.publisher import MqttPublisher, message_of
+
+        # Each process has a name of its own: two clients of one name would disconnect each other for ever.
+        ours = f"xrouter-{name}-{uuid.uuid4().hex[:12]}"
+        version: Literal["MQTT/5.0", "MQTT/3.1.1"] = "MQTT/5.0" if binding.binary else "MQTT/3.1.1"
+        client = MqttPublisher(self.connection(name, endpoint), protocol=version, client_id=ours, timeout=self.seconds)
+        return Translating(client, message_of)
+
+
+# Sinks of type ``nats``: core or JetStream.
+
+
+class NatsSink(MessageSink):
+    """Subjects of a NATS server; with JetStream each message is stored by a stream."""
+
+    family = "nats"
+    template_field = "subject"
+    schemes = ("nats", "tls")
+
+    type: Literal["nats"] = Field(description="`nats`.")
+    uri: Texts = Field((), description="Address such as nats://host:4222 or tls://host, or several tried in turn.")
+    subject: str | None = Field(None, description="Subject, or a template such as events.{messagegroup}.{type}.")
+    jetstream: bool = Field(
+        True, description="Whether a stream must confirm each message; false is core NATS, which may lose some."
+    )
+    token: SecretStr | None = Field(None, description="Token, by reference.")
+    credentials: str | None = Field(None, description="File with a user's JWT and seed (`.creds`).")
+    seed: str | None = Field(None, description="File with an nkey seed.")
+
+    @property
+    def uncarried(self) -> frozenset[str]:
+        """JetStream's own acknowledgement takes the place of ``reply-to``."""
+        return frozenset({"reply-to"} if self.jetstream else ())
+
+    def login(self) -> BrokerLogin:
+        """Return as whom to connect."""
+        token = self.token.get_secret_value() if self.token else None
+        files = {"credentials": path_of(self.credentials), "seed": path_of(self.seed)}
+        known = super().login()
+        return BrokerLogin(known.username, known.password, token, **files)
+
+    def address_faults(self, key: str) -> Iterator[Fault]:
+        """Yield what is wrong with addresses, and ways to log in that exclude each other."""
+        yield from super().address_faults(key)
+        ways = rival_ways(self, "username", "token", "credentials", "seed")
+        if len(ways) > 1:
+            yield f"{key}.{ways[1]}", f"is one way to log in and {ways[0]} another; keep one"
+
+    def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
+        """Return a client; with JetStream a repeat inside its window is dropped there."""
+        from bindings.nats.publisher import NatsPublisher, message_of
+
+        connection = self.connection(name, endpoint)
+        client = NatsPublisher(connection, name=f"xrouter-{name}", timeout=self.seconds, stream=self.jetstream)
+        return Translating(client, partial(message_of, name))

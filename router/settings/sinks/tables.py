@@ -1,4 +1,4 @@
-"""Sinks of type ``table``: a Delta table or Parquet files, wide or one for each definition."""
+"""Sinks of type ``table`` and ``jsonl``: their settings."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Final, Literal
 from pydantic import Field
 
 from router.settings.names import TABLE_VARIABLES, NameTemplateError, escape_value, parse_name
-from router.settings.places import is_url
 from router.settings.sinks.contract import Fault, Filled, SinkSettings
-from router.settings.values import Duration, Size, Texts
+from router.settings.values import Duration, Size, Texts, is_url
+
+# Sinks of type ``table``: a Delta table or Parquet files, wide or one for each definition.
 
 _TIMES: Final = ("day", "hour")
 EVENT_PARTITIONS: Final = (*_TIMES, "message", "endpoint", "epoch", "protocol", "type", "source")
@@ -24,9 +25,9 @@ class TableSink(SinkSettings):
     """A table on disk or in an object store, one append for each batch, exactly once."""
 
     opener = "router.sinks.tables.opening:open_tables"
-    reader = "router.letters.table_reading:read_table"
-    latest = "router.letters.latest:in_table"
-    retention = "router.letters.delta_retention:old_in_table"
+    reader = "router.letters.stores:read_table"
+    latest = "router.letters.reading:in_table"
+    retention = "router.letters.retention:old_in_table"
     pairs = "router.sinks.pairs:open_table"
     tabular = True
 
@@ -109,3 +110,42 @@ class TableSink(SinkSettings):
             return self.path
         parts = [filled(parse_name(part, TABLE_VARIABLES), escape_value) for part in self.table.split("/")]
         return "/".join((self.path.rstrip("/"), *parts))
+
+
+# Sinks of type ``jsonl``: files of JSON lines, or standard output.
+
+
+class JsonLinesSink(SinkSettings):
+    """JSON lines, one file for each batch in a folder, or standard output (at least once)."""
+
+    opener = "router.sinks.jsonlines:open_lines"
+    reader = "router.letters.stores:read_lines_of"
+    latest = "router.letters.reading:in_files"
+    retention = "router.letters.retention:old_lines"
+
+    type: Literal["jsonl"] = Field(description="`jsonl`.")
+    path: str = Field("-", description="Folder of the files; `-` is standard output.", min_length=1)
+
+    @property
+    def is_stdout(self) -> bool:
+        """Whether lines go to standard output, where nothing can be read back."""
+        return self.path == "-"
+
+    @property
+    def readable(self) -> bool:
+        """Whether there is a folder."""
+        return not self.is_stdout
+
+    @property
+    def folder(self) -> str:
+        """The folder of the files."""
+        return "" if self.is_stdout else self.path
+
+    def faults(self, key: str, *, events: bool, letters: bool) -> Iterator[Fault]:
+        """Yield what is wrong with the folder."""
+        if is_url(self.path):
+            yield f"{key}.path", "must be a local folder; only delta tables can be at a URL"
+
+    def destination(self, filled: Filled, *, letters: bool) -> str:
+        """Return the folder."""
+        return "standard output" if self.is_stdout else self.path

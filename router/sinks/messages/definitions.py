@@ -4,34 +4,193 @@ Of the endpoint's candidates, the definition that an event already has is taken,
 ``type``; among several, one whose other attributes hold as well. It is used as a template: literals set, placeholders
 expanded from the record's context attributes, else from what the definition's own attribute templates find in the
 event, else from the event's attributes. The event itself keeps its attributes and its data as they are. A message that
-its definition would not match is not sent (:mod:`router.sinks.messages.conforming`).
+its definition would not match is not sent (:mod:`router.sinks.messages.definitions`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from bindings.envelope import STRUCTURED
+from bindings.envelope import EVENT_MEDIA, STRUCTURED
 from bindings.parts import BINARY_KIND, JSON_KIND, Part
 from bindings.protocols import BINDINGS, Binding
 from bindings.sending import Outbound
-from catalog.definitions.constraints import Constraint, attribute_constraint, template_of
-from catalog.definitions.targets import target_of
+from catalog.definitions.constraints import BASE64_KEY, Constraint, attribute_constraint, target_of, template_of
 from catalog.errors import TemplateError
 from catalog.model import Catalog, Definition, Endpoint, Property
+from catalog.parsing.nearest import Suggestions
 from catalog.templates import TEMPLATE_TYPES, Template
-from catalog.values import is_any_timestamp, text_of
-from router.settings.addresses import AddressError, checked
-from router.sinks.messages.conforming import Conformance, ShapedMessage
-from router.sinks.messages.events import Event, Mode, NotTaken, framed, outbound, source_key
-from router.sinks.messages.passing import HeaderPassing
+from catalog.values import is_any_timestamp, media_type_of, text_of
+from router.errors import SinkError
+from router.matching.channels import ChannelBuilder
+from router.matching.facts import RawFacts, RawRow
+from router.matching.matcher import Matcher
+from router.settings.names import AddressError, checked, parse_address
+from router.settings.sinks.contract import RemoteSink
+from router.sinks.contract import ArrowSink
+from router.sinks.messages.events import (
+    HeaderPassing,
+    Mode,
+    NotTaken,
+    RoutedEvent,
+    framed,
+    kept_spread,
+    outbound,
+    source_key,
+)
+from router.sinks.messages.sink import ConfirmedSink, MessageBuilder, TemplateComposer, kept
 
 if TYPE_CHECKING:
     from router.schemaids.framing import WrittenFrame
+
+# Messages checked against the definitions they were made by, before they are sent (JUDGING.md#sending).
+#
+# The matcher is that of ``run``; it gets what a receiver of the message would read. A message with the same constrained
+# values as an earlier one gets the same verdict, so definitions of literals are decided once.
+
+_REMEMBERED: Final = 20_000
+_REMEMBERED_BYTES: Final = 4096
+"""Messages with longer properties are matched each time, so that senders cannot fill the memory with them."""
+_MISMATCHES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ShapedMessage:
+    """A message, the event it is of, the definition it was made by (its place among all), and in which mode."""
+
+    event: RoutedEvent
+    message: Outbound
+    definition: int
+    mode: Mode
+
+
+class Conformance:
+    """Checks messages for one endpoint, each against its own definition alone, which is one of *definitions*.
+
+    ``uncarried`` are parts that the target has no place for, whatever the protocol has.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        endpoint: Endpoint,
+        binding: Binding,
+        definitions: Sequence[Definition],
+        uncarried: frozenset[str] = frozenset(),
+    ) -> None:
+        self._binding = binding
+        self._uncarried = uncarried
+        seen = replace(endpoint, protocol=endpoint.protocol or binding.protocol)
+        names = [f"{endpoint.xid}#{number}" for number in range(len(definitions))]
+        alone = {name: replace(seen, candidates=(each.xid,)) for name, each in zip(names, definitions, strict=True)}
+        builder = ChannelBuilder(replace(catalog, endpoints=alone))
+        for name in names:
+            builder.endpoints(name, [name])
+        self._matcher = Matcher(builder.targets, builder.channels)
+        constraints = [
+            {**_keyed(builder, number, event=True), **_keyed(builder, number, event=False)}
+            for number in range(len(names))
+        ]
+        self._attributes = [
+            tuple(key[2:] for key, deciding in each.items() if key.startswith("e.") and deciding)
+            for each in constraints
+        ]
+        self._options = [
+            {_part_key(key): deciding for key, deciding in each.items() if key.startswith(("p.", "b."))}
+            for each in constraints
+        ]
+        self._sniffs = [self._matcher.sniffs(number, binding.protocol) for number in range(len(names))]
+        self._known: dict[Any, str] = {}
+
+    def faults(self, shaped: Sequence[ShapedMessage]) -> list[str]:
+        """Return for each message what keeps it from matching its definition; empty when it matches."""
+        received = [tuple(self._received(each.message)) for each in shaped]
+        keys = [
+            self._key(each, parts) or place for place, (each, parts) in enumerate(zip(shaped, received, strict=True))
+        ]
+        asked: dict[Any, int] = {}
+        for place, key in enumerate(keys):
+            if key not in self._known:
+                asked.setdefault(key, place)
+        decided = self._decide([(place, shaped[place], received[place]) for place in asked.values()]) if asked else {}
+        fresh = {key: decided[place] for key, place in asked.items()}
+        answers = [self._known[key] if key in self._known else fresh[key] for key in keys]
+        if len(self._known) + len(fresh) > _REMEMBERED:
+            self._known.clear()
+        self._known.update((key, fault) for key, fault in fresh.items() if not isinstance(key, int))
+        return answers
+
+    def _received(self, message: Outbound) -> Iterator[Part]:
+        parts = self._binding.sending.received(message, binary=self._binding.binary)
+        return (part for part in parts if part.key not in self._uncarried) if self._uncarried else parts
+
+    def _key(self, shaped: ShapedMessage, parts: Sequence[Part]) -> Any:
+        """Return what decides the verdict; None when that is all of the message, or too large to be remembered."""
+        size = sum(len(part.value or b"") for part in parts) + sum(map(len, shaped.event.attributes.values()))
+        if size > _REMEMBERED_BYTES:
+            return None
+        attributes, content = shaped.event.attributes, shaped.event.attributes.get("datacontenttype")
+        native = shaped.mode == "native"
+        if native and (self._sniffs[shaped.definition] or media_type_of(content).startswith(EVENT_MEDIA)):
+            return None
+        options = self._options[shaped.definition]
+        return (
+            shaped.definition,
+            shaped.mode,
+            content,
+            () if native else (tuple(attributes), *map(attributes.get, self._attributes[shaped.definition])),
+            tuple((part if options[part.key] else part.key) for part in parts if part.key in options),
+        )
+
+    def _decide(self, asked: Sequence[tuple[int, ShapedMessage, Sequence[Part]]]) -> dict[int, str]:
+        facts = RawFacts(self._matcher.index.keys)
+        for place, shaped, parts in asked:
+            message, number = shaped.message, shaped.definition
+            sniff = self._sniffs[number]
+            facts.add(
+                RawRow(place, self._binding, parts, message.body, number, lambda sniff=sniff: sniff, message.id, None)  # type: ignore[misc]
+            )
+        built = facts.build()
+        winners = self._matcher.winners(built)
+        faults = {place: "it would be read as a batch of no events" for place, _, _ in asked}
+        faults.update({int(source): "" for source in built.sources})
+        if (winners < 0).any():
+            outcomes = self._matcher.match(built)
+            for row, source in enumerate(built.sources.tolist()):
+                if winners[row] < 0:
+                    faults[source] = _fault(outcomes.nearest.get(row, []), outcomes.details[row])
+        return faults
+
+
+def _keyed(builder: ChannelBuilder, channel: int, *, event: bool) -> dict[str, bool]:
+    """Return the properties that a channel's target looks at; False for one that only has to be there."""
+    keyed: dict[str, bool] = {}
+    for number in builder.channels[channel].candidates:
+        for key, constraint in builder.targets[number].constraints(event=event) or ():
+            keyed[key] = keyed.get(key, False) or not _any_value(constraint)
+    return keyed
+
+
+def _any_value(constraint: Constraint) -> bool:
+    return constraint.kind in ("present", "optional") and constraint.takes_any_text
+
+
+def _part_key(key: str) -> str:
+    return "key" if key == f"p.{BASE64_KEY}" else key[2:]
+
+
+def _fault(nearest: Sequence[dict[str, Any]], detail: str) -> str:
+    mismatches = [
+        f"{each['property']} should be {each['expected']!r} and is {each['found']!r}"
+        for near in nearest
+        for each in near["mismatches"]
+    ]
+    return f"it would not match: {'; '.join(mismatches[:_MISMATCHES]) or detail}"
+
 
 _OF_EVENT: Final[Mapping[str, str]] = {"message-id": "id", "creation-time": "time", "message_id": "id"}
 _QUERY: Final = "query."
@@ -45,18 +204,18 @@ class _Candidate:
     mode: Mode
     attributes: tuple[tuple[str, Constraint], ...]
 
-    def has_type(self, event: Event) -> bool:
+    def has_type(self, event: RoutedEvent) -> bool:
         """Tell whether the definition has the event's type; one that declares none has its id as type."""
         kind = event.attributes["type"]
         declared = next((asked for name, asked in self.attributes if name == "type" and asked.value is not None), None)
         return self.definition.messageid == kind if declared is None else declared.satisfied(kind, present=True)
 
-    def holds(self, event: Event) -> bool:
+    def holds(self, event: RoutedEvent) -> bool:
         """Tell whether all declared attributes hold for the event."""
         values = ((asked, event.attributes.get(name)) for name, asked in self.attributes)
         return all(asked.satisfied(value, present=value is not None) for asked, value in values)
 
-    def captured(self, event: Event) -> dict[str, str]:
+    def captured(self, event: RoutedEvent) -> dict[str, str]:
         """Return what the placeholders of the declared attributes take from the event; the first taken counts."""
         values: dict[str, str] = {}
         for name, asked in reversed(self.attributes):
@@ -69,7 +228,7 @@ class _Try:
     """An event, the definitions that are still to be tried, and why others were not taken."""
 
     place: int
-    event: Event
+    event: RoutedEvent
     left: Iterator[_Candidate]
     faults: list[str] = field(default_factory=list)
 
@@ -119,7 +278,7 @@ class EndpointComposer:
         """Have the bodies of these definitions begin with frames."""
         self._frames = frames
 
-    def compose(self, events: Sequence[Event]) -> list[Outbound | NotTaken]:
+    def compose(self, events: Sequence[RoutedEvent]) -> list[Outbound | NotTaken]:
         """Return the message for each event, checked against the definition that it was made by.
 
         NotTaken stands where no definition has the event's type, or those that do lack values or would not be matched.
@@ -164,12 +323,12 @@ class EndpointComposer:
             wanted: Mode = "native" if native else "structured" if structured else "binary"
             yield _Candidate(definition, asked or wanted, attributes)
 
-    def _fitting(self, event: Event) -> list[_Candidate]:
+    def _fitting(self, event: RoutedEvent) -> list[_Candidate]:
         own = [each for each in self._candidates if each.definition.xid == event.message]
         typed = [each for each in self._candidates if each not in own and each.has_type(event)]
         return [*own, *sorted(typed, key=lambda each: not each.holds(event))]
 
-    def _message(self, candidate: _Candidate, event: Event) -> Outbound:
+    def _message(self, candidate: _Candidate, event: RoutedEvent) -> Outbound:
         definition = candidate.definition
         values = {**event.attributes, **candidate.captured(event), **event.context}
         parts = self._sending.option_parts(self._options(definition, values))
@@ -246,7 +405,7 @@ class EndpointComposer:
             parts, self._endpoint, declared, self._base, lambda text: self._address_text(text, values)
         )
 
-    def _key(self, event: Event, values: Mapping[str, str]) -> list[Part]:
+    def _key(self, event: RoutedEvent, values: Mapping[str, str]) -> list[Part]:
         """Return the key of the record: the endpoint's, else ``partitionkey``, else the one that the source had."""
         fixed = self._endpoint.options.get("key")
         own = event.attributes.get("partitionkey")
@@ -278,3 +437,76 @@ def _pairs(listed: object) -> Iterator[tuple[str, Any]]:
     for entry in listed if isinstance(listed, list) else ():
         if isinstance(entry, dict) and isinstance(entry.get("name"), str) and entry.get("value") is not None:
             yield entry["name"], entry["value"]
+
+
+# From the settings of a sink that sends messages, and its endpoint in the catalog, to the sink.
+
+
+def open_messages(name: str, settings: RemoteSink, kind: str, catalog: Catalog, framings: object) -> ArrowSink:
+    """Make the sink of events; none of these takes dead letters."""
+    endpoint = endpoint_of(name, settings, catalog)
+    settings.check(name, endpoint)
+    composer = composer_of(settings, endpoint, catalog)
+    publisher = kept(name, settings, endpoint)
+    spread = kept_spread(spread_key(name, settings), settings.max_destinations)
+    return ConfirmedSink(name, composer, publisher, settings.body_limit, spread)
+
+
+def endpoint_of(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint | None:
+    """Return the endpoint that a sink names; None when it names none.
+
+    Raises:
+        SinkError: the catalog lacks it, or it is none that this type of sink can send to. A later catalog may mend it.
+    """
+    if settings.endpoint is None:
+        return None
+    endpoint = catalog.endpoints.get(settings.endpoint)
+    if endpoint is None:
+        hint = Suggestions(catalog.endpoints).hint(settings.endpoint, "add it, or correct the name")
+        raise SinkError(name, f"the catalog has no endpoint {settings.endpoint}", hint=hint)
+    if endpoint.usage and "producer" not in endpoint.usage:
+        used = ", ".join(endpoint.usage)
+        raise SinkError(name, f"{endpoint.xid} is for {used}", hint="name an endpoint with usage producer")
+    binding = BINDINGS.get(endpoint.protocol or "")
+    if binding is None or binding.sending.family != settings.family:
+        spoken = endpoint.protocol or "no protocol"
+        text = f"{endpoint.xid} has {spoken}, the sink is {settings.family}"
+        raise SinkError(name, text, hint="change the type of the sink")
+    return endpoint
+
+
+def composer_of(settings: RemoteSink, endpoint: Endpoint | None, catalog: Catalog) -> MessageBuilder:
+    """Return what makes messages of events: the endpoint's definitions, or the template of the settings."""
+    binding = settings.binding(endpoint)
+    passing = passing_of(settings, binding)
+    mode = cast(Mode | None, settings.content_mode)
+    if endpoint is not None:
+        return EndpointComposer(
+            catalog,
+            endpoint,
+            binding,
+            mode=mode,
+            lineage=settings.lineage,
+            least=settings.least,
+            passing=passing,
+            uncarried=settings.uncarried,
+        )
+    return TemplateComposer(
+        parse_address(settings.template, binding.sending),
+        binding,
+        mode or ("binary" if binding.binary else "structured"),
+        strict=settings.missing == "reject",
+        lineage=settings.lineage,
+        given=settings.given,
+        passing=passing,
+    )
+
+
+def passing_of(settings: RemoteSink, binding: Binding) -> HeaderPassing | None:
+    """Return what passes headers on; None where the settings want none of them."""
+    return None if settings.taken_headers is None else HeaderPassing(binding, settings.taken_headers)
+
+
+def spread_key(name: str, settings: RemoteSink) -> str:
+    """Name what a sink's destinations are counted by: the sink, where it is connected to, and what makes them."""
+    return repr((name, settings.own_addresses, settings.endpoint, settings.template))

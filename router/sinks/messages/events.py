@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
@@ -16,23 +17,112 @@ from urllib.parse import quote
 import msgspec
 import pyarrow as pa
 
-from bindings.amqp.forms import TYPES, together
-from bindings.codings import coding_of
-from bindings.envelope import EVENT_MEDIA, STRUCTURED, UNESCAPED, attribute_parts
+from bindings.amqp.values import TYPES, together, types_of
+from bindings.envelope import (
+    ATTRIBUTE_NAME,
+    EVENT_MEDIA,
+    STRUCTURED,
+    UNESCAPED,
+    AttributeRule,
+    attribute_name,
+    attribute_parts,
+)
 from bindings.events import encode_event, with_types
-from bindings.parts import Part, first
-from bindings.protocols import BINDINGS, Binding
+from bindings.parts import JSON_KIND, Part, Parts, coding_of, first
+from bindings.protocols import BINDINGS, CARRIED, Binding, binding_of
 from bindings.sending import Outbound
 from catalog.errors import RecordError
+from catalog.protocols.properties import CONNECTION_HEADERS
 from catalog.values import media_type_of
 from router.matching.facts import SCHEMA_ID
-from router.rendering.exact import TIME_TEXT, TYPED
-from router.sinks.forms import AMBIGUOUS, RARE, WIDE, instant_text, pairs_of
-from router.sinks.messages.passing import LINEAGE as LINEAGE
-from router.sinks.messages.passing import HeaderPassing
+from router.rendering.texts import TIME_TEXT, TYPED
+from router.sinks.jsonlines import AMBIGUOUS, RARE, WIDE, instant_text, pairs_of
 
 if TYPE_CHECKING:
     from router.schemaids.framing import WrittenFrame
+
+# Headers that a record came with and that were no CloudEvents attributes, passed on with the message it becomes.
+#
+# Each protocol has a place of its own for them: headers, user properties, application properties. Four kinds are left
+# out: headers of a connection and not of the message, those that would be read as an attribute of the event, those that
+# the target sets by itself, and those that its protocol has no form for. No message is rejected for a header.
+
+LINEAGE: Final = "xrouter-"
+"""Prefix of the names this router adds; those of a router before it are not passed on."""
+_HEADERS: Final = "headers."
+_MEMBERS: Final = tuple(f'"{name[:-1]}"' for name in CARRIED)
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderPassing:
+    """What is passed on to one target; ``taken`` are the names, in lower case, that its client sets by itself."""
+
+    binding: Binding
+    taken: frozenset[str] = frozenset()
+
+    def parts(self, protocol: str, native: str, *, binary: bool, structured: bool) -> Iterator[Part]:
+        """Give the parts for a record of that protocol, whose native form is JSON text.
+
+        *binary* and *structured* say the mode of the message that is made; without an envelope it is neither.
+        """
+        source = binding_of(protocol)
+        if source is None or not self.binding.binary or not any(member in native for member in _MEMBERS):
+            return
+        place = self.binding.headers
+        types: dict[str, str] = {}
+        for name, part, wire_type in _came(source, native):
+            if structured and name.lower().startswith("content-"):
+                continue  # of the body as it was, which is now within another one
+            header = self.binding.sending.header(name, part)
+            if header is None or header.key.lower() in self.taken:
+                continue
+            key = f"{place}.{header.key}"
+            if not _reads_as_attribute(key, self.binding.rule, binary=binary):
+                yield header._replace(key=key)
+                if wire_type and source.protocol == self.binding.protocol:
+                    types[key] = wire_type
+        if types:
+            yield Part(TYPES, msgspec.json.encode(types), JSON_KIND)
+
+
+def _came(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
+    """Give names, parts and AMQP types of the headers that were no attributes of the record's own envelope."""
+    try:
+        parts: Parts = source.parts(msgspec.json.decode(native))
+    except (msgspec.DecodeError, RecordError):
+        return  # the native record is shown, not relied on: an odd one has no headers
+    types = types_of(parts)
+    bare = source.rule.prefixes[0] in CARRIED
+    is_event = any(attribute_name(part.key, source.rule) == "specversion" for part in parts)
+    content = first(parts, source.rule.content_type)
+    within = content is not None and media_type_of(content.text).startswith(EVENT_MEDIA)
+    for part in parts:
+        prefix = next((known for known in CARRIED if part.key.startswith(known)), None)
+        if prefix is None or part.value is None:
+            continue
+        name = part.key.removeprefix(prefix)
+        attribute = attribute_name(part.key, source.rule)
+        if attribute is not None and (not bare or (is_event and ATTRIBUTE_NAME.fullmatch(attribute))):
+            continue
+        lowered = name.lower()
+        if not name or lowered == "content-type" or lowered.startswith(LINEAGE):
+            continue
+        if prefix == _HEADERS and (lowered in CONNECTION_HEADERS or (within and lowered.startswith("content-"))):
+            continue
+        yield name, part, types.get(part.key, "")
+
+
+def _reads_as_attribute(key: str, rule: AttributeRule, *, binary: bool) -> bool:
+    """Return whether a reader of the message would take a part for an attribute of the event.
+
+    Where attributes have no prefix (MQTT), any name of the right form is one in binary mode; without an envelope, the
+    one that would make an event of the message.
+    """
+    name = attribute_name(key, rule)
+    if name is None or rule.prefixes[0] not in CARRIED:
+        return name is not None
+    return ATTRIBUTE_NAME.fullmatch(name) is not None if binary else name == "specversion"
+
 
 Mode = Literal["binary", "structured", "native"]
 MESSAGE: Final = pa.schema([*WIDE, *((name, pa.string()) for name in (TIME_TEXT, TYPED, AMBIGUOUS))])
@@ -46,7 +136,7 @@ class NotTaken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class RoutedEvent:
     """One routed event. ``attributes`` hold text, ``specversion`` first; ``native`` is the record's JSON, no body."""
 
     attributes: Mapping[str, str]
@@ -62,7 +152,7 @@ class Event:
     """More of the lineage, where there is any: how a tie was decided, and what the event is related to."""
 
 
-def event_of(row: Mapping[str, Any]) -> Event:
+def event_of(row: Mapping[str, Any]) -> RoutedEvent:
     """Return the event of one row of :data:`MESSAGE`."""
     attributes = {"specversion": row.get("specversion") or "1.0"}
     attributes.update((name, row[name]) for name in _NAMES if row[name] is not None)
@@ -70,7 +160,7 @@ def event_of(row: Mapping[str, Any]) -> Event:
     if time is not None:
         attributes["time"] = time
     attributes.update(pairs_of(row.get("extensions")))
-    return Event(
+    return RoutedEvent(
         with_types(attributes, row.get(TYPED)),
         row.get("data"),
         row.get("message") or "",
@@ -85,7 +175,7 @@ def event_of(row: Mapping[str, Any]) -> Event:
 
 
 def outbound(
-    event: Event,
+    event: RoutedEvent,
     binding: Binding,
     mode: Mode,
     address: str,
@@ -127,7 +217,7 @@ def outbound(
     return Outbound(address, parts, body, event.position.rpartition("-")[0], identity)
 
 
-def source_key(event: Event) -> bytes | None:
+def source_key(event: RoutedEvent) -> bytes | None:
     """Return the partition key that a record came with, where its protocol has one."""
     binding = BINDINGS.get(event.protocol)
     # Most records are told apart by this, without being read.
@@ -140,7 +230,7 @@ def source_key(event: Event) -> bytes | None:
     return None if part is None else part.value
 
 
-def _annotations(event: Event, binding: Binding) -> list[Part]:
+def _annotations(event: RoutedEvent, binding: Binding) -> list[Part]:
     """Return the part with the event's partition key, where that is none of the record's own (Kafka's composers)."""
     if not binding.partition_key or binding.sending.key:
         return []
@@ -149,7 +239,7 @@ def _annotations(event: Event, binding: Binding) -> list[Part]:
     return [part] if part.text else []
 
 
-def framed(message: Outbound, event: Event, mode: Mode, frame: WrittenFrame | None) -> Outbound:
+def framed(message: Outbound, event: RoutedEvent, mode: Mode, frame: WrittenFrame | None) -> Outbound:
     """Return a message whose body is behind a frame.
 
     A body stays as it is that has one already, that is in a content coding, or that is JSON of a schema whose bodies
@@ -163,7 +253,7 @@ def framed(message: Outbound, event: Event, mode: Mode, frame: WrittenFrame | No
     return replace(message, body=frame.head + message.body)
 
 
-def lineage_parts(event: Event, binding: Binding) -> list[Part]:
+def lineage_parts(event: RoutedEvent, binding: Binding) -> list[Part]:
     """Return the ``xrouter-*`` properties (JUDGING.md#what-comes-out), percent-encoded where attributes are."""
     lineage = {
         "message": event.message,
@@ -180,3 +270,43 @@ def lineage_parts(event: Event, binding: Binding) -> list[Part]:
         )
         for name, text in lineage.items()
     ]
+
+
+# The cap on distinct destinations of a sink (JUDGING.md#what-comes-out).
+#
+# Templates make topics, nodes, subjects and URLs out of values that come from outside, and a broker may create each
+# one. So a sink has at most a set number of them; past it a record is ``sink-rejected``. The known ones are in memory:
+# a new plan of the same process goes on with them, and a restart begins to count anew.
+
+_spreads: dict[str, Spread] = {}
+_lock: Final = threading.Lock()
+
+
+class Spread:
+    """The destinations that one sink has been sent to; safe for use by several threads."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._known: set[str] = set()
+        self._lock = threading.Lock()
+
+    def fault(self, address: str) -> str | None:
+        """Count a destination, and return None; one past the cap is not counted, and the text says so."""
+        if address in self._known:
+            return None
+        with self._lock:
+            if len(self._known) < self.most:
+                self._known.add(address)
+                return None
+        return (
+            f"it would be destination {self.most + 1} of the sink, whose max_destinations is {self.most}; "
+            f"let the template have fewer values, or raise the cap"
+        )
+
+
+def kept_spread(key: str, most: int) -> Spread:
+    """Return the destinations that the sink of that key has had in this process; *most* counts from now on."""
+    with _lock:
+        spread = _spreads.setdefault(key, Spread(most))
+        spread.most = most
+        return spread

@@ -7,7 +7,7 @@ what a target has settled of a batch until the next batch, so that an outage in 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
@@ -15,14 +15,15 @@ import pyarrow as pa
 from bindings.gateways import GatewayError
 from bindings.parts import Part
 from bindings.protocols import Binding
-from bindings.sending import Outbound, Publisher, Refusal, Unsettled
+from bindings.sending import MessageRefusal as Refusal
+from bindings.sending import Outbound, Publisher, Unsettled
+from catalog.model import Endpoint
 from router.errors import SinkError
-from router.settings.addresses import AddressError, AddressTemplate
-from router.settings.names import event_values, missing_value
+from router.settings.names import AddressError, AddressTemplate, event_values, missing_value
+from router.settings.sinks.contract import RemoteSink
 from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult
-from router.sinks.messages.events import Event, Mode, NotTaken, event_of, framed, outbound
-from router.sinks.messages.passing import HeaderPassing
-from router.sinks.messages.spread import Spread
+from router.sinks.messages.events import HeaderPassing, Mode, NotTaken, Spread, event_of, framed, outbound
+from router.sinks.messages.events import RoutedEvent as Event
 from router.watching.batches import progressed
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ Settled = dict[str, Rejected | None]
 """What became of the records of a batch, by position; None is taken."""
 
 
-class Composer(Protocol):
+class MessageBuilder(Protocol):
     """What makes messages of events."""
 
     def compose(self, events: Sequence[Event]) -> Sequence[Outbound | NotTaken]:
@@ -117,7 +118,7 @@ class ConfirmedSink(ArrowSink):
     def __init__(
         self,
         name: str,
-        composer: Composer,
+        composer: MessageBuilder,
         publisher: Publisher,
         max_body: int | None = None,
         spread: Spread | None = None,
@@ -210,3 +211,54 @@ def _rejected(event: Event, refusal: Refusal | None) -> Rejected | None:
     if refusal is None:
         return None
     return Rejected(event.position, refusal.reason[:REASON_CAP], event.endpoint, event.message)
+
+
+# Connections of sinks, which are kept for reuse.
+#
+# A plan makes its own sinks, and a new catalog a new plan. Connections outlive both: a sink of the same name, settings
+# and endpoint goes on with the one there is.
+
+_publishers: dict[str, Publisher] = {}
+_lock: Final = threading.Lock()
+
+
+def kept(name: str, settings: RemoteSink, endpoint: Endpoint | None) -> Publisher:
+    """Return the publisher of a sink: the existing one if nothing about its connection has changed."""
+    reached = None if endpoint is None else (endpoint.uris, sorted(endpoint.options.items(), key=lambda item: item[0]))
+    key = repr((name, settings, reached))
+    with _lock:
+        if key not in _publishers:
+            _publishers[key] = _Shared(lambda: settings.publisher(name, settings.binding(endpoint), endpoint))
+        return _publishers[key]
+
+
+def close_targets() -> None:
+    """Disconnect all targets; a sink that is used again connects again."""
+    with _lock:
+        for publisher in _publishers.values():
+            publisher.close()
+
+
+class _Shared:
+    """A publisher that is connected at its first use, and used by one thread at a time."""
+
+    def __init__(self, make: Callable[[], Publisher]) -> None:
+        self._make = make
+        self._publisher: Publisher | None = None
+        self._lock = threading.Lock()
+
+    def send(self, messages: Sequence[Outbound]) -> list[Refusal | None]:
+        with self._lock:
+            if self._publisher is None:
+                self._publisher = self._make()
+            return self._publisher.send(messages)
+
+    def close(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            return  # A batch that was cut off still sends. Its connection ends with the process, which does not wait.
+        try:
+            if self._publisher is not None:
+                self._publisher.close()
+                self._publisher = None
+        finally:
+            self._lock.release()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -19,20 +21,62 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from catalog.model import Catalog
 from router.errors import SinkError
 from router.sinks.contract import ArrowSink, Commit, Rejected, Staged, StagedFile, Staging, WriteResult
-from router.sinks.tables.evolving import conformed, contains, evolved
-from router.sinks.tables.files import local_folder, make_changes_durable, make_durable, refused
-from router.sinks.tables.form import grown
-from router.sinks.tables.head import LEFT_TO_UPKEEP, Head
-from router.sinks.tables.partitions import partitioned, with_partitions
-from router.sinks.tables.rules import FilesOfCommit, RowsOfCommit, missing_files, rows_of
-from router.sinks.tables.staging import Sweeping, TableStaging, prefix_of
-from router.sinks.trial import fails_anywhere
+from router.sinks.tables.form import FilesOfCommit, RowsOfCommit, grown, missing_files, rows_of
+from router.sinks.tables.head import (
+    LEFT_TO_UPKEEP,
+    TableHead,
+    local_folder,
+    make_changes_durable,
+    make_durable,
+    refused,
+)
+from router.sinks.tables.staging import (
+    Sweeping,
+    TableStaging,
+    conformed,
+    contains,
+    evolved,
+    partitioned,
+    prefix_of,
+    with_partitions,
+)
 
 if TYPE_CHECKING:
     from router.sinks.tables.upkeep import Upkeep
 
+# Whether an error of delta-rs is the fault of the rows: then no Delta table would take them.
+#
+# The errors do not say. A value that cannot be written and a full disk end in the same class, and the texts of errors
+# may quote a record. So the rows are written once more, to a new table in a folder of their own. If they fail there
+# too, and a row of nulls does not, the rows are at fault.
+
+_ROOM: Final = 64 << 20
+"""Bytes that must be free besides those of the rows, so that a full disk is not taken for a fault of the rows."""
+
+
+def fails_anywhere(rows: pa.Table, partition_by: Sequence[str]) -> bool:
+    """Return whether rows fail at a new table too; False when that cannot be tried here."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="xrouter-") as folder:
+            if shutil.disk_usage(folder).free < 2 * rows.nbytes + _ROOM:
+                return False
+            nulls = pa.table([pa.nulls(1, field.type) for field in rows.schema], names=rows.schema.names)
+            return _takes(Path(folder, "nulls"), nulls, ()) and not _takes(Path(folder, "rows"), rows, partition_by)
+    except OSError:
+        return False
+
+
+def _takes(folder: Path, rows: pa.Table, partition_by: Sequence[str]) -> bool:
+    try:
+        table = DeltaTable.create(str(folder), rows.schema, partition_by=list(partition_by) or None)
+        write_deltalake(table, rows, mode="append")
+    except DeltaError:
+        return False
+    return True
+
+
 _ATTEMPTS: Final = 20
-_Write: TypeAlias = Callable[[Head], Head]
+_Write: TypeAlias = Callable[[TableHead], TableHead]
 """Commits rows to a table once, in one entry of its log that is on the disk then; returns the head that has it."""
 
 
@@ -45,12 +89,12 @@ class DeltaSink(ArrowSink):
     every Delta transaction, a version not above the last of its app counts as written. On local disk, files and log
     entry are synchronised before ``write`` returns, since delta-rs leaves that to the operating system: a batch that
     was reported survives power loss, while power loss inside ``write`` may leave a torn last log entry.
-    A :class:`DeltaError` that the rows cause is raised unchanged (:mod:`router.sinks.trial`): no wait would mend it.
-    Where the table lies on the local disk, workers stage a batch and the driver commits their files, in an entry of the
-    same form; a table in an object store takes it as rows of the driver. Others may write to the table as well
+    A :class:`DeltaError` that the rows cause is raised unchanged (:mod:`router.sinks.tables.delta`): no wait would mend
+    it. Where the table lies on the local disk, workers stage a batch and the driver commits their files, in an entry of
+    the same form; a table in an object store takes it as rows of the driver. Others may write to the table as well
     (OPERATIONS.md#tables-that-others-write-to). Rows that break a rule of the table are rejected.
     The table is created at the first batch. It has exactly the columns of *schema*, or with *grows* at least those:
-    further columns of a batch are added to it (:mod:`router.sinks.tables.evolving`). With *rejects* a row that breaks a
+    further columns of a batch are added to it (:mod:`router.sinks.tables.staging`). With *rejects* a row that breaks a
     rule of the table may become a dead letter.
     """
 
@@ -72,7 +116,7 @@ class DeltaSink(ArrowSink):
         self._partition_by = list(partition_by)
         self._upkeep = upkeep
         self._rejects = rejects
-        self._head: Head | None = None
+        self._head: TableHead | None = None
         self._sweeping = Sweeping(uri.removeprefix("file://"))
         self.known = b""
         """Columns for workers to stage, serialized by Arrow, once their files had other types under these names."""
@@ -179,7 +223,7 @@ class DeltaSink(ArrowSink):
         hint = "let other writers of the table pause between their commits; the batch is tried again"
         raise SinkError(self._name, f"{self._uri}: {_ATTEMPTS} commits in a row were refused", hint=hint) from conflict
 
-    def _add(self, batch: FilesOfCommit, schemas: Sequence[pa.Schema], commit: Commit, head: Head) -> Head:
+    def _add(self, batch: FilesOfCommit, schemas: Sequence[pa.Schema], commit: Commit, head: TableHead) -> TableHead:
         target = functools.reduce(evolved, schemas, head.schema)
         if not all(contains(target, schema) for schema in schemas):
             self.known = target.serialize().to_pybytes()
@@ -214,9 +258,9 @@ class DeltaSink(ArrowSink):
         if batch.missing():
             # Another engine removed them at the very moment: no log may name what is not there.
             self._take_back(head, batch.files, commit)
-        return head if metadata is None else Head(self._uri, DeltaTable(self._uri))
+        return head if metadata is None else TableHead(self._uri, DeltaTable(self._uri))
 
-    def _hold_to_rules(self, batch: RowsOfCommit | FilesOfCommit, head: Head, target: pa.Schema) -> None:
+    def _hold_to_rules(self, batch: RowsOfCommit | FilesOfCommit, head: TableHead, target: pa.Schema) -> None:
         """Leave out of a batch what breaks a rule of the table.
 
         Raises:
@@ -231,7 +275,7 @@ class DeltaSink(ArrowSink):
             hint = "none is needed: they become dead letters when the batch is tried again"
             raise SinkError(self._name, reason, hint=hint if self._rejects else "drop the rule, or correct it")
 
-    def _require_files(self, batch: FilesOfCommit, head: Head) -> None:
+    def _require_files(self, batch: FilesOfCommit, head: TableHead) -> None:
         """Look whether the files of a batch are as they were written.
 
         Raises:
@@ -259,7 +303,7 @@ class DeltaSink(ArrowSink):
         if head.version_of(commit.app) == commit.version and missing_files(batch.folder, named):
             self._take_back(head, named, commit)
 
-    def _take_back(self, head: Head, files: Sequence[StagedFile], commit: Commit) -> None:
+    def _take_back(self, head: TableHead, files: Sequence[StagedFile], commit: Commit) -> None:
         """Remove a commit from the table, which is to be written again.
 
         Raises:
@@ -279,7 +323,7 @@ class DeltaSink(ArrowSink):
         hint = "let VACUUM keep what is younger than an hour; the batch is staged again"
         raise SinkError(self._name, f"files of a commit to {self._uri} were removed by another writer", hint=hint)
 
-    def _write(self, batch: RowsOfCommit, commit: Commit, head: Head) -> Head:
+    def _write(self, batch: RowsOfCommit, commit: Commit, head: TableHead) -> TableHead:
         target = evolved(head.schema, batch.rows.schema) if self._grows else head.schema
         self._hold_to_rules(batch, head, target)
         if not batch.rows.num_rows:
@@ -297,11 +341,11 @@ class DeltaSink(ArrowSink):
         except CommitFailedError:
             staging.discard(files.files)
             raise
-        return Head(self._uri, DeltaTable(self._uri)) if grows else head
+        return TableHead(self._uri, DeltaTable(self._uri)) if grows else head
 
     def _by_delta(
         self, table: DeltaTable, rows: pa.Table, commit: Commit | None, schema_mode: Literal["merge"] | None
-    ) -> Head:
+    ) -> TableHead:
         """Let delta-rs append rows, and return the head that has them."""
         before = table.version()
         transactions = None if commit is None else [Transaction(commit.app, commit.version)]
@@ -314,13 +358,13 @@ class DeltaSink(ArrowSink):
             post_commithook_properties=LEFT_TO_UPKEEP,
         )
         make_changes_durable(self._uri, table, before)
-        return Head(self._uri, table)
+        return TableHead(self._uri, table)
 
     def _staging(self, commit: Commit) -> TableStaging | None:
         folder = local_folder(self._uri)
         return None if folder is None else TableStaging(str(folder), commit, tuple(self._partition_by), self.known)
 
-    def _opened(self) -> Head | None:
+    def _opened(self) -> TableHead | None:
         """Read the table's log anew, and return its head; None where there is no table."""
         if not DeltaTable.is_deltatable(self._uri):
             return None
@@ -333,17 +377,17 @@ class DeltaSink(ArrowSink):
         if parts != self._partition_by:
             hint = "set partition_by to what the table has, or give the sink a path of its own"
             raise SinkError(self._name, f"{self._uri} is partitioned by {', '.join(parts) or 'nothing'}", hint=hint)
-        head = Head(self._uri, table)
+        head = TableHead(self._uri, table)
         if head.form.refused or not (head.appends or head.form.by_delta):
             reason = head.form.refused or f"the table has features that need a disk: {', '.join(head.form.features)}"
             hint = "remove them (ALTER TABLE ... DROP FEATURE), or give the sink a path of its own"
             raise SinkError(self._name, f"{self._uri}: {reason}", hint=hint)
         return head
 
-    def _created(self, schema: pa.Schema) -> Head:
+    def _created(self, schema: pa.Schema) -> TableHead:
         table = DeltaTable.create(self._uri, schema, mode="ignore", partition_by=self._partition_by or None)
         make_durable(self._uri, table.version())
-        return Head(self._uri, table)
+        return TableHead(self._uri, table)
 
     def _refused(self, error: DeltaError) -> SinkError:
         hint = "check the path, its permissions and disk space; the batch is written again after a restart"

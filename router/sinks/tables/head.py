@@ -1,37 +1,277 @@
 """The head of a Delta table's log: what one has to know to append the next entry, without reading the log.
 
 An append of files that are on the disk already is one entry, linked to the name of the next version
-(:mod:`router.sinks.tables.log`): so as long as that succeeds, nothing is in the log that we do not know. By delta-rs
+(:mod:`router.sinks.tables.head`): so as long as that succeeds, nothing is in the log that we do not know. By delta-rs
 the same costs thirty times the processor time, and it refuses tables with in-commit timestamps, row tracking,
 clustering, widened types or column defaults, which ask little of an append.
 """
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import quote
+from typing import Any, BinaryIO, Final
+from urllib.parse import quote, unquote, urlsplit
+from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import PostCommitHookProperties
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from bindings.private import sync_path
+from bindings.private import replaced, sync_path, waiting_lock
+from router.errors import SinkError
+from router.settings.values import is_url
 from router.sinks.contract import Commit, StagedFile
-from router.sinks.tables.files import local_folder
-from router.sinks.tables.form import Form, plain
-from router.sinks.tables.log import ENGINE, Action, Log, changes_the_table
+from router.sinks.tables.form import TableRequirements as Form
+from router.sinks.tables.form import plain
+
+# The log of a Delta table on a disk, read and written entry by entry.
+#
+# delta-rs reads the log well, and writes less than we need: it knows no in-commit timestamps and no row tracking, lets
+# two rewrites of the same files both commit, and reads all entries since the last checkpoint around each of its
+# commits. So entries are ours. Each is written beside the log and linked to the name of its version, which fails when
+# anybody has that version: whoever links one knows every entry before it.
+
+Action = Mapping[str, Any]
+"""One line of an entry: the kind of the action, and its members."""
+DRAFT: Final = "_commit_*.json.tmp"
+"""Names of entries that are not linked yet, ours and those of delta-rs."""
+ENGINE: Final = f"xregistry-router {version('xregistry-router')}"
+_CHECKPOINT: Final = re.compile(r"([0-9]{20})\.checkpoint\..*(?:parquet|json)")
+_ADDING: Final = frozenset({"add", "remove", "cdc", "commitInfo", "txn", "domainMetadata", "checkpointMetadata"})
+"""Kinds of actions that change neither what a table is nor how it is written."""
+
+
+class TableLog:
+    """The log of the table in *folder*."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "_delta_log"
+
+    def entry(self, number: int) -> Path:
+        """Return where the entry of a version is."""
+        return self._folder / f"{number:020d}.json"
+
+    def actions(self, number: int) -> list[Any]:
+        """Return the actions of a version.
+
+        Raises:
+            FileNotFoundError: there is no such entry, or not any more.
+        """
+        # Lines end in a line feed and nothing else: texts of statistics hold other separators of Unicode as they are.
+        return [msgspec.json.decode(line) for line in self.entry(number).read_bytes().split(b"\n") if line.strip()]
+
+    def newest(self, kind: str, number: int, wanted: Callable[[Action], bool] = lambda _: True) -> Any:
+        """Return the newest action of a kind, as it stands in the log up to a version; None when there is none."""
+        checkpoint = max((each for each in self._checkpoints() if each <= number), default=-1)
+        for each in range(number, checkpoint, -1):
+            for action in reversed(self.actions(each)):
+                if kind in action and wanted(action[kind]):
+                    return action[kind]
+        return next((each for each in self._kept(kind, checkpoint) if wanted(each)), None)
+
+    def files(self, number: int, below: int) -> dict[tuple[str, str], Any]:
+        """Return the files of a table at a version that have fewer bytes than *below*, as actions ``add``.
+
+        They are by path and deletion vector. Of a table with many large files, few are held in memory.
+        """
+        checkpoint = max((each for each in self._checkpoints() if each <= number), default=-1)
+        sidecars = (self._folder / "_sidecars" / each["path"] for each in self._kept("sidecar", checkpoint))
+        beside = (add for file in sidecars for add in _column(file, "add", below))
+        known = {_file_key(add): add for add in (*self._kept("add", checkpoint, below), *beside)}
+        for each in range(checkpoint + 1, number + 1):
+            for action in self.actions(each):
+                if "remove" in action:
+                    known.pop(_file_key(action["remove"]), None)
+            for action in self.actions(each):
+                if "add" in action:
+                    known[_file_key(action["add"])] = action["add"]
+        return {key: add for key, add in known.items() if add["size"] < below}
+
+    def link(self, number: int, actions: Iterable[Action]) -> None:
+        """Write the entry of a version, which is on the disk then.
+
+        Raises:
+            CommitFailedError: another entry was there first, or took the place of ours.
+            OSError: the file system refuses; nothing was written.
+        """
+        # Old entries are removed from the oldest on: without the one before, the next may have been there and be gone.
+        if not self.entry(number - 1).exists():
+            raise CommitFailedError(f"version {number - 1} is not there any more")
+        draft, entry = self._folder / DRAFT.replace("*", str(uuid4())), self.entry(number)
+        try:
+            with draft.open("xb") as file:
+                file.write(b"".join(msgspec.json.encode(action) + b"\n" for action in actions))
+                file.flush()
+                os.fsync(file.fileno())
+                ours = os.fstat(file.fileno()).st_ino
+            os.link(draft, entry)
+        except FileExistsError as error:
+            raise CommitFailedError(f"version {number} is there already") from error
+        finally:
+            with suppress(OSError):
+                draft.unlink()
+        sync_path(self._folder)
+        # Spark on a local disk looks whether the name is free and renames then: in between, it replaces what we linked.
+        if entry.stat().st_ino != ours:
+            raise CommitFailedError(f"version {number} was replaced by another writer")
+
+    def _checkpoints(self) -> Iterator[int]:
+        names = (_CHECKPOINT.fullmatch(file.name) for file in self._folder.glob("*.checkpoint*"))
+        yield from (int(name[1]) for name in names if name)
+
+    def _kept(self, kind: str, number: int, below: int | None = None) -> Iterator[Any]:
+        """Yield the actions of a kind that a checkpoint has, of files those with fewer bytes than *below*."""
+        for file in self._folder.glob(f"{number:020d}.checkpoint*"):
+            if file.suffix == ".json":
+                lines = (msgspec.json.decode(line) for line in file.read_bytes().split(b"\n") if line.strip())
+                yield from (action[kind] for action in lines if kind in action)
+            else:
+                yield from _column(file, kind, below)
+
+
+def _file_key(file: Action) -> tuple[str, str]:
+    vector = file.get("deletionVector") or {}
+    return file["path"], f"{vector.get('storageType', '')}{vector.get('pathOrInlineDv', '')}{vector.get('offset', '')}"
+
+
+def changes_the_table(action: Action) -> bool:
+    """Whether an action may change what a table is, or how it is written."""
+    return not action.keys() <= _ADDING
+
+
+def _column(file: Path, kind: str, below: int | None = None) -> Iterator[Any]:
+    """Yield the actions of a kind that a Parquet file of a checkpoint has, of files those with fewer bytes."""
+    content = pq.ParquetFile(file)
+    if kind not in content.schema_arrow.names:
+        return
+    for batch in content.iter_batches(columns=[kind]):
+        column = batch.column(kind).drop_null()
+        if below is not None:
+            column = column.filter(pc.less(pc.struct_field(column, "size"), below))
+        yield from (_plain(each, column.type) for each in column.to_pylist())
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """Return what Arrow made of an action as its JSON is: maps as objects, and no members without a value."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        members = {field.name: _plain(value[field.name], field.type) for field in kind}
+        return {name: each for name, each in members.items() if each is not None}
+    if pa.types.is_map(kind):
+        return {name: _plain(each, kind.item_type) for name, each in value}
+    if pa.types.is_list(kind):
+        return [_plain(each, kind.value_type) for each in value]
+    return value
+
+
+# Files that are there wholly or not at all, also after a crash of the machine.
+
+_REWRITING: Final = ".xrouter-rewriting.lock"
+_REMEDIES: Final = {
+    errno.EACCES: "give this user the right to write there",
+    errno.EPERM: "give this user the right to write there",
+    errno.EROFS: "mount the file system for writing or choose another path",
+    errno.ENOSPC: "free disk space; the batch is written again after a restart",
+    errno.EDQUOT: "raise the quota; the batch is written again after a restart",
+    errno.ENOTDIR: "choose a path whose parents are folders",
+    errno.EEXIST: "choose a path that is a folder or does not exist",
+    errno.EPIPE: "keep the reader of standard output running",
+}
+
+
+def write_atomically(target: Path, fill: Callable[[BinaryIO], None]) -> None:
+    """Make *target* with what *fill* writes: temporary file, fsync, rename, fsync of the folder.
+
+    The temporary file is hidden and has one name for each target, so that a left-over is written over.
+
+    Raises:
+        OSError: the file system refuses; *target* is as it was.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(target, target.with_name(f".{target.name}.tmp"), private=False) as file:
+        fill(file)
+
+
+def refused(sink: str, place: str, error: OSError) -> SinkError:
+    """Translate an error of the file system."""
+    reason = error.strerror or type(error).__name__
+    remedy = _REMEDIES.get(error.errno or 0, "check the path and its file system")
+    return SinkError(sink, f"cannot write {place}: {reason}", hint=remedy)
+
+
+def local_folder(uri: str) -> Path | None:
+    """Return the folder of a table on a disk; None for one in an object store."""
+    local = uri.removeprefix("file://")
+    return None if is_url(local) else Path(local)
+
+
+def make_changes_durable(uri: str, table: DeltaTable, before: int) -> None:
+    """Update *table* to its newest version, and bring all commits after the version *before* to the disk."""
+    table.update_incremental()
+    for number in range(before + 1, table.version() + 1):
+        make_durable(uri, number)
+
+
+def make_durable(uri: str, version: int) -> None:
+    """Bring the files of one commit, and its log entry, to the disk; an object store does so by itself."""
+    folder = local_folder(uri)
+    if folder is None:
+        return
+    entry = folder / "_delta_log" / f"{version:020d}.json"
+    # Lines end in a line feed and nothing else: texts of statistics hold other separators of Unicode as they are.
+    actions = [json.loads(line) for line in entry.read_bytes().split(b"\n") if line]
+    added = [folder / unquote(action["add"]["path"]) for action in actions if "add" in action]
+    folders = {file.parent for file in added}
+    for file in (*added, entry, *folders, folder, entry.parent):
+        sync_path(file)
+
+
+@contextmanager
+def sole_rewriter(uri: str) -> Iterator[None]:
+    """Hold the lock on replacing files of the table at *uri*, for this machine; wait while another process has it.
+
+    delta-rs lets two that replaced the same files both commit, and the table then has their rows twice. Appends need
+    not wait. In an object store nothing is held: there one router alone is to look after a table.
+    """
+    folder = local_folder(uri)
+    if folder is None:
+        yield
+        return
+    with waiting_lock(folder / "_delta_log" / _REWRITING):
+        yield
+
+
+def make_checkpoint_durable(uri: str, version: int) -> None:
+    """Bring a checkpoint of a table's log to the disk, and what names it; an object store does so by itself."""
+    folder = local_folder(uri)
+    if folder is None:
+        return
+    log = folder / "_delta_log"
+    for file in (*log.glob(f"{version:020d}.checkpoint*"), log / "_last_checkpoint", log):
+        sync_path(file)
+
 
 LEFT_TO_UPKEEP: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """For commits of delta-rs: no batch waits for a checkpoint, and none is relied on before it is on the disk."""
 _ROW_IDS: Final = "delta.rowTracking"
 
 
-class Head:
+class TableHead:
     """What is known of a table's log up to ``version``. ``table`` may be older; later entries only changed its files.
 
     ``schema`` are the table's columns without what is required of them, ``form`` is what the table asks.
@@ -44,7 +284,7 @@ class Head:
         self.form = Form.of(table)
         folder = local_folder(uri)
         self._folder = folder or Path()
-        self._log = Log(self._folder)
+        self._log = TableLog(self._folder)
         self._written: dict[str, int] = {}
         self._partitions = table.metadata().partition_columns
         self._row_ids: int | None = None
@@ -207,3 +447,24 @@ def _removed(file: Mapping[str, Any], *, data_change: bool = False) -> dict[str,
     kept = {name: file[name] for name in ("path", "partitionValues", "size")}
     now = time.time_ns() // 1_000_000
     return {**kept, "deletionTimestamp": now, "dataChange": data_change, "extendedFileMetadata": True}
+
+
+# Rows of Delta tables, as Arrow reads them.
+
+_LOCAL: Final = "file"
+
+
+def dataset_of(table: DeltaTable) -> Any:
+    """Return the rows of a table as a dataset of Arrow (``pyarrow.dataset.Dataset``), of the version that was opened.
+
+    Arrow itself reads files on a disk, since we name its own file system. By default it would use one in Python, whose
+    files its threads release long after the rows are there: if the process ends at that moment, the C++ library aborts
+    it (SIGABRT), whatever its exit code was to be. For object stores there is no other way yet.
+
+    Raises:
+        DeltaError: the table asks for what this reader cannot do.
+    """
+    place = urlsplit(table.table_uri)
+    if place.scheme != _LOCAL:
+        return table.to_pyarrow_dataset()
+    return table.to_pyarrow_dataset(filesystem=SubTreeFileSystem(unquote(place.path), LocalFileSystem()))

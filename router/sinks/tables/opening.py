@@ -1,20 +1,346 @@
-"""From the settings of a table to the sink."""
+"""From the settings of a table to the sink: one Delta table, one for each definition, or Parquet files."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from catalog.model import Catalog
-from router.settings.places import is_url
+from catalog.schemas.columns import Undecoded
+from catalog.schemas.columns_of import PayloadColumn, payload_column
+from router.errors import SinkError
+from router.logs import get_logger
+from router.matching.facts import SCHEMA_ID
+from router.settings.names import TABLE_VARIABLES, event_values, parse_name
 from router.settings.sinks.tables import TableSink
-from router.sinks.contract import ArrowSink
-from router.sinks.forms import DEAD_LETTER, WIDE
-from router.sinks.tables.definition_tables import DefinitionTablesSink, TableAt
+from router.settings.values import is_url
+from router.sinks.contract import ArrowSink, Commit, Rejected, Staged, StagedFile, Staging, UnfitValues, WriteResult
+from router.sinks.jsonlines import DEAD_LETTER, WIDE, BatchFiles
 from router.sinks.tables.delta import DeltaSink
-from router.sinks.tables.parquet import ParquetSink
-from router.sinks.tables.parting import table_path
-from router.sinks.tables.unwrapping import Framings
+from router.sinks.tables.staging import TableStaging, conformed, evolved
+from router.sinks.tables.unwrapping import Framings, typed
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
+
+# A table for each message definition: the wide table's columns, and the payload as typed columns.
+#
+# A batch is parted by table first, and each table gets its rows in one commit, several tables at a time. Every table
+# knows the batches it has, so a batch that was cut off between two tables is completed by writing it again.
+
+# Rows of the wide table by the table of their definition, with payloads as typed columns.
+
+PAYLOAD: Final = "payload"
+"""The struct of typed columns; null where a body is absent or does not parse. ``data`` has it anyway."""
+WRITTEN_BY: Final = "schema_id"
+"""The id of the schema that a body was written with; null where it has no frame."""
+ColumnOf = Callable[[str], PayloadColumn | None]
+"""Gives the payload column of a definition; None where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """How rows are parted: *template* names the tables, its parts separated by ``/``; *framings* are the sources'.
+
+    Several definitions may share a table, which then has the members of all their payloads.
+    """
+
+    template: str
+    framings: Framings
+
+    def place_of(self, message: str) -> str:
+        """Return where the table of a definition is, below the sink's path."""
+        values = event_values(message, "", "", {})
+        parts = (parse_name(part, TABLE_VARIABLES) for part in self.template.split("/"))
+        return "/".join(part.expand(values, escape="_") for part in parts)
+
+    def parted(self, rows: pa.Table, column_of: ColumnOf) -> tuple[dict[str, pa.Table], list[UnfitValues]]:
+        """Return the rows by the place of their table, each in the order they came, and what does not fit."""
+        if SCHEMA_ID in rows.schema.names:
+            rows = rows.rename_columns({SCHEMA_ID: WRITTEN_BY})
+        tables: dict[str, pa.Table] = {}
+        unfit: list[UnfitValues] = []
+        messages = pc.dictionary_encode(rows.column("message").combine_chunks())
+        codes = messages.indices.to_numpy(zero_copy_only=False)
+        for code, message in enumerate(messages.dictionary.to_pylist()):
+            place = self.place_of(message)
+            part = self._typed(message, rows.take(pa.array(np.flatnonzero(codes == code))), column_of(message), unfit)
+            tables[place] = _joined(tables[place], part) if place in tables else part
+        return tables, unfit
+
+    def _typed(self, message: str, rows: pa.Table, column: PayloadColumn | None, unfit: list[UnfitValues]) -> pa.Table:
+        if column is None:
+            return rows
+        payload, undecoded = typed(column, rows, self.framings)
+        by_column: dict[str | None, list[Undecoded]] = {}
+        for each in undecoded:
+            by_column.setdefault(each.column, []).append(each)
+        for name, found in by_column.items():
+            values = sum(each.values for each in found)
+            position = rows.column("position")[found[0].row].as_py()
+            detail = f"{values} in {rows.num_rows} rows; {position}: {found[0].why}"[:400]
+            unfit.append(
+                UnfitValues(message, None if name is None else f"{PAYLOAD}.{name}".rstrip("."), values, detail)
+            )
+        return rows.append_column(PAYLOAD, payload)
+
+
+def table_path(path: str, place: str, *, url: bool) -> str:
+    """Return the folder or URL of the table at *place* below a sink's path."""
+    return f"{path.rstrip('/')}/{place}" if url else str(Path(path) / place)
+
+
+def _joined(known: pa.Table, more: pa.Table) -> pa.Table:
+    schema = evolved(known.schema, more.schema)
+    return pa.concat_tables([conformed(known, schema), conformed(more, schema)])
+
+
+# Files of the tables of definitions that workers write before the tables' logs name them.
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionStaging:
+    """Writes files into the folders of the tables below *path*.
+
+    *known* are the columns of tables, by place, serialized by Arrow, where the driver knows better than workers.
+    """
+
+    path: str
+    parting: Parting
+    commit: Commit
+    partition_by: tuple[str, ...]
+    known: Mapping[str, bytes]
+
+    def write(self, rows: pa.Table, task: str, catalog: Catalog) -> Sequence[StagedFile]:
+        """Write each table's rows to a file, or some; see :class:`Staging`. One that fails keeps no other from it."""
+        tables, unfit = self.parting.parted(rows, partial(_column_of, catalog))
+        files = [
+            replace(file, table=place)
+            for place, part in tables.items()
+            for file in self._table(place).write(part, task, catalog)
+        ]
+        files[0] = replace(files[0], unfit=tuple(unfit))
+        return files
+
+    def discard(self, files: Iterable[StagedFile]) -> None:
+        """Remove files that were never offered to a log."""
+        for file in files:
+            TableStaging(table_path(self.path, file.table, url=False), self.commit).discard([file])
+
+    def _table(self, place: str) -> TableStaging:
+        folder = table_path(self.path, place, url=False)
+        known = self.known.get(place) or _columns_at(folder)
+        return TableStaging(folder, self.commit, self.partition_by, known)
+
+
+@dataclass(slots=True)
+class _Process:
+    """What a worker remembers: payload columns of the definitions of one catalog, and columns of tables by folder."""
+
+    epoch: str = ""
+    payloads: dict[str, PayloadColumn | None] = field(default_factory=dict)
+    tables: dict[str, bytes] = field(default_factory=dict)
+
+
+_process = _Process()
+
+
+def _column_of(catalog: Catalog, message: str) -> PayloadColumn | None:
+    if _process.epoch != catalog.epoch:
+        _process.epoch, _process.payloads = catalog.epoch, {}
+    if message not in _process.payloads:
+        known = message in catalog.definitions
+        _process.payloads[message] = payload_column(catalog, message) if known else None
+    return _process.payloads[message]
+
+
+def _columns_at(folder: str) -> bytes:
+    """Return the columns of a table as it was when first asked, empty for none that can be read.
+
+    A table only grows, and the driver looks again before it takes a file over.
+    """
+    if folder not in _process.tables:
+        try:
+            if not DeltaTable.is_deltatable(folder):
+                return b""
+            schema = pa.schema(DeltaTable(folder).schema().to_arrow())
+        except (DeltaError, OSError):
+            return b""
+        _process.tables[folder] = schema.serialize().to_pybytes()
+    return _process.tables[folder]
+
+
+_AT_A_TIME: Final = 8
+_log = get_logger()
+
+
+class TableAt(ArrowSink, Protocol):
+    """One of the tables. ``known`` are its columns, for workers that would otherwise stage others; mostly empty."""
+
+    known: bytes
+
+
+OpenTable = Callable[[str], TableAt]
+"""Makes the sink of one table from its place below the path, such as ``Contoso.Sensors/Reading``."""
+
+
+class DefinitionTablesSink(ArrowSink):
+    """Writes each row to the table of its definition; exactly once, as its tables are.
+
+    *name* is that of the sink, *path* where its tables are, *template* names them, its parts separated by ``/``.
+    Several definitions may share a table, which then has the members of all their payloads. *framings* are those of the
+    sources. *partition_by* is None for tables that workers do not stage.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        template: str,
+        catalog: Catalog,
+        open_table: OpenTable,
+        framings: Framings | None = None,
+        partition_by: tuple[str, ...] | None = None,
+    ) -> None:
+        self._name = name
+        self._path = path
+        self._parting = Parting(template, framings or {})
+        self._catalog = catalog
+        self._open = open_table
+        self._partition_by = partition_by
+        self._tables: dict[str, TableAt] = {}
+        self._payloads: dict[str, PayloadColumn | None] = {}
+        self._logged: set[tuple[str, str | None]] = set()
+
+    def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
+        """Write a batch once; see :class:`~router.sinks.contract.ArrowSink`.
+
+        When a table fails, the others have their rows; writing again completes the batch.
+        """
+        if rows.num_rows == 0:
+            return WriteResult(0)
+        tables, unfit = self._parting.parted(rows, self._column_of)
+        self._log_unfit(unfit)
+        return self._all(
+            {place: partial(self._table(place).write, part, commit) for place, part in tables.items()}, unfit
+        )
+
+    def staging(self, commit: Commit) -> Staging | None:
+        """Return what writes files into the tables' folders; None for tables in an object store, and for files."""
+        if self._partition_by is None or is_url(self._path):
+            return None
+        tables = ((place, table.known) for place, table in self._tables.items())
+        known = {place: columns for place, columns in tables if columns}
+        return DefinitionStaging(self._path, self._parting, commit, self._partition_by, known)
+
+    def take(self, staged: Staged, commit: Commit) -> WriteResult:
+        """Commit what workers staged, table by table; see :class:`~router.sinks.contract.ArrowSink`."""
+        if not staged.files:
+            return WriteResult(0)
+        parts: dict[str, list[StagedFile]] = {}
+        for file in staged.files:
+            parts.setdefault(file.table, []).append(file)
+        # The files of each table are settled here, whether it is offered them or not.
+        staged.offered = True
+        unfit = [each for file in staged.files for each in file.unfit]
+        self._log_unfit(unfit)
+        parted = {place: Staged(tuple(files), may_reject=staged.may_reject) for place, files in parts.items()}
+        return self._all({place: partial(self._take, place, part, commit) for place, part in parted.items()}, unfit)
+
+    def _take(self, place: str, staged: Staged, commit: Commit) -> WriteResult:
+        table = self._table(place)
+        try:
+            return table.take(staged, commit)
+        finally:
+            staging = table.staging(commit)
+            if staging is not None and not staged.offered:
+                staging.discard(staged.files)
+
+    @property
+    def may_reject(self) -> bool:  # type: ignore[override]
+        """Whether one of the tables has rules that rows broke."""
+        return any(table.may_reject for table in tuple(self._tables.values()))
+
+    def already(self, commit: Commit) -> bool:
+        """Return False always: only the rows of a batch show which tables it concerns."""
+        return False
+
+    def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
+        """Yield the rows whose table has no commit of the batch, or cannot be read: it may be the one in the way."""
+        has: dict[str, bool] = {}
+        for row in share:
+            if row.message not in has:
+                has[row.message] = self._has(row.message, commit)
+            if not has[row.message]:
+                yield row
+
+    def _has(self, message: str, commit: Commit) -> bool:
+        try:
+            return self._table(self._parting.place_of(message)).already(commit)
+        except SinkError:
+            return False
+
+    def _all(self, writes: Mapping[str, Callable[[], WriteResult]], unfit: Iterable[UnfitValues]) -> WriteResult:
+        pending: dict[str, Future[WriteResult]] = {}
+        with ThreadPoolExecutor(_AT_A_TIME, f"tables-{self._name}") as pool:
+            pending.update((place, pool.submit(write)) for place, write in writes.items())
+        results = {place: future.result() for place, future in pending.items()}
+        return WriteResult(
+            sum(result.rows for result in results.values()),
+            all(result.repeated for result in results.values()),
+            tuple(rejected for result in results.values() for rejected in result.refused),
+            sum(result.before for result in results.values()),
+            tuple(each for each in unfit if not results[self._parting.place_of(each.message)].repeated),
+        )
+
+    def _table(self, place: str) -> TableAt:
+        table = self._tables.get(place)
+        if table is None:
+            table = self._tables[place] = self._open(place)
+        return table
+
+    def _column_of(self, message: str) -> PayloadColumn | None:
+        if message not in self._payloads:
+            self._payloads[message] = payload_column(self._catalog, message)
+        return self._payloads[message]
+
+    def _log_unfit(self, unfit: Iterable[UnfitValues]) -> None:
+        """Log, once for each definition and column, what is null although there is a value."""
+        for each in unfit:
+            if (each.message, each.column) in self._logged:
+                continue
+            self._logged.add((each.message, each.column))
+            if each.column is None:
+                said = "a body does not parse by its schema, so payload is null in that row"
+                _log.warning(said, message=each.message, rows=each.detail)
+            else:
+                said = "a value does not fit its column, which is null in that row"
+                _log.warning(said, message=each.message, column=each.column, rows=each.detail)
+
+
+# From the settings of a table to the sink.
+
+# A folder of Parquet files, one for each batch, exactly once.
+
+
+class ParquetSink(BatchFiles):
+    """Writes each batch as ``APP-VERSION.parquet``."""
+
+    suffix = ".parquet"
+    known = b""
+
+    def fill(self, file: BinaryIO, rows: pa.Table) -> None:
+        """Write the rows as one table."""
+        pq.write_table(rows, file, compression="zstd")
 
 
 def open_tables(name: str, settings: TableSink, kind: str, catalog: Catalog, framings: Framings | None) -> ArrowSink:

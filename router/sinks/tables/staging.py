@@ -8,16 +8,20 @@ that is in the log without them.
 from __future__ import annotations
 
 import errno
+import itertools
+import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 from uuid import uuid4
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,11 +29,285 @@ import pyarrow.parquet as pq
 
 from bindings.private import denying, umask
 from catalog.model import Catalog
+from catalog.values import YEAR_1, YEAR_10000
+from router.rendering.texts import INSTANT
 from router.settings.names import escape_value
 from router.sinks.contract import Commit, StagedFile
-from router.sinks.tables.evolving import conformed, evolved
-from router.sinks.tables.partitions import partitioned
-from router.sinks.tables.statistics import statistics_of
+
+# How a table of typed payloads grows with its schema: columns come, none goes, and none changes its type.
+#
+# A definition's schema changes while its table lives on. What both know stays one column; a new member becomes a new
+# column, null in older rows; one that is gone is null in newer rows. A member whose type changed keeps its column when
+# each of its values fits there (``int32`` into ``int64``), else it gets a column beside it, named for the type
+# (``level`` and ``level_string``): old rows keep their meaning, and no value is bent.
+
+_WIDER: Final[Mapping[pa.DataType, tuple[pa.DataType, ...]]] = {
+    pa.int64(): (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32()),
+    pa.int32(): (pa.int8(), pa.int16(), pa.uint8(), pa.uint16()),
+    pa.int16(): (pa.int8(), pa.uint8()),
+    pa.float64(): (pa.float32(), pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32()),
+}
+"""Per type the ones whose every value it holds exactly."""
+
+
+def evolved(known: pa.Schema, new: pa.Schema) -> pa.Schema:
+    """Return the schema of a table that has the columns *known* and is to take rows of *new*.
+
+    The columns of *known* come first and unchanged but for members added inside of them; then those that are new.
+    Both are to have nullable fields only.
+    """
+    return pa.schema(_fields(known, new))
+
+
+def conformed(rows: pa.Table, target: pa.Schema) -> pa.Table:
+    """Return the rows with the columns of *target*, which :func:`evolved` made for them; nothing is lost."""
+    rows = rows.combine_chunks()
+    columns: dict[str, pa.Array] = {name: _whole(rows.column(name)) for name in rows.column_names}
+    placed = _placed(columns, target)
+    return pa.table([_or_nulls(placed, field, rows.num_rows) for field in target], schema=target)
+
+
+def contains(known: pa.Schema, given: pa.Schema) -> bool:
+    """Return whether rows of *given* fit *known* unchanged, with nulls for missing columns: no type differs."""
+    return _has_members(list(known), list(given))
+
+
+def _has_members(known: Iterable[pa.Field], given: Iterable[pa.Field]) -> bool:
+    types = {field.name: field.type for field in known}
+    return all(field.name in types and _has(types[field.name], field.type) for field in given)
+
+
+def _has(known: pa.DataType, given: pa.DataType) -> bool:
+    if pa.types.is_struct(known) and pa.types.is_struct(given):
+        return _has_members(list(known), list(given))
+    if pa.types.is_list(known) and pa.types.is_list(given):
+        return _has(known.value_type, given.value_type)
+    if pa.types.is_map(known) and pa.types.is_map(given):
+        return known.key_type.equals(given.key_type) and _has(known.item_type, given.item_type)
+    return bool(known.equals(given))
+
+
+def _fields(known: Iterable[pa.Field], new: Iterable[pa.Field]) -> list[pa.Field]:
+    fields = {each.name: each.type for each in known}
+    new = list(new)
+    for each, home in zip(new, _homes(fields, new), strict=True):
+        joined = _joined(fields[home], each.type) if home in fields else each.type
+        fields[home] = each.type if joined is None else joined
+    return [pa.field(name, kind) for name, kind in fields.items()]
+
+
+def _homes(known: Mapping[str, pa.DataType], new: Sequence[pa.Field]) -> list[str]:
+    """Return for each new member the column that its values go to, which may be there already or not.
+
+    Names that differ in case alone are one column: many readers of tables tell them apart no more than that.
+    """
+    spelt = {name.lower(): name for name in known}
+    homes: dict[int, str] = {}
+    for place, each in enumerate(new):
+        name = spelt.get(each.name.lower(), each.name)
+        if name not in known or _joined(known[name], each.type) is not None:
+            homes[place] = name
+    taken = set(homes.values())
+    for place, each in enumerate(new):
+        if place not in homes:
+            beside = next(
+                name
+                for name in _beside(f"{spelt[each.name.lower()]}_{_label(each.type)}")
+                if name not in taken and (name not in known or _joined(known[name], each.type) is not None)
+            )
+            homes[place] = beside
+            taken.add(beside)
+    return [homes[place] for place in range(len(new))]
+
+
+def _beside(name: str) -> Iterator[str]:
+    yield name
+    for number in itertools.count(2):
+        yield f"{name}_{number}"
+
+
+def _joined(known: pa.DataType, new: pa.DataType) -> pa.DataType | None:
+    """Return the type that holds both, equal to *known* but for added members; None when there is none."""
+    if known.equals(new) or new in _WIDER.get(known, ()):
+        return known
+    if pa.types.is_struct(known) and pa.types.is_struct(new):
+        return pa.struct(_fields(list(known), list(new)))
+    if pa.types.is_list(known) and pa.types.is_list(new):
+        inner = _joined(known.value_type, new.value_type)
+        return None if inner is None else pa.list_(inner)
+    if pa.types.is_map(known) and pa.types.is_map(new) and known.key_type.equals(new.key_type):
+        inner = _joined(known.item_type, new.item_type)
+        return None if inner is None else pa.map_(known.key_type, inner)
+    return None
+
+
+def _label(kind: pa.DataType) -> str:
+    for label in ("struct", "list", "map", "decimal", "timestamp"):
+        if str(kind).startswith(label):
+            return label
+    return str(kind).replace("date32[day]", "date")
+
+
+def _placed(columns: Mapping[str, pa.Array], target: Iterable[pa.Field]) -> dict[str, pa.Array]:
+    """Return the columns by the names of their homes in *target*, in its types."""
+    fields = {field.name: field.type for field in target}
+    homes = _homes(fields, [pa.field(name, column.type) for name, column in columns.items()])
+    return {home: _as_type(column, fields[home]) for home, column in zip(homes, columns.values(), strict=True)}
+
+
+def _as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type.equals(kind):
+        return column
+    mask = column.is_null() if column.null_count else None
+    if pa.types.is_struct(kind):
+        members = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
+        placed = _placed(members, kind)
+        columns = [_or_nulls(placed, field, len(column)) for field in kind]
+        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
+    if pa.types.is_list(kind):
+        offsets = _offsets(column)
+        return pa.ListArray.from_arrays(offsets, _as_type(column.flatten(), kind.value_type), type=kind, mask=mask)
+    if pa.types.is_map(kind):
+        pairs = column.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", column.type.item_type)])))
+        keys, items = pairs.flatten().flatten()
+        return pa.MapArray.from_arrays(_offsets(pairs), keys, _as_type(items, kind.item_type), type=kind, mask=mask)
+    return column.cast(kind)
+
+
+def _offsets(column: pa.Array) -> pa.Array:
+    """Return offsets into the array's flattened values, whatever slice the array is; nulls are empty."""
+    lengths = pc.fill_null(pc.list_value_length(column), 0)
+    return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths.cast(pa.int32()))])
+
+
+def _or_nulls(placed: Mapping[str, pa.Array], field: pa.Field, rows: int) -> pa.Array:
+    member = placed.get(field.name)
+    return pa.nulls(rows, field.type) if member is None else member
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
+
+
+# Statistics of a Parquet file as Delta's log has them, so that readers leave out files that hold nothing for them.
+#
+# They come of the file's own footer. A bound that JSON cannot hold exactly is left out, which every reader allows: what
+# is too long, decimals, infinite numbers, and instants outside of the years 1 to 9999.
+
+COLUMNS: Final = 32
+"""Leaves of the schema, from its first on, that have statistics: what Delta looks at unless a table says otherwise."""
+LONGEST: Final = 64
+"""Characters of a text that is a bound."""
+_DAY: Final = 86_400_000_000
+_EPOCH: Final = datetime(1970, 1, 1)
+Place = tuple[str, ...]
+
+
+def statistics_of(schema: pa.Schema, footer: pq.FileMetaData) -> str:
+    """Return the statistics of a file whose columns are those of *schema*, as JSON."""
+    statistics: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    for number, place, kind in _leaves(schema):
+        if number >= COLUMNS:
+            break
+        columns = [footer.row_group(group).column(number).statistics for group in range(footer.num_row_groups)]
+        if any(each is None or not each.has_null_count for each in columns):
+            continue
+        nulls = sum(each.null_count for each in columns)
+        _put(statistics["nullCount"], place, nulls)
+        filled = [each for each in columns if each.num_values]
+        if not filled or not _bounded(kind) or not all(each.has_min_max for each in filled):
+            continue
+        low, high = _bounds(kind, filled)
+        if low is not None and high is not None:
+            _put(statistics["minValues"], place, low)
+            _put(statistics["maxValues"], place, high)
+    return msgspec.json.encode(statistics).decode()
+
+
+def _leaves(schema: pa.Schema) -> Iterator[tuple[int, Place, pa.DataType]]:
+    """Yield number, place and type of each leaf that is one value of a row; those of lists and maps only count."""
+    number = 0
+
+    def walk(place: Place, kind: pa.DataType, *, single: bool) -> Iterator[tuple[int, Place, pa.DataType]]:
+        nonlocal number
+        if pa.types.is_nested(kind):
+            inside = single and pa.types.is_struct(kind)
+            for at in range(kind.num_fields):
+                member = kind.field(at)
+                yield from walk((*place, member.name), member.type, single=inside)
+            return
+        if single:
+            yield number, place, kind
+        number += 1
+
+    for each in schema:
+        yield from walk((each.name,), each.type, single=True)
+
+
+def _bounded(kind: pa.DataType) -> bool:
+    types = pa.types
+    asked = (types.is_integer, types.is_floating, types.is_string, types.is_date32, types.is_timestamp)
+    return any(each(kind) for each in asked)
+
+
+def _bounds(kind: pa.DataType, columns: Sequence[pq.Statistics]) -> tuple[Any, Any]:
+    """Return the least and the greatest value as JSON has them; None for one that cannot be written."""
+    if pa.types.is_temporal(kind):
+        # Python has no date or time for each that Arrow has, so the numbers are looked at.
+        low, high = min(each.min_raw for each in columns), max(each.max_raw for each in columns)
+        return _moment(low, kind), _moment(high, kind)
+    return _shown(min(each.min for each in columns)), _shown(max(each.max for each in columns))
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST else None
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value
+
+
+def _moment(number: int, kind: pa.DataType) -> str | None:
+    days = pa.types.is_date32(kind)
+    micros = number * _DAY if days else number
+    if not (days or kind.unit == "us") or not YEAR_1 * 1000 <= micros < YEAR_10000 * 1000:
+        return None
+    moment = _EPOCH + timedelta(microseconds=micros)
+    if days:
+        return moment.date().isoformat()
+    return moment.isoformat(timespec="microseconds") + ("Z" if kind.tz else "")
+
+
+def _put(tree: dict[str, Any], place: Place, value: Any) -> None:
+    for name in place[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[place[-1]] = value
+
+
+# Partition columns of tables: those a row has anyway, and the day or hour it was received.
+
+_DERIVED: Final = {"day": pa.date32(), "hour": INSTANT}
+"""Columns made from ``received``, in UTC; ``hour`` is the instant at which the hour begins."""
+RECEIVED: Final = "received"
+
+
+def partitioned(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Return the rows with those of *columns* that they lack: ``day`` and ``hour``."""
+    for name in columns:
+        kind = _DERIVED.get(name)
+        if kind is not None and name not in rows.column_names:
+            begun = pc.floor_temporal(rows.column(RECEIVED), unit=name)
+            rows = rows.append_column(pa.field(name, kind), begun.cast(kind))
+    return rows
+
+
+def with_partitions(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+    """Return the schema of :func:`partitioned` rows."""
+    for name in columns:
+        if name in _DERIVED and name not in schema.names:
+            schema = schema.append(pa.field(name, _DERIVED[name]))
+    return schema
+
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIX: Final = ".snappy.parquet"

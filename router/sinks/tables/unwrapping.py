@@ -13,16 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.codings import NAME, coding_of
-from bindings.kafka.codec import PROTOCOL as KAFKA
+from bindings.kafka.binding import PROTOCOL as KAFKA
+from bindings.parts import NAME, coding_of
 from bindings.protocols import binding_of
 from catalog.errors import RecordError
-from catalog.schemas.codings import decoded
-from catalog.schemas.columns.reading import Undecoded
+from catalog.schemas.columns import Undecoded
 from catalog.schemas.columns_of import PayloadColumn
-from catalog.schemas.contract import MessagePlace, Written
-from catalog.schemas.ids.contract import WrittenSchema
-from catalog.schemas.ids.frames import Frames, ids_of
+from catalog.schemas.contract import MessagePlace, WriterSchema, decoded
+from catalog.schemas.ids.client import WrittenSchema
+from catalog.schemas.ids.deciding import Frames, ids_of
 
 Framings = Mapping[str, Frames]
 """How bodies of Kafka begin, by the endpoint that they came from; ``auto`` where nothing is said."""
@@ -36,7 +35,7 @@ Read = tuple[pa.StructArray, tuple[Undecoded, ...]]
 class _Part:
     """Rows whose bodies are read alike: by what they were written with, where that is known."""
 
-    written: Written | None = None
+    written: WriterSchema | None = None
     bodies: dict[int, bytes] = field(default_factory=dict)
 
 
@@ -142,7 +141,7 @@ def _divided(
             continue
         part = parts.get((*key, place))
         if part is None:
-            reads = Written(written, place) if written is not None else None
+            reads = WriterSchema(written, place) if written is not None else None
             part = parts[(*key, place)] = _Part(reads)
         part.bodies[row] = data
     return list(parts.values()), unsure

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from bindings.amqp.gateway import AmqpGateway
-from bindings.gateways import Connection, Limits, Subscription, Terms
+from bindings.gateways import Connection, EndpointSubscription, GatewayConfig, GatewayLimits
 from bindings.protocols import BINDINGS
 from router.commands.registry.settings import load_registry
 from tests.conftest import Kafka, TopicFactory
@@ -106,7 +106,11 @@ def test_mqtt(tmp_path: Path, version: str, protocol: str) -> None:
 def test_amqp(tmp_path: Path) -> None:
     rows, node = Rows(), queue_name()
     with amqp_for_tests(tmp_path / "qpid") as uri:
-        gateway = AmqpGateway(Terms(Connection((uri,)), [Subscription(E, node)], rows, "reader", Limits(), Counts()))
+        gateway = AmqpGateway(
+            GatewayConfig(
+                Connection((uri,)), [EndpointSubscription(E, node)], rows, "reader", GatewayLimits(), Counts()
+            )
+        )
         gateway.start()
         try:
             to = {"type": "amqp", "uri": uri, "node": node}

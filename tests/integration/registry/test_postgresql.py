@@ -12,9 +12,9 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
 from registry.store import engine
-from registry.store import subscribers as rows
+from registry.store import outbox as rows
 from registry.store.engine import Database, StoreError, open_database
-from registry.store.subscribers import Progress, Subscriber
+from registry.store.outbox import DeliveryProgress, SubscriberRow
 from tests.support.examples import spread
 from tests.support.postgresql import cluster
 from tests.support.registry_cases import Case, cases, clean, run
@@ -86,21 +86,21 @@ def meanwhile(database: Database, first: Callable[[Connection], object], then: C
 
 
 def test_two_processes_may_enter_one_subscriber(database: Database) -> None:
-    given = Subscriber("entered", "settings", "", "", "{}", 1, 0)
+    given = SubscriberRow("entered", "settings", "", "", "{}", 1, 0)
     assert not meanwhile(database, lambda first: rows.add(first, given), lambda then: rows.add(then, given))
 
 
 def test_nothing_is_held_for_a_subscriber_that_is_removed_meanwhile(database: Database) -> None:
     with database.noting() as connection:
-        rows.add(connection, Subscriber("removed", "settings", "", "", "{}", 1, 0))
-    reached = {"removed": Progress(4, frozenset((3,)))}
+        rows.add(connection, SubscriberRow("removed", "settings", "", "", "{}", 1, 0))
+    reached = {"removed": DeliveryProgress(4, frozenset((3,)))}
     meanwhile(database, lambda first: rows.remove(first, "removed"), lambda then: rows.record(then, reached))
     with database.reading() as connection:
         assert not rows.held(connection, "removed")
 
 
 def test_a_permission_and_a_replacement_at_once_both_count(database: Database) -> None:
-    given = Subscriber("changed", "api", "", "{}", "{}", 1, 0)
+    given = SubscriberRow("changed", "api", "", "{}", "{}", 1, 0)
     with database.noting() as connection:
         rows.add(connection, given)
 

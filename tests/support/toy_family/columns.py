@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from catalog.schemas.columns.survey import Survey
+from catalog.schemas.columns import Survey
 from catalog.schemas.contract import Library, SchemaSource
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from catalog.schemas.family import SchemaFamily
+from catalog.schemas.contract import SchemaFamily
 
 LINES: Final = SchemaFamily(
     name="Lines",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling.filling import Filling
+from catalog.schemas.filling import Filling
 from tests.support.toy_family.validating import compile_schema
 
 

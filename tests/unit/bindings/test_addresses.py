@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bindings.addresses import addresses_of, tls_context, with_login
-from bindings.gateways import Connection, GatewayError, Login, Tls
+from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
 from bindings.protocols import sending_of
 
 
@@ -65,14 +65,14 @@ def test_an_address_of_no_form_is_refused_without_its_secrets(kind: str, uri: st
 @pytest.mark.parametrize(
     ("login", "expected"),
     [
-        (Login(), ("us@er", "se/cret")),
-        (Login("me", "hidden"), ("me", "hidden")),
-        (Login("me"), ("me", None)),
-        (Login(password="hidden"), ("us@er", "hidden")),
+        (BrokerLogin(), ("us@er", "se/cret")),
+        (BrokerLogin("me", "hidden"), ("me", "hidden")),
+        (BrokerLogin("me"), ("me", None)),
+        (BrokerLogin(password="hidden"), ("us@er", "hidden")),
     ],
 )
 def test_the_login_of_the_settings_goes_before_that_of_the_address(
-    login: Login, expected: tuple[str, str | None]
+    login: BrokerLogin, expected: tuple[str, str | None]
 ) -> None:
     (address,) = addresses_of(sending_of("mqtt").form, Connection(("mqtt://us%40er:se%2Fcret@h",)))
     chosen = with_login(address, login)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bindings.events import NotAnEvent, decode_batch, decode_event, encode_event, looks_like_event
 from catalog.record import MAX_DEPTH
-from catalog.schemas.bodies import holds_json
+from catalog.schemas.contract import holds_json
 
 CASES: dict[str, list[dict[str, Any]]] = json.loads(Path(__file__).with_name("event_cases.json").read_text("utf-8"))
 CONTENT_TYPES = [

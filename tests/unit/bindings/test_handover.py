@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from bindings.backoff import Backoff
-from bindings.grouping import GROUP_BYTES, GROUP_ROWS
-from bindings.handover import Handover
+from bindings.background import Backoff
+from bindings.handover import GROUP_BYTES, GROUP_ROWS, Handover
 from bindings.inbox import InboxFull, InboxRowError
 from bindings.parts import InboxRow
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bindings.columns.texts import texts_of
-from bindings.entries import Entries
-from bindings.kafka.codec import parts_of_row
+from bindings.columns.texts import Entries, texts_of
+from bindings.kafka.binding import parts_of_row
 from bindings.kafka.facts import SOURCE_SCHEMA, KafkaReader
 from bindings.protocols import BINDINGS
 from router.matching.facts import Facts, RawFacts, RawRow

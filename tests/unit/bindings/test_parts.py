@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.kafka.codec import parts_of_row
+from bindings.kafka.binding import parts_of_row
 from bindings.parts import Part, first, values
 from bindings.protocols import BINDINGS, binding_of, stream_id
 from catalog.errors import RecordError

@@ -10,17 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bindings.gateways import Limits
+from bindings.gateways import GatewayLimits
 from bindings.protocols import BINDINGS
 from catalog.load import load
 from catalog.model import Catalog
 from router.errors import ConfigError, SinkError
-from router.intake.gateways import connections_of, open_gateway
+from router.intake.intake import connections_of, open_gateway
 from router.matching.records import RecordMatcher
 from router.settings import Settings, load_settings
 from router.sinks import Commit, check_endpoints, open_sink
 from router.sinks.messages.events import MESSAGE
-from router.sources.sources import sources_of
+from router.sources import sources_of
 from tests.support.counts import Counts
 from tests.support.mqtt_gateways import Rows
 from tests.support.pipe import PROTOCOL, far_end, record_of, spoken
@@ -85,7 +85,7 @@ def test_a_gateway_takes_and_acknowledges_after_the_store(tmp_path: Path) -> Non
         catalog = catalog_of(tmp_path, uri)
         (source,) = sources_of(catalog, settings_of(tmp_path, {"type": "pipe", "uri": uri, "pipe": "a"}))
         (link,) = connections_of([source], "tests")
-        gateway = open_gateway(link, rows, Limits(), counts)
+        gateway = open_gateway(link, rows, GatewayLimits(), counts)
         gateway.start()
         gateway.stop(30)
     assert (source.kind, source.addresses, source.brokered) == ("pipe", ("notes",), True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.suspects import ALONE, IN_A_ROW, LONELY, Ended, Item, Suspects
+from bindings.sending import ALONE, IN_A_ROW, LONELY, Ended, OutgoingMessage, Suspects
 
 
 class Broker:
@@ -49,7 +49,7 @@ def first_times(places: Sequence[int]) -> list[int]:
 def test_all_but_the_bad_pass_in_the_order_of_their_lanes(lanes: list[int], bad: set[int], lost: int) -> None:
     bad = {place for place in bad if place < len(lanes)}
     broker = Broker(bad, lost, sure=True)
-    items = [Item(str(lane), place) for place, lane in enumerate(lanes)]
+    items = [OutgoingMessage(str(lane), place) for place, lane in enumerate(lanes)]
     Suspects[str](str, pause=0.0).send(items, broker.exchange, broker.settled)
     assert {place for place, outcome in broker.settled.items() if outcome is not None} == bad
     assert broker.settled.keys() == set(range(len(lanes)))
@@ -60,7 +60,9 @@ def test_all_but_the_bad_pass_in_the_order_of_their_lanes(lanes: list[int], bad:
 
 def test_a_reason_tells_how_the_connection_ended() -> None:
     broker = Broker({1})
-    Suspects[str](str, pause=0.0).send([Item("", place) for place in range(3)], broker.exchange, broker.settled)
+    Suspects[str](str, pause=0.0).send(
+        [OutgoingMessage("", place) for place in range(3)], broker.exchange, broker.settled
+    )
     assert broker.settled == {0: None, 1: "the broker ends the connection at this message: ended at 1", 2: None}
 
 
@@ -68,7 +70,7 @@ def test_a_broker_that_ends_every_connection_counts_as_down() -> None:
     broker = Broker(set(range(100)))
     with pytest.raises(Ended, match="ended at"):
         Suspects[str](str, pause=0.0).send(
-            [Item(str(place), place) for place in range(100)], broker.exchange, broker.settled
+            [OutgoingMessage(str(place), place) for place in range(100)], broker.exchange, broker.settled
         )
     assert broker.settled == {}
     assert IN_A_ROW < 100
@@ -78,9 +80,9 @@ def test_a_message_with_none_to_compare_with_takes_many_calls() -> None:
     broker, told = Broker({0}), Suspects[str](str, pause=0.0)
     for _ in range(LONELY - 1):
         with pytest.raises(Ended):
-            told.send([Item("", 0)], broker.exchange, broker.settled)
+            told.send([OutgoingMessage("", 0)], broker.exchange, broker.settled)
         assert broker.settled == {}
-    told.send([Item("", 0)], broker.exchange, broker.settled)
+    told.send([OutgoingMessage("", 0)], broker.exchange, broker.settled)
     assert broker.settled.keys() == {0}
 
 
@@ -95,5 +97,7 @@ def test_a_broker_that_works_again_takes_what_was_suspected() -> None:
         settled.update(dict.fromkeys(places))
 
     settled: dict[int, str | None] = {}
-    Suspects[str](str, pause=0.0).send([Item("a", 0), Item("a", 1), Item("b", 2)], exchange, settled)
+    Suspects[str](str, pause=0.0).send(
+        [OutgoingMessage("a", 0), OutgoingMessage("a", 1), OutgoingMessage("b", 2)], exchange, settled
+    )
     assert settled == {0: None, 1: None, 2: None}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from catalog.convert import convert, yaml_text
-from catalog.declared import Declarations
-from catalog.linting.rules import refusing
+from catalog.findings import Declarations
+from catalog.linting.attributes import refusing
 from catalog.listing import catalog_from_json, catalog_to_json, listing
 from catalog.load import load
 from catalog.model import Catalog

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalog.convert import Converted, convert, json_text, yaml_text
-from catalog.declared import Declarations, Place
 from catalog.definitions.levels import laid, levels_of
 from catalog.errors import CatalogError, DocumentError
-from catalog.explaining.provenance import explain
-from catalog.linting.rules import refusing
+from catalog.explaining import explain
+from catalog.findings import Declarations, SourceLocation
+from catalog.linting.attributes import refusing
 from catalog.load import load
 from catalog.model import Catalog, Definition
-from catalog.schemas.registry import SchemaRegistry
+from catalog.schemas.library import SchemaRegistry
 from tests.support.corpora import CORPORA
 from tests.support.samples import samples
 
@@ -391,4 +391,4 @@ def test_what_is_in_another_document_stays_there(tmp_path: Path) -> None:
     again = load([tmp_path / "source.json"], declarations=declarations)
     told = explain(again.definitions["/messagegroups/m/messages/m"], again, declarations)
     assert told.protocol is not None and told.protocol.origin.source == "group"
-    assert told.protocol.origin.place == Place(str(tmp_path / "other.json"), "/messagegroups/b")
+    assert told.protocol.origin.place == SourceLocation(str(tmp_path / "other.json"), "/messagegroups/b")

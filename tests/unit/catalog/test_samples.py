@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from catalog.declared import Declarations, DeclaredMessage
 from catalog.dialects import detect
+from catalog.findings import Declarations, DeclaredMessage
 from catalog.load import load
 from catalog.model import PROTOCOLS, Catalog, Definition, Property
 from catalog.parsing.texts import parse_text

@@ -9,13 +9,10 @@ from typing import Final
 
 import pytest
 
-from catalog.dialects.detection import DIALECTS
-from catalog.dialects.dialect import Dialect
+from catalog.dialects.detection import DIALECTS, Dialect
 from catalog.load import load
-from catalog.schemas.columns_of import payload_findings
-from catalog.schemas.families import FAMILIES, family_names
-from catalog.schemas.formats import inferred_content_type, parse_format
-from catalog.schemas.making import PayloadMaker
+from catalog.schemas.columns_of import PayloadMaker, payload_findings
+from catalog.schemas.families import FAMILIES, family_names, inferred_content_type, parse_format
 from catalog.schemas.validation import PayloadValidation
 from router.cli import status_of
 from tests.support.toy_family import LINES

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from catalog.documents.doubting import Doubtful
-from catalog.load import load
+from catalog.documents.documents import Doubtful
+from catalog.load import CatalogWatcher, RefusedCatalog, Waiting, load
 from catalog.model import Catalog
-from catalog.watch import CatalogWatcher, RefusedCatalog, Waiting
 from tests.support.registry import Registry
 from tests.support.web import Reply, serving
 

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from bindings.http.access import Access
+from bindings.http.routing import Access
 from registry.errors import Refusal
 from registry.http.access import MAX_SENDERS, Pace, Roles
-from registry.http.application import Limits
+from registry.http.application import RequestLimits
 from registry.http.server import RegistryServer, RegistrySettings
 from tests.support.authority import Authority, Pair
 from tests.support.registry_server import served
@@ -90,8 +90,7 @@ def test_only_administrators_make_resources_read_only_and_change_those(tmp_path:
 def test_history_tells_who(tmp_path: Path) -> None:
     from sqlalchemy import select
 
-    from registry.store.engine import open_database
-    from registry.store.tables import HISTORY, OUTBOX
+    from registry.store.engine import HISTORY, OUTBOX, open_database
 
     with served(tmp_path, access=ACCESS, roles=ROLES) as client:
         client.auth = ("writer", "secret")
@@ -132,7 +131,7 @@ def test_writes_are_paced_and_reads_are_not(tmp_path: Path) -> None:
 
 
 def test_sizes_are_bounded(tmp_path: Path) -> None:
-    with served(tmp_path, limits=Limits(max_body=2000, max_answer=5000)) as client:
+    with served(tmp_path, limits=RequestLimits(max_body=2000, max_answer=5000)) as client:
         assert client.put("/endpoints/e", content=b"{" + b" " * 3000 + b"}").status_code == 413
         for number in range(20):
             assert client.put(f"/endpoints/e{number}", json={"description": "x" * 500}).status_code == 201

@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bindings.http.access import Access
+from bindings.http.routing import Access
 from registry.http.access import Roles
-from registry.http.application import Limits
+from registry.http.application import RequestLimits
 from router.cli import status_of
 from router.commands.registry.settings import load_registry
 from router.errors import ConfigError
@@ -31,7 +31,7 @@ def test_it_is_off_without_origins(tmp_path: Path) -> None:
 
 def test_a_page_of_a_named_origin_may_do_what_its_credentials_allow(tmp_path: Path) -> None:
     with served(
-        tmp_path, access=ACCESS, roles=Roles(frozenset(("ann",))), limits=Limits(origins=("https://ui.example",))
+        tmp_path, access=ACCESS, roles=Roles(frozenset(("ann",))), limits=RequestLimits(origins=("https://ui.example",))
     ) as client:
         asked = client.options("/endpoints/e", headers={**OURS, **ASKS})  # without credentials
         assert asked.status_code == 204
@@ -53,7 +53,7 @@ def test_a_page_of_a_named_origin_may_do_what_its_credentials_allow(tmp_path: Pa
 
 
 def test_pages_of_other_origins_get_nothing(tmp_path: Path) -> None:
-    with served(tmp_path, limits=Limits(origins=("https://ui.example",))) as client:
+    with served(tmp_path, limits=RequestLimits(origins=("https://ui.example",))) as client:
         for origin in ("https://evil.example", "https://ui.example.evil.example", "null"):
             for method in ("GET", "OPTIONS"):
                 answer = client.request(method, "/", headers={"origin": origin, **ASKS})
@@ -62,7 +62,7 @@ def test_pages_of_other_origins_get_nothing(tmp_path: Path) -> None:
 
 
 def test_all_origins_go_without_credentials_of_the_browser(tmp_path: Path) -> None:
-    with served(tmp_path, limits=Limits(origins=("*",))) as client:
+    with served(tmp_path, limits=RequestLimits(origins=("*",))) as client:
         for method in ("GET", "OPTIONS"):
             answer = client.request(method, "/", headers={**OURS, **ASKS})
             assert answer.headers["access-control-allow-origin"] == "*"
@@ -71,7 +71,7 @@ def test_all_origins_go_without_credentials_of_the_browser(tmp_path: Path) -> No
 
 
 def test_a_plain_options_is_answered_as_before(tmp_path: Path) -> None:
-    with served(tmp_path, limits=Limits(origins=("*",))) as client:
+    with served(tmp_path, limits=RequestLimits(origins=("*",))) as client:
         answer = client.options("/model", headers=OURS)
         assert answer.status_code == 200 and answer.headers["allow"] == "GET, HEAD, OPTIONS"
 
@@ -92,7 +92,7 @@ FORM = {"content-type": "text/plain", "sec-fetch-mode": "navigate", "sec-fetch-s
 
 @pytest.mark.parametrize("origins", [(), ("https://ui.example",), ("*",)])
 def test_no_page_of_a_stranger_writes_with_what_a_browser_keeps(tmp_path: Path, origins: tuple[str, ...]) -> None:
-    with served(tmp_path, limits=Limits(origins=origins)) as client:
+    with served(tmp_path, limits=RequestLimits(origins=origins)) as client:
         evil = {"origin": "https://evil.example"}
         plain = {**evil, "content-type": "text/plain"}  # of a registry without TLS: a browser names its origin alone
         for headers in ({**FORM, **evil}, {**FORM, "origin": "null"}, FORM, plain, {**plain, "origin": "null"}):
@@ -117,7 +117,7 @@ def test_no_page_of_a_stranger_writes_with_what_a_browser_keeps(tmp_path: Path, 
 
 
 def test_a_page_sees_why_a_request_was_refused_before_it_was_read(tmp_path: Path) -> None:
-    limits = Limits(max_body=1000, origins=("https://ui.example",))
+    limits = RequestLimits(max_body=1000, origins=("https://ui.example",))
     with served(tmp_path, limits=limits) as client:
         many = [(f"x-{number}", "y") for number in range(500)]
         chunks = (b"x" * 600 for _ in range(4))

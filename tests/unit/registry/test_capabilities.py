@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, select
 
-from registry.core.capabilities import CAPABILITIES
-from registry.store.tables import OUTBOX
+from registry.core.answering import CAPABILITIES
+from registry.store.engine import OUTBOX
 from tests.support.registry_server import served
 
 

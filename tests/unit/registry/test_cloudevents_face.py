@@ -14,13 +14,13 @@ from typing import Any
 import httpx
 import pytest
 
-from bindings.http.access import Access
+from bindings.http.routing import Access
 from catalog.comparing.catalogs import compare
 from catalog.load import load
 from catalog.model import Catalog, Definition
 from registry.http.access import Roles
-from registry.http.application import Limits
-from registry.http.requests import Pages
+from registry.http.application import RequestLimits
+from registry.http.requests import PageSizes
 from tests.support.examples import spread
 from tests.support.older_documents import newer_document, older_document
 from tests.support.registry_cases import empty
@@ -125,7 +125,7 @@ def stored(client: httpx.Client) -> Any:
 
 @pytest.mark.slow
 def test_a_catalog_larger_than_an_answer_is_read_page_by_page_and_one_by_one(tmp_path: Path) -> None:
-    limits = Limits(max_answer=6000, pages=Pages(5, 5))
+    limits = RequestLimits(max_answer=6000, pages=PageSizes(5, 5))
     with served(tmp_path, lint="off", limits=limits) as client:
         for number in range(30):
             body = {"format": "CloudEvents/1.0", "metadata": {"attributes": {"type": {"value": f"t{number}"}}}}

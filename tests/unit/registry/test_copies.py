@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from registry import upkeep as copies
 from registry.store.engine import StoreError
-from registry.upkeep import copies
 from router.cli import status_of
 from tests.support.postgresql import cluster
 from tests.support.registry_server import served

@@ -9,18 +9,13 @@ import pytest
 from sqlalchemy import select
 
 from bindings.protocols import BINDINGS
-from registry.delivery.events import Event
-from registry.delivery.lanes import Lanes
-from registry.delivery.limits import DeliveryLimits
-from registry.delivery.messages import Composer
-from registry.delivery.settings import DeliverySettings
-from registry.delivery.wants import Delivery, Wants
-from registry.delivery.webhooks import Webhook as Target
-from registry.delivery.webhooks import WebhookSender
+from registry.delivery.courier import Lanes
+from registry.delivery.events import DeliveryLimits, EventMessages, OutboxEvent
+from registry.delivery.subscriptions import DeliverySettings, SubscriberDelivery, Wants
+from registry.delivery.targets import Webhook as Target
+from registry.delivery.targets import WebhookSender
 from registry.http.server import RegistryServer, RegistrySettings
-from registry.store.claims import Claim
-from registry.store.engine import Database, open_database
-from registry.store.tables import OUTBOX
+from registry.store.engine import OUTBOX, Claim, Database, open_database
 from tests.support.subscribed import LIMIT, agreeable, change, registry, subscribe, until_taken
 from tests.support.waiting import wait_until
 from tests.support.webhook import Answer, Webhook
@@ -31,9 +26,9 @@ NO_PAUSE = DeliveryLimits(max_pause=0.2)
 GROUPS = Wants(types=frozenset(("io.xregistry.group.created", "io.xregistry.group.deleted")))
 
 
-def configured(hook: Webhook, wants: Wants = GROUPS) -> dict[str, Delivery]:
-    composer = Composer(BINDINGS["HTTP"], lambda _: f"{hook.url}/hook", "structured")
-    return {"audit": Delivery(wants, composer, lambda: WebhookSender(Target()))}
+def configured(hook: Webhook, wants: Wants = GROUPS) -> dict[str, SubscriberDelivery]:
+    composer = EventMessages(BINDINGS["HTTP"], lambda _: f"{hook.url}/hook", "structured")
+    return {"audit": SubscriberDelivery(wants, composer, lambda: WebhookSender(Target()))}
 
 
 def numbers(folder: Path) -> list[int]:
@@ -192,8 +187,8 @@ def test_metrics_tell_what_each_subscriber_waits_for(tmp_path: Path) -> None:
             server.stop()
 
 
-def event(number: int, entity: str) -> Event:
-    return Event(number, entity, "", {}, None)
+def event(number: int, entity: str) -> OutboxEvent:
+    return OutboxEvent(number, entity, "", {}, None)
 
 
 def test_a_position_never_goes_back_nor_passes_what_waits_for_its_first_try() -> None:

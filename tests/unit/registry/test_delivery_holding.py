@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from registry.delivery.events import Event
-from registry.delivery.lanes import Lanes
-from registry.delivery.limits import DeliveryLimits
-from registry.delivery.sending import DELIVERED, Verdict
-from registry.delivery.wants import Wants
+from registry.delivery.courier import Lanes
+from registry.delivery.events import DELIVERED, DeliveryLimits, DeliveryResult, OutboxEvent
+from registry.delivery.subscriptions import Wants
 from tests.support.scripted_sender import ScriptedSender
 from tests.support.subscribed import LIMIT, registry
 from tests.support.waiting import wait_until
@@ -22,8 +20,8 @@ LONG = DeliveryLimits(max_pause=3600.0)
 REFUSED = {f"/messagegroups/a{number}" for number in range(8)}
 
 
-def picky(subject: str) -> Verdict:
-    return Verdict("held", "no") if subject in REFUSED else DELIVERED
+def picky(subject: str) -> DeliveryResult:
+    return DeliveryResult("held", "no") if subject in REFUSED else DELIVERED
 
 
 def test_a_few_refused_entities_hold_up_nobody_else(tmp_path: Path) -> None:
@@ -40,7 +38,7 @@ def test_a_few_refused_entities_hold_up_nobody_else(tmp_path: Path) -> None:
 
 
 def test_a_target_that_refuses_everything_is_left_alone(tmp_path: Path) -> None:
-    target = ScriptedSender(lambda _: Verdict("held", "no"))
+    target = ScriptedSender(lambda _: DeliveryResult("held", "no"))
     delivery = {"subscribers": {"audit": target.delivery(CREATED)}}
     with registry(tmp_path, LONG, delivery=delivery) as client:
         assert client.post("/", json={"messagegroups": {f"g{n}": {} for n in range(300)}}).is_success
@@ -51,7 +49,7 @@ def test_a_target_that_refuses_everything_is_left_alone(tmp_path: Path) -> None:
 def test_those_that_failed_before_come_last_and_are_not_left_out() -> None:
     lanes = Lanes(1.0)
     for number in range(20):
-        lanes.add(Event(number, f"e{number}", "", {}, None))
+        lanes.add(OutboxEvent(number, f"e{number}", "", {}, None))
     for event in lanes.wave(0.0, 10):
         assert lanes.hold(event, 0.0, 0.5) is False
     assert [each.number for each in lanes.wave(0.4, 8)] == list(range(10, 18))

@@ -76,7 +76,7 @@ def test_a_document_means_the_same_after_import_and_export(
 @pytest.mark.slow
 def test_the_commands_start_without_spark() -> None:
     script = (
-        "import sys; from router.commands.registry import exporting, importing, init, serve;"
+        "import sys; from router.commands.registry import serve;"
         "sys.exit(' '.join({'pyspark', 'py4j'} & sys.modules.keys()) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from registry.delivery.events import sources_of
-from registry.delivery.wants import Delivery
+from registry.delivery.subscriptions import SubscriberDelivery
 from registry.http.server import RegistryServer
-from registry.store.outbox import Row
+from registry.store.outbox import OutboxRow
 from router.commands.registry.settings import load_registry
 from router.errors import ConfigError
 from tests.support.subscribed import agreeable, until_taken
@@ -20,7 +20,7 @@ from tests.support.webhook import Webhook
 
 SOURCES = sources_of("https://reg.example", "")
 KAFKA = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "changes.{type}"}
-ROW = Row(7, "i", "2026-01-01T00:00:00Z", "io.xregistry.resource.created", "/messagegroups/g/messages/m", None)
+ROW = OutboxRow(7, "i", "2026-01-01T00:00:00Z", "io.xregistry.resource.created", "/messagegroups/g/messages/m", None)
 
 
 def settings(folder: Path, **subscriber: Any) -> Path:
@@ -29,7 +29,7 @@ def settings(folder: Path, **subscriber: Any) -> Path:
     return path
 
 
-def delivery(folder: Path, **subscriber: Any) -> Delivery:
+def delivery(folder: Path, **subscriber: Any) -> SubscriberDelivery:
     _, found = load_registry(settings(folder, **subscriber), {"SECRET": "hush"})
     assert found.delivery is not None
     return found.delivery.subscribers["audit"]

@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from bindings.http.access import Access
-from bindings.http.problems import Reply
-from bindings.http.request import Head
-from registry.core.requests import Request
+from bindings.http.request import Reply, RequestHead
+from bindings.http.routing import Access
+from registry.core.requests import RegistryRequest
 from registry.core.service import RegistryService
 from registry.errors import Refusal
 from registry.faces.known import faces_at
-from registry.http.access import Roles
-from registry.http.application import Limits
-from registry.http.face import Call
+from registry.http.access import Call, Roles
+from registry.http.application import RequestLimits
 from tests.support.registry_server import served
 
 
@@ -36,12 +34,12 @@ class Told:
             raise RuntimeError("a fault of ours")
         with self.service.session(writing=True) as session:
             for name in ("first", call.path.decode().removeprefix("/")):
-                request = Request("replace", ("endpoints", name), call.url, call.url, body={})
+                request = RegistryRequest("replace", ("endpoints", name), call.url, call.url, body={})
                 session.perform(request)
             assert session.reader.group("/endpoints/first") is not None
         return Reply(204, ())
 
-    def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
+    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
         return Reply(refusal.status, (), f"{url} says {refusal.name}".encode())
 
 
@@ -73,7 +71,7 @@ def test_faults_are_told_by_the_face(tmp_path: Path) -> None:
 
 def test_access_sizes_and_paces_are_those_of_the_core(tmp_path: Path) -> None:
     access, roles = Access(bearer={"admin": "a-token"}), Roles(frozenset(("admin",)))
-    limits = Limits(max_body=10)
+    limits = RequestLimits(max_body=10)
     paced: dict[str, Any] = {"access": access, "roles": roles, "writes_per_second": 0.001, "write_burst": 1}
     with served(tmp_path, faces=FACES, limits=limits, **paced) as client:
         assert client.get("/old/one").status_code == 401

@@ -14,7 +14,7 @@ import pytest
 
 from registry.core import service as serving
 from registry.core import settling, writing
-from registry.core.requests import ABSENT, Flags, Request
+from registry.core.requests import ABSENT, Flags, RegistryRequest
 from registry.core.service import RegistryService
 from registry.errors import Refusal
 from registry.http.server import RegistrySettings, open_service
@@ -66,7 +66,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[[str], RegistryService]]:
 
 def ask(service: RegistryService, verb: Any, path: str, body: Any = ABSENT, **flags: Any) -> Any:
     segments = tuple(part for part in path.split("/") if part)
-    request = Request(verb, segments, path, "", Flags(**flags), True, body, administrator=True)
+    request = RegistryRequest(verb, segments, path, "", Flags(**flags), True, body, administrator=True)
     try:
         return msgspec.json.decode(msgspec.json.encode(service.perform(request).body))
     except Refusal as refusal:

@@ -14,15 +14,14 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine, insert, inspect, select
 
-from bindings.http.access import Access
+from bindings.http.routing import Access
 from registry.http.access import Roles
-from registry.http.application import Limits
+from registry.http.application import RequestLimits
 from registry.http.server import RegistryServer, RegistrySettings
-from registry.model.domains import model_source
+from registry.model.types import model_source
 from registry.store import history
-from registry.store.engine import MIGRATIONS, Database, open_database
-from registry.store.tables import HISTORY
-from registry.upkeep.history import HistoryKeeper, HistoryLimits
+from registry.store.engine import HISTORY, MIGRATIONS, Database, open_database
+from registry.upkeep import HistoryKeeper, HistoryLimits
 from router.cli import status_of
 from tests.support.postgresql import cluster
 from tests.support.registry_server import served
@@ -287,7 +286,7 @@ def test_an_update_whose_former_entry_is_gone_claims_no_change(tmp_path: Path) -
 
 
 def test_a_page_of_history_ends_before_it_is_too_large(tmp_path: Path) -> None:
-    with served(tmp_path, limits=Limits(max_answer=20_000)) as client:
+    with served(tmp_path, limits=RequestLimits(max_answer=20_000)) as client:
         for each in range(12):
             client.put("/endpoints/e", json={"description": f"{each}" * 2_000}).raise_for_status()
         found: list[int] = []

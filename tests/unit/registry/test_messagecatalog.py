@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from bindings.http.access import Access
+from bindings.http.routing import Access
 from catalog.documents.fetching import Fetcher
 from catalog.load import load
 from registry.http.access import Roles
-from registry.http.application import Limits
-from registry.http.requests import Pages
+from registry.http.application import RequestLimits
+from registry.http.requests import PageSizes
 from tests.support.registry_server import served
 
 SAMPLE = Path(__file__).parents[3] / "catalog" / "samples" / "orchard.messages.json"
@@ -23,7 +23,7 @@ SAMPLE = Path(__file__).parents[3] / "catalog" / "samples" / "orchard.messages.j
 
 def test_the_projects_reader_of_message_catalogs_loads_what_was_imported(tmp_path: Path) -> None:
     sample = json.loads(SAMPLE.read_text())
-    with served(tmp_path, limits=Limits(pages=Pages(1, 1))) as client:
+    with served(tmp_path, limits=RequestLimits(pages=PageSizes(1, 1))) as client:
         for group in sample.get("groups", [sample]):
             client.put(f"/messagecatalog/{group['id']}", json=group).raise_for_status()
         read = load([f"{client.base_url}/messagecatalog"], fetcher=Fetcher(network=True))
@@ -69,7 +69,7 @@ def test_no_number_is_given_out_twice(tmp_path: Path) -> None:
 
 
 def test_answers_are_bounded(tmp_path: Path) -> None:
-    with served(tmp_path, limits=Limits(max_answer=3000)) as client:
+    with served(tmp_path, limits=RequestLimits(max_answer=3000)) as client:
         client.put("/messagecatalog/g", json={"format": "NATS"})
         for name in "abcdefgh":
             body = {"id": name, "description": "x" * 500, "definition": {}}

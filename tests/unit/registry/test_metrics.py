@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from registry.faces.known import faces_at
-from registry.http.metrics import MetricsServer
-from registry.http.server import RegistryServer, RegistrySettings
+from registry.http.server import MetricsServer, RegistryServer, RegistrySettings
 from registry.replication.peers import Peer
 from tests.support.ports import free_ports
 from tests.support.waiting import wait_until

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, update
 
-from bindings.http.access import Access
+from bindings.http.routing import Access
 from catalog.errors import DocumentError
 from registry.http.access import Roles
 from registry.replication.peers import Peer
-from registry.store.tables import MARKS, REPLICA, VERSIONS
+from registry.store.engine import MARKS, REPLICA, VERSIONS
 from tests.support.catalog_sides import Side, side
 from tests.support.web import Reply, Request, serving
 

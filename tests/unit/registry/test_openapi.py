@@ -10,11 +10,11 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from bindings.http.access import Access
-from registry.delivery.limits import DeliveryLimits
-from registry.delivery.settings import DeliverySettings
+from bindings.http.routing import Access
+from registry.delivery.events import DeliveryLimits
+from registry.delivery.subscriptions import DeliverySettings
 from registry.http.access import Roles
-from registry.model.domains import model_source
+from registry.model.types import model_source
 from tests.support.registry_server import served
 
 _logger = logging.getLogger(__name__)

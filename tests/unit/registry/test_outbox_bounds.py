@@ -9,13 +9,11 @@ import pytest
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import OperationalError
 
-from registry.delivery.limits import DeliveryLimits
-from registry.delivery.sending import DELIVERED, Sender, Verdict
-from registry.delivery.wants import Delivery, Wants
-from registry.store import subscribers
-from registry.store.engine import open_database
-from registry.store.subscribers import Subscriber
-from registry.store.tables import OUTBOX
+from registry.delivery.events import DELIVERED, DeliveryLimits, DeliveryResult, Sender
+from registry.delivery.subscriptions import SubscriberDelivery, Wants
+from registry.store import outbox as subscribers
+from registry.store.engine import OUTBOX, open_database
+from registry.store.outbox import SubscriberRow
 from tests.support.scripted_sender import ScriptedSender
 from tests.support.subscribed import LIMIT, change, registry, subscribe
 from tests.support.waiting import wait_until
@@ -63,7 +61,7 @@ def test_a_subscription_that_settings_allow_no_more_pins_nothing(
 @pytest.mark.parametrize(("limits", "most"), [(FEW, 11), (SHORT, 1)], ids=["many", "old"])
 def test_a_target_without_a_client_pins_nothing(tmp_path: Path, limits: DeliveryLimits, most: int) -> None:
     composer = ScriptedSender().delivery(Wants()).composer
-    delivery = {"subscribers": {"audit": Delivery(Wants(), composer, unopened)}}
+    delivery = {"subscribers": {"audit": SubscriberDelivery(Wants(), composer, unopened)}}
     with registry(tmp_path, limits, delivery=delivery) as client:
         for number in range(20):
             change(client, "m", str(number))
@@ -71,7 +69,7 @@ def test_a_target_without_a_client_pins_nothing(tmp_path: Path, limits: Delivery
 
 
 def test_one_event_waits_behind_any_number_that_nobody_wants(tmp_path: Path) -> None:
-    target = ScriptedSender(lambda _: Verdict("away", "no"))
+    target = ScriptedSender(lambda _: DeliveryResult("away", "no"))
     wants = Wants(below=("/messagegroups/wanted",), types=frozenset(("io.xregistry.group.created",)))
     delivery = {"subscribers": {"audit": target.delivery(wants)}}
     with registry(tmp_path, FEW, delivery=delivery, metrics=("127.0.0.1", 0)) as client:
@@ -92,7 +90,7 @@ def test_one_event_waits_behind_any_number_that_nobody_wants(tmp_path: Path) -> 
 def test_of_too_many_the_oldest_that_are_wanted_are_dropped_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    target = ScriptedSender(lambda _: Verdict("away", "no"))
+    target = ScriptedSender(lambda _: DeliveryResult("away", "no"))
     wants = Wants(types=frozenset(("io.xregistry.group.created",)))
     names = [f"/messagegroups/g{number}" for number in range(24)]
     with registry(tmp_path, FEW, delivery={"subscribers": {"audit": target.delivery(wants)}}) as client:
@@ -109,12 +107,12 @@ def test_of_too_many_the_oldest_that_are_wanted_are_dropped_and_counted(
 def test_a_store_that_fails_as_delivery_begins_leaves_nothing_undone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = ScriptedSender(lambda _: Verdict("away", "no"))
+    target = ScriptedSender(lambda _: DeliveryResult("away", "no"))
     with registry(tmp_path, delivery={"subscribers": {"audit": target.delivery(Wants())}}) as client:
         change(client, "m", "n")
     listed, failures = subscribers.subscribers, [OperationalError("", {}, Exception())]
 
-    def failing(connection: Connection) -> list[Subscriber]:
+    def failing(connection: Connection) -> list[SubscriberRow]:
         if failures:
             raise failures.pop()
         return listed(connection)
@@ -126,7 +124,7 @@ def test_a_store_that_fails_as_delivery_begins_leaves_nothing_undone(
 
 
 def test_couriers_end_though_the_store_fails_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = ScriptedSender(lambda _: Verdict("held", "no"))
+    target = ScriptedSender(lambda _: DeliveryResult("held", "no"))
     with registry(tmp_path, delivery={"subscribers": {"audit": target.delivery(Wants())}}) as client:
         change(client, "m", "n")
         wait_until(lambda: bool(target.waves), LIMIT, "a try")

@@ -14,10 +14,10 @@ import httpx
 import pytest
 from lxml import html
 
-from bindings.http.access import Access
+from bindings.http.routing import Access
 from registry.core import looking
 from registry.http.access import Roles
-from registry.http.application import Limits
+from registry.http.application import RequestLimits
 from tests.support.registry_server import served
 from tests.support.registry_shop import PLACED, SCHEMA, fill
 
@@ -309,7 +309,7 @@ def test_what_is_not_there_is_said_on_a_page(shop: httpx.Client) -> None:
 
 
 def test_an_answer_is_no_larger_than_the_api_allows(tmp_path: Path) -> None:
-    with served(tmp_path, limits=Limits(max_answer=20_000)) as client:
+    with served(tmp_path, limits=RequestLimits(max_answer=20_000)) as client:
         fill(client)
         client.put(PLACED, json={"dataschema": "n" * 30_000}).raise_for_status()
         assert "too large" in text_of(seen(client, "/messagegroups/shop", 406)).lower()

@@ -11,15 +11,13 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine, insert
 
-from bindings.http.access import Access
-from catalog.documents.logins import Login, Logins
+from bindings.http.routing import Access
+from catalog.documents.connecting import Logins, OriginLogin
 from catalog.errors import DocumentError
 from registry.http.access import Roles
-from registry.replication.feed import changes_after
-from registry.replication.peers import Peer
-from registry.store.engine import MIGRATIONS, open_database
-from registry.store.reading import Reader
-from registry.store.tables import GROUPS, RESOURCES, VERSIONS
+from registry.replication.peers import Peer, changes_after
+from registry.store.engine import GROUPS, MIGRATIONS, RESOURCES, VERSIONS, open_database
+from registry.store.entities import EntityReader
 from router.cli import status_of
 from tests.support.catalog_sides import Side, settle, side
 from tests.support.catalog_states import state_of
@@ -233,7 +231,7 @@ def test_all_changes_that_were_refused_are_counted_and_the_first_are_told(tmp_pa
     with side(tmp_path / "a") as one, side(tmp_path / "b", access=access, roles=roles) as other:
         groups: dict[str, Any] = {f"g{number:03d}": {} for number in range(230)}
         one.client.post("/messagegroups", json=groups).raise_for_status()
-        login = Login(other.url.removesuffix("/messagecatalog"), bearer="c-token")
+        login = OriginLogin(other.url.removesuffix("/messagecatalog"), bearer="c-token")
         peer = Peer(other.url, "push", logins=Logins([login]))
         done = one.exchange.run(peer, "push")
         assert (done.sent, done.applied, done.refused, len(done.reported)) == (230, 0, 230, 20)
@@ -286,7 +284,7 @@ def test_what_was_there_before_marks_is_replicated_too(tmp_path: Path) -> None:
     engine.dispose()
     database = open_database(f"sqlite:///{tmp_path}/old.db")
     with database.reading() as connection:
-        page = changes_after(Reader(connection), 0, "urn:corp")
+        page = changes_after(EntityReader(connection), 0, "urn:corp")
     database.close()
     assert [(each.group, each.definition, each.name) for each in page.changes] == [("g", "", ""), ("g", "m", "1")]
     assert [each.fault(0) for each in page.changes] == ["", ""]

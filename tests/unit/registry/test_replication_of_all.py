@@ -13,12 +13,12 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
-from bindings.http.access import Access
-from catalog.documents.logins import Login, Logins
+from bindings.http.routing import Access
+from catalog.documents.connecting import Logins, OriginLogin
 from registry.http.access import Roles
-from registry.http.application import Limits
-from registry.model.domains import model_source
-from registry.replication import feed
+from registry.http.application import RequestLimits
+from registry.model.types import model_source
+from registry.replication import peers as feed
 from registry.replication.peers import Peer
 from registry.store.engine import MIGRATIONS
 from tests.support.catalog_sides import Side, side
@@ -292,7 +292,7 @@ def test_what_was_there_before_marks_is_replicated(tmp_path: Path) -> None:
 
 
 def test_what_is_too_large_for_a_peer_holds_nothing_up(tmp_path: Path) -> None:
-    with side(tmp_path / "a") as one, side(tmp_path / "b", limits=Limits(max_body=60_000)) as other:
+    with side(tmp_path / "a") as one, side(tmp_path / "b", limits=RequestLimits(max_body=60_000)) as other:
         schema(one.client, "1", "before")
         put(one.client, "/schemagroups/shop/schemas/large$details", {"schema": "x" * 50_000})
         schema(one.client, "2", "after")
@@ -311,7 +311,7 @@ def test_a_writer_pushes_without_being_asked_for_the_model_that_both_have(tmp_pa
         put(one.client, "/modelsource", source)
         schema(one.client, "1", "first")
         peer = Peer(
-            other.url, "push", logins=Logins([Login(other.url.removesuffix("/messagecatalog"), bearer="c-token")])
+            other.url, "push", logins=Logins([OriginLogin(other.url.removesuffix("/messagecatalog"), bearer="c-token")])
         )
         assert one.exchange.run(peer, "push").refused == 0
         put(one.client, "/modelsource", {**source, "description": "ours"})

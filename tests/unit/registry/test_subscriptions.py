@@ -11,11 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from bindings.http.access import Access
-from bindings.http.subscribing import SubscriptionManager
-from registry.delivery.filters import FilterError, filter_of
-from registry.delivery.limits import DeliveryLimits
-from registry.delivery.settings import DeliverySettings
+from bindings.http.client import SubscriptionManager
+from bindings.http.routing import Access
+from registry.delivery.events import DeliveryLimits
+from registry.delivery.subscriptions import DeliverySettings, SubscriptionFilterError, filter_of
 from registry.http.access import Roles
 from tests.support.registry_server import served
 from tests.support.subscribed import LIMIT, agreeable, change, registry, subscribe, until_taken
@@ -272,7 +271,7 @@ def test_filters_hold_as_their_dialects_say(given: Any, holds: bool) -> None:
     ],
 )
 def test_filters_that_cannot_be_are_refused(given: Any) -> None:
-    with pytest.raises(FilterError):
+    with pytest.raises(SubscriptionFilterError):
         filter_of(given)
 
 

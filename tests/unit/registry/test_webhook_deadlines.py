@@ -12,11 +12,9 @@ import pytest
 
 from bindings.protocols import BINDINGS
 from bindings.sending import Outbound
-from registry.delivery.limits import DeliveryLimits
-from registry.delivery.messages import Composer
-from registry.delivery.settings import DeliverySettings
-from registry.delivery.wants import Delivery, Wants
-from registry.delivery.webhooks import Webhook, WebhookSender
+from registry.delivery.events import DeliveryLimits, EventMessages
+from registry.delivery.subscriptions import DeliverySettings, SubscriberDelivery, Wants
+from registry.delivery.targets import Webhook, WebhookSender
 from registry.http.server import RegistryServer, RegistrySettings
 from registry.replication.peers import Peer
 from tests.support.trickling import trickling
@@ -49,8 +47,8 @@ def test_an_answer_that_never_ends_is_given_up(first: bytes, drop: bytes, origin
 def test_a_target_that_never_answers_does_not_hold_up_the_end(tmp_path: Path) -> None:
     with trickling(HINTS, HINTS) as (url, _):
         before = set(threading.enumerate())
-        composer = Composer(BINDINGS["HTTP"], lambda _: url, "structured")
-        subscriber = Delivery(Wants(), composer, lambda: WebhookSender(Webhook(timeout=600.0)))
+        composer = EventMessages(BINDINGS["HTTP"], lambda _: url, "structured")
+        subscriber = SubscriberDelivery(Wants(), composer, lambda: WebhookSender(Webhook(timeout=600.0)))
         delivery = DeliverySettings({"audit": subscriber}, limits=DeliveryLimits())
         server = RegistryServer(RegistrySettings(f"sqlite:///{tmp_path}/r.db", port=0, delivery=delivery))
         server.start()
@@ -66,8 +64,8 @@ def test_a_target_that_never_answers_does_not_hold_up_the_end(tmp_path: Path) ->
 def test_all_parts_of_a_server_end_by_one_grace(tmp_path: Path) -> None:
     grace = 4.0
     with trickling(HINTS, HINTS) as (url, _), trickling(HEADER, b"x") as (peer, asked):
-        composer = Composer(BINDINGS["HTTP"], lambda _: url, "structured")
-        subscriber = Delivery(Wants(), composer, lambda: WebhookSender(Webhook(timeout=600.0)))
+        composer = EventMessages(BINDINGS["HTTP"], lambda _: url, "structured")
+        subscriber = SubscriberDelivery(Wants(), composer, lambda: WebhookSender(Webhook(timeout=600.0)))
         delivery = DeliverySettings({"audit": subscriber}, limits=DeliveryLimits())
         peers = (Peer(f"{peer}/messagecatalog", interval=0.05),)
         store = f"sqlite:///{tmp_path}/r.db"

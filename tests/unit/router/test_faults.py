@@ -7,9 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from catalog.schemas.ids.contract import RegistryUnavailableError
-from router.errors import SinkError, StateError
-from router.faults import fault_of, registry_away
+from catalog.schemas.ids.client import RegistryUnavailableError
+from router.errors import SinkError, StateError, fault_of, registry_away
 
 ABORTED = "Job aborted due to stage failure: Task 1 in stage 5.0 failed 1 times, most recent failure: Lost task 1.0"
 SPARK = "org.apache.spark.SparkException"
@@ -54,9 +53,9 @@ def worker(last: str) -> JavaError:
         OSError(28, "No space left on device"),
         ModuleNotFoundError("no module"),
         worker("OSError: [Errno 28] No space left on device"),
-        worker("bindings.inbox.errors.InboxFormatError: frame 3"),
+        worker("bindings.inbox.space.InboxFormatError: frame 3"),
         worker(
-            "catalog.schemas.ids.contract.RegistryUnavailableError: schema registry lake at https://r cannot be asked"
+            "catalog.schemas.ids.client.RegistryUnavailableError: schema registry lake at https://r cannot be asked"
         ),
         worker("ModuleNotFoundError: No module named 'router'"),
         JavaError((SPARK, ABORTED), ("org.apache.kafka.common.errors.TimeoutException", "Topic x not present")),
@@ -133,7 +132,7 @@ def test_faults_are_alike_but_for_numbers_and_quoted_values() -> None:
 
 def test_a_registry_that_is_away_is_told_from_other_errors() -> None:
     """By the class alone: a record's text must not hold a batch."""
-    kind = "catalog.schemas.ids.contract.RegistryUnavailableError"
+    kind = "catalog.schemas.ids.client.RegistryUnavailableError"
     away = worker(f"{kind}: schema registry lake at https://r answers 503")
     assert registry_away(away) == "schema registry lake at https://r answers 503"
     assert registry_away(RegistryUnavailableError("schema registry lake")) == "schema registry lake"

@@ -42,23 +42,23 @@ def test_points_of_the_tests_are_met(name: str) -> None:
 
 
 def test_the_points_of_the_tests_are_seen() -> None:
-    assert {"router.state.state:State.pin", "os:replace~offsets.json"} <= named_in_tests()
+    assert {"router.state.state:StateFolder.pin", "os:replace~offsets.json"} <= named_in_tests()
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("router.reading.streams:kafka_rows", "imported by name in router.running.starts"),
+        ("router.reading.streams:kafka_rows", "imported by name in router.running.queries"),
         ("router.intake.intake:local_store", "imported by name in router.running.service"),
         ("router.reading.streams:Source", "no function or method"),
         ("router.sinks:check_endpoints", "imported by name in router.commands"),
-        ("router.state.state:State.open", "classmethod, no function"),
+        ("router.state.state:StateFolder.open", "classmethod, no function"),
         ("router.state.state:_keep", "there is no _keep"),
-        ("router.state.state:State.gone", "there is no State.gone"),
+        ("router.state.state:StateFolder.gone", "there is no StateFolder.gone"),
         ("router.state.state:Gone.pin", "there is no Gone.pin"),
         ("router.state.gone:State.pin", "No module named"),
         ("router.batches.plans:PlanHolder.active", "property, no function"),
-        ("router.running.starts:PAUSE_FIRST", "float, no function"),
+        ("router.running.queries:PAUSE_FIRST", "float, no function"),
         ("router.watching.batches:_Jobs._stage", "staticmethod, no function"),
     ],
 )

@@ -1,1 +1,1 @@
-"""One module for each step; the newest is what :mod:`registry.store.tables` says."""
+"""One module for each step; the newest is what :mod:`registry.store.engine` says."""

@@ -3,21 +3,237 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Literal
 
 import msgspec
 
-from router.commands.dead_letters.suggesting.basis import Basis
-from router.commands.dead_letters.suggesting.drafts import Draft, message_form
-from router.commands.dead_letters.suggesting.placement import Placement
-from router.commands.dead_letters.suggesting.schemas import FORMAT
-from router.commands.dead_letters.suggesting.words import words_of
+from catalog.convert import convert
+from catalog.documents.documents import Document, read_documents
+from catalog.documents.fetching import Fetcher
+from catalog.findings import Declarations, Findings
+from catalog.load import build
+from catalog.model import CLOUDEVENTS, Catalog, Endpoint, Finding
+from router.commands.dead_letters.suggesting.drafts import FORMAT, Draft, message_form
+from router.commands.dead_letters.suggesting.sampling import words_of
+from router.errors import RouterError
+
+# The catalog that drafts are added to: as it is, with a fragment beside it, and with the fragment written into it.
+
+FRAGMENT: Final = "the drafts"
+"""What the fragment is called as a file, until it is one."""
+
+
+class Basis:
+    """A loaded catalog and the documents that it was made of.
+
+    Raises:
+        DocumentError: a source cannot be read.
+    """
+
+    def __init__(self, sources: Sequence[str | Path], fetcher: Fetcher | None = None) -> None:
+        """Load *sources*, by *fetcher* if they or what they refer to are not all on this machine."""
+        self._fetcher = fetcher if fetcher is not None else Fetcher(network=False)
+        self._documents: list[Document] = read_documents(sources, Findings(), fetcher=self._fetcher)
+        self.declarations = Declarations()
+        self.catalog: Catalog = build(self._documents, Findings(), self.declarations, self._fetcher)
+        self._known = {(each.rule, each.file, each.pointer) for each in self.catalog.findings}
+
+    def beside(self, fragment: Mapping[str, Any], attached: Mapping[str, Sequence[str]]) -> Catalog:
+        """Load the catalog with a fragment as one more source.
+
+        *attached* are groups, by endpoint, that the endpoint does not list and is to be read as if it did.
+        """
+        documents = [*self._documents, Document(FRAGMENT, dict(fragment))]
+        catalog = build(documents, Findings(), None, self._fetcher)
+        endpoints = dict(catalog.endpoints)
+        for xid, groups in attached.items():
+            endpoint = endpoints[xid]
+            members = [member for group in groups for member in catalog.groups[group]]
+            listed = dict.fromkeys((*endpoint.messagegroups, *groups))
+            candidates = dict.fromkeys((*endpoint.candidates, *members))
+            endpoints[xid] = replace(endpoint, messagegroups=tuple(listed), candidates=tuple(candidates))
+        return replace(catalog, endpoints=endpoints)
+
+    def news(self, catalog: Catalog) -> list[Finding]:
+        """Return the errors and warnings of *catalog* that this one does not have."""
+        return [
+            each
+            for each in catalog.findings
+            if each.severity != "info" and (each.rule, each.file, each.pointer) not in self._known
+        ]
+
+    def merged(
+        self, fragment: Mapping[str, Any], attached: Mapping[str, Sequence[str]]
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return the whole catalog as one xRegistry 1.0-rc4 document with the fragment in it, endpoints listing it.
+
+        With it come the xids of what had an error in the sources, and is left out.
+        """
+        converted = convert(self.catalog, self.declarations)
+        document = dict(converted.document)
+        for collection, nested in (("messagegroups", "messages"), ("schemagroups", "schemas"), ("endpoints", "")):
+            added: Mapping[str, Any] = fragment.get(collection, {})
+            held: dict[str, Any] = dict(document.get(collection, {}))
+            for name, entity in added.items():
+                known = held.get(name)
+                if known is not None and nested:
+                    held[name] = {**known, nested: {**known.get(nested, {}), **entity.get(nested, {})}}
+                else:
+                    held[name] = entity
+            if held:
+                document[collection] = held
+        for xid, groups in attached.items():
+            name = xid.rpartition("/")[2]
+            endpoint = document["endpoints"][name]
+            listed = dict.fromkeys((*endpoint.get("messagegroups", ()), *groups))
+            document["endpoints"] = {**document["endpoints"], name: {**endpoint, "messagegroups": list(listed)}}
+        return document, converted.left_out
+
+
+# Where drafts are put: a message group that the endpoint lists already, wherever that is possible.
+#
+# Two documents cannot both speak of one endpoint: the first counts, and lint warns of the second. But they can both
+# speak of one group, whose messages unite. So a fragment that adds to a group which the endpoint lists takes effect
+# without anything else being changed; else the endpoint has to list the group of the drafts.
+
+Attachment = Literal["listed", "missing", "new", "unlisted", "free"]
+"""How the group comes to its endpoint.
+
+``listed``: the endpoint lists it. ``missing``: it lists it, and nobody has declared it. ``new``: the endpoint is not in
+the catalog, and the fragment has it. ``unlisted``: the endpoint has to be changed. ``free``: there is no endpoint.
+"""
+ENDPOINT: Final = re.compile(r"/endpoints/([^/?#{}\s]{1,128})")
+_GROUP: Final = re.compile(r"(?:^|[/#])messagegroups/([^/?#]+)/?$")
+_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._~@:\-]{0,127}")
+_NOT_ID: Final = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The group that the drafts of one endpoint go into.
+
+    ``envelope`` and ``protocol`` are the defaults that the group has in the catalog, or will have. ``others`` are more
+    endpoints of the same protocol that list the group, and so will expect the drafts as well.
+    """
+
+    endpoint: str
+    group: str
+    attachment: Attachment
+    envelope: str | None = CLOUDEVENTS
+    protocol: str | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The id of the group."""
+        return self.group.rpartition("/")[2]
+
+
+def placement_of(endpoint: str, protocol: str, basis: Basis, wanted: str | None = None) -> Placement:
+    """Choose the group for drafts of one endpoint (``""``: none) and protocol; *wanted* names it.
+
+    Raises:
+        RouterError: *wanted* is no id of a group, or one whose envelope or protocol forbids the drafts.
+    """
+    known = basis.catalog.endpoints.get(endpoint)
+    if wanted is not None:
+        return _wanted(endpoint, protocol, basis, _checked(wanted))
+    if known is None:
+        name = ENDPOINT.fullmatch(endpoint)
+        group = _fresh(f"{_clean(name.group(1))}.drafts" if name else "drafts", basis)
+        return Placement(endpoint, group, "new" if name else "free", protocol=protocol)
+    for reference in basis.declarations.endpoints[endpoint].messagegroups:
+        missing = _missing(reference, basis)
+        if missing is not None:
+            return Placement(endpoint, missing, "missing", protocol=protocol)
+    fitting = [_listed(known, group, basis) for group in _fitting(known, protocol, basis)]
+    if fitting:
+        return min(fitting, key=lambda each: (len(each.others), known.messagegroups.index(each.group)))
+    group = _fresh(f"{_clean(endpoint.rpartition('/')[2])}.drafts", basis)
+    return Placement(endpoint, group, "unlisted", protocol=protocol)
+
+
+def _wanted(endpoint: str, protocol: str, basis: Basis, name: str) -> Placement:
+    known = basis.catalog.endpoints.get(endpoint)
+    folded = {each.lower(): each for each in basis.declarations.groups}
+    group = folded.get(f"/messagegroups/{name}".lower(), f"/messagegroups/{name}")
+    if group in basis.catalog.groups and not _fits(group, protocol, basis):
+        hint = "name another group, or leave --group out"
+        raise RouterError(f"{group} is of another envelope or protocol than drafts for {protocol}", hint=hint)
+    if known is None:
+        placement: Placement = Placement(endpoint, group, "new" if ENDPOINT.fullmatch(endpoint) else "free")
+    elif group in known.messagegroups:
+        return _listed(known, group, basis)
+    else:
+        references = basis.declarations.endpoints[endpoint].messagegroups
+        missing = any(_missing(reference, basis) == group for reference in references)
+        placement = Placement(endpoint, group, "missing" if missing else "unlisted")
+    declared = basis.declarations.groups.get(group)
+    if declared is None:
+        return placement
+    return Placement(endpoint, group, placement.attachment, declared.envelope, declared.protocol)
+
+
+def _checked(wanted: str) -> str:
+    name = wanted.removeprefix("/messagegroups/")
+    if not _ID.fullmatch(name):
+        hint = "use letters, digits, . _ and -, such as --group Plant.Drafts"
+        raise RouterError(f"--group {wanted!r} is no id of a message group", hint=hint)
+    return name
+
+
+def _fitting(endpoint: Endpoint, protocol: str, basis: Basis) -> Iterator[str]:
+    for group in endpoint.messagegroups:
+        if group.startswith("/messagegroups/") and _fits(group, protocol, basis):
+            yield group
+
+
+def _fits(group: str, protocol: str, basis: Basis) -> bool:
+    """Tell whether drafts may be in a group: all messages of one have its envelope and protocol."""
+    declared = basis.declarations.groups.get(group)
+    if declared is None:
+        return False
+    return declared.envelope in (None, CLOUDEVENTS) and declared.protocol in (None, protocol)
+
+
+def _listed(endpoint: Endpoint, group: str, basis: Basis) -> Placement:
+    declared = basis.declarations.groups[group]
+    others = tuple(
+        each.xid
+        for each in basis.catalog.endpoints.values()
+        if each is not endpoint and group in each.messagegroups and each.protocol in (None, endpoint.protocol)
+    )
+    return Placement(endpoint.xid, group, "listed", declared.envelope, declared.protocol, others)
+
+
+def _missing(reference: str, basis: Basis) -> str | None:
+    """Return the group that a reference of an endpoint names within the catalog, when nobody has declared it."""
+    match = _GROUP.search(reference)
+    if match is None or reference[: match.start(1)] not in ("#/messagegroups/", "/messagegroups/"):
+        return None
+    xid = f"/messagegroups/{match.group(1)}"
+    known = {each.lower() for each in basis.declarations.groups}
+    return xid if _ID.fullmatch(match.group(1)) and xid.lower() not in known else None
+
+
+def _fresh(name: str, basis: Basis) -> str:
+    known = {each.lower() for each in basis.declarations.groups}
+    chosen, number = f"/messagegroups/{name}", 2
+    while chosen.lower() in known:
+        chosen, number = f"/messagegroups/{name}{number}", number + 1
+    return chosen
+
+
+def _clean(text: str) -> str:
+    return _NOT_ID.sub("-", text).strip(".-")[:100] or "endpoint"
+
 
 SPECVERSION: Final = "1.0-rc4"
 _PLACEHOLDER: Final = re.compile(r"\{[^{}]*\}")
-_NOT_ID: Final = re.compile(r"[^A-Za-z0-9_]+")
+_NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
 _LONGEST: Final = 100
 
 
@@ -123,6 +339,6 @@ def _name_of(draft: Draft) -> str:
         telling.append(values.get(bundle.records[0].address) or "")
     telling += [value for key, value in bundle.pins if value not in telling]
     words = [word for text in telling for word in words_of(_PLACEHOLDER.sub("", text)).words]
-    clean = [_NOT_ID.sub("-", word).strip("-") for word in words]
+    clean = [_NOT_IN_IDS.sub("-", word).strip("-") for word in words]
     name = ".".join(word for word in clean if word)[:_LONGEST].strip(".-")
     return name or "message"

@@ -4,24 +4,274 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 from catalog.model import Catalog
+from catalog.parsing.pointers import steps_of
 from catalog.record import Record
-from router.commands.dead_letters.suggesting.basis import Basis
-from router.commands.dead_letters.suggesting.bundles import Bundle, bundles_of
-from router.commands.dead_letters.suggesting.drafts import draft_of
-from router.commands.dead_letters.suggesting.fragment import PlacedDraft, attachments, fragment_of
-from router.commands.dead_letters.suggesting.mending import Attempt, Mender
-from router.commands.dead_letters.suggesting.placement import ENDPOINT, Placement, placement_of
-from router.commands.dead_letters.suggesting.sampling import Sampler
-from router.commands.dead_letters.suggesting.traits import Hides, never, traits_of
-from router.commands.dead_letters.suggesting.verification import DraftTrial, losses
-from router.commands.emit.producer import record_line
+from catalog.templates import tokens_of
+from catalog.values import text_of, whole_number
+from router.commands.dead_letters.suggesting.bundles import Bundle, bundles_of, joined
+from router.commands.dead_letters.suggesting.drafts import Draft, draft_of
+from router.commands.dead_letters.suggesting.fragment import (
+    ENDPOINT,
+    FRAGMENT,
+    Basis,
+    PlacedDraft,
+    Placement,
+    attachments,
+    fragment_of,
+    placed,
+    placement_of,
+)
+from router.commands.dead_letters.suggesting.sampling import Hides, Sampler, never, traits_of
+from router.commands.emit.producer import EmitError, Producer, record_line
 from router.matching.records import CHUNK, RecordMatcher
+
+# Trying drafts before anybody adds them: by the matcher of ``match`` and ``run``, on the catalog with them in it.
+
+TRIED: Final = 2_000
+"""Records of one draft that are tried."""
+MOST_DEFINITIONS: Final = 300
+_EQUAL: Final = "equally specific: "
+_NOW: Final = "2026-01-02T03:04:05Z"
+
+
+@dataclass(slots=True)
+class DraftTrial:
+    """What became of the records of one draft.
+
+    ``own`` were matched by it, ``other`` by other drafts or definitions (by xid); ``tied`` counts sets of definitions
+    that matched equally well, ``failed`` the reasons of the rest.
+    """
+
+    tried: int = 0
+    own: int = 0
+    other: Counter[str] = field(default_factory=Counter)
+    tied: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def matched(self) -> float:
+        """The share of records that some definition matched."""
+        return (self.own + self.other.total()) / self.tried if self.tried else 0.0
+
+    def count(self, outcome: dict[str, Any], xid: str) -> None:
+        """Count one outcome, as ``match`` gives it."""
+        self.tried += 1
+        if outcome["outcome"] == "routed":
+            if outcome["message"] == xid:
+                self.own += 1
+            else:
+                self.other[outcome["message"]] += 1
+        elif outcome["outcome"] == "dead-letter" and outcome["reason"] == "ambiguous":
+            self.tied[tuple(sorted(outcome["detail"].removeprefix(_EQUAL).split(", ")))] += 1
+        else:
+            self.failed[outcome.get("reason", outcome["outcome"])] += 1
+
+
+def tried(drafts: Sequence[PlacedDraft], catalog: Catalog) -> list[DraftTrial]:
+    """Match the records of each draft against *catalog*, which has the drafts; the trials are in their order."""
+    matcher = RecordMatcher(catalog)
+    trials: list[DraftTrial] = []
+    for each in drafts:
+        trial = DraftTrial()
+        lines = [record_line(traits.record) for traits in each.draft.bundle.records[:TRIED]]
+        for start in range(0, len(lines), CHUNK):
+            for outcome in matcher.decide(list(lines[start : start + CHUNK])):
+                trial.count(outcome, each.xid)
+        trials.append(trial)
+    return trials
+
+
+def losses(before: Catalog, after: Catalog, endpoints: Iterable[str]) -> dict[str, str]:
+    """Return the definitions of these endpoints whose own records go elsewhere *after*, and where to.
+
+    One record of each of the first :data:`MOST_DEFINITIONS` is made, as ``emit`` makes it, and matched in both.
+    """
+    lost: dict[str, str] = {}
+    samples: list[tuple[str, bytes]] = []
+    for endpoint in endpoints:
+        known = before.endpoints.get(endpoint)
+        for xid in known.candidates if known is not None else ():
+            if len(samples) < MOST_DEFINITIONS:
+                samples += [(xid, line) for line in _line(before, xid, endpoint)]
+    lines: list[bytes | str] = [line for _, line in samples]
+    was, becomes = RecordMatcher(before).decide(lines), RecordMatcher(after).decide(lines)
+    for (xid, _), old, new in zip(samples, was, becomes, strict=True):
+        if old.get("message") == xid and new.get("message") != xid:
+            lost[xid] = new.get("message") or new.get("detail") or new["outcome"]
+    return lost
+
+
+def _line(catalog: Catalog, xid: str, endpoint: str) -> list[bytes]:
+    """Return one record of a definition as a line; nothing for one that no record can be made of."""
+    definition = catalog.definitions.get(xid)
+    if definition is None:
+        return []
+    context: dict[str, str] = {}
+    for prop in (*definition.envelopemetadata, *definition.protocoloptions):
+        if prop.value is not None:
+            context.update(dict.fromkeys(tokens_of(text_of(prop.value))[1::2], "7"))
+    try:
+        producer = Producer(catalog, xid, endpoint=endpoint, context=context, seed=0, clock=lambda: _NOW)
+        return [record_line(producer.record())]
+    except EmitError:
+        return []  # it cannot be produced as it stands, so there is nothing to compare
+
+
+# Trying drafts and changing what the trial shows: what lint warns of, what ties, what misses its own records.
+
+UNMATCHED: Final = "that other drafts are for, or none can be"
+AIMLESS: Final = "that have nothing in common to be recognised by"
+_ROUNDS: Final = 12
+_GOOD: Final = 0.95
+_PROPERTIES: Final = ("envelopemetadata", "protocoloptions")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Drafts as they are placed, the fragment they make, the catalog with it, and their trials in the same order.
+
+    ``dropped`` are bundles that no draft is for in the end, each with why.
+    """
+
+    drafts: tuple[PlacedDraft, ...]
+    fragment: Mapping[str, Any]
+    catalog: Catalog
+    trials: tuple[DraftTrial, ...]
+    dropped: tuple[tuple[Bundle, str], ...] = ()
+
+
+class Mender:
+    """Makes drafts by *drafter*, puts them where *placements* says by endpoint and protocol, and corrects them."""
+
+    def __init__(
+        self,
+        basis: Basis,
+        placements: Mapping[tuple[str, str], Placement],
+        drafter: Callable[[Bundle], Draft],
+    ) -> None:
+        self._basis = basis
+        self._placements = placements
+        self._drafter = drafter
+
+    def mended(self, bundles: Sequence[Bundle]) -> Attempt:
+        """Draft, try and correct until there is nothing more to correct, or it has gone on for too long."""
+        dropped: list[tuple[Bundle, str]] = []
+        attempt = self._attempt(bundles)
+        for _ in range(_ROUNDS):
+            changed = self._linted(attempt) or _untied(attempt) or _widened(attempt)
+            if changed is None:
+                useless = self._useless(attempt)
+                if not any(useless):
+                    break
+                old = [each.draft.bundle for each in attempt.drafts]
+                dropped += [(bundle, why) for bundle, why in zip(old, useless, strict=True) if why]
+                changed = [bundle for bundle, why in zip(old, useless, strict=True) if not why]
+            attempt = self._attempt(changed)
+        return replace(attempt, dropped=tuple(dropped))
+
+    def _attempt(self, bundles: Sequence[Bundle]) -> Attempt:
+        there = placed([self._drafter(bundle) for bundle in bundles], self._placements, self._basis)
+        fragment = fragment_of(there)
+        catalog = self._basis.beside(fragment, attachments(each.placement for each in there))
+        return Attempt(tuple(there), fragment, catalog, tuple(tried(there, catalog)))
+
+    def _linted(self, attempt: Attempt) -> list[Bundle] | None:
+        """Bar properties that lint warns of; None when there are none."""
+        doubtful: dict[str, set[str]] = {}
+        for each in self._basis.news(attempt.catalog):
+            steps = ["", *steps_of(each.pointer)]
+            if each.file == FRAGMENT and len(steps) > 6 and steps[1] == "messagegroups" and steps[5] in _PROPERTIES:
+                xid = f"/messagegroups/{steps[2]}/messages/{steps[4]}"
+                doubtful.setdefault(xid, set()).add(_key(attempt.fragment, steps))
+        return _barred(attempt, [frozenset(doubtful.get(each.xid, ())) for each in attempt.drafts])
+
+    def _useless(self, attempt: Attempt) -> list[str]:
+        """Return for each draft why it is better left out; empty when it is not.
+
+        One that asks for nothing would take whatever comes later, so it has to be all that there is on its channel.
+        """
+        channels = Counter(each.placement.endpoint for each in attempt.drafts)
+        why: list[str] = []
+        for each, trial in zip(attempt.drafts, attempt.trials, strict=True):
+            known = self._basis.catalog.endpoints.get(each.placement.endpoint)
+            alone = (
+                channels[each.placement.endpoint] == 1 and each.placement.endpoint and not (known and known.candidates)
+            )
+            asks = any(asked.value is not None for asked in each.draft.asked)
+            why.append(UNMATCHED if not trial.own else "" if asks or alone else AIMLESS)
+        return why
+
+
+def _barred(attempt: Attempt, keys: Sequence[frozenset[str]]) -> list[Bundle] | None:
+    """Return the bundles with *keys* barred, None when they are so already."""
+    old = [each.draft.bundle for each in attempt.drafts]
+    new = [replace(bundle, barred=bundle.barred | some) for bundle, some in zip(old, keys, strict=True)]
+    return None if all(one.barred == other.barred for one, other in zip(old, new, strict=True)) else new
+
+
+def _key(fragment: Mapping[str, Any], steps: Sequence[str]) -> str:
+    """Return the key of the property that a finding points to; entries of lists are named in them."""
+    if steps[5] == "envelopemetadata":
+        return f"e.{steps[6]}"
+    holder = fragment["messagegroups"][steps[2]]["messages"][steps[4]]["protocoloptions"].get(steps[6])
+    if isinstance(holder, list) and len(steps) > 7 and whole_number(steps[7]) is not None:
+        return f"p.{steps[6]}.{holder[int(steps[7])]['name']}"
+    nested = isinstance(holder, Mapping) and len(steps) > 7 and isinstance(holder.get(steps[7]), Mapping)
+    return f"p.{steps[6]}.{steps[7]}" if nested else f"p.{steps[6]}"
+
+
+def _untied(attempt: Attempt) -> list[Bundle] | None:
+    """Distinguish, or else join, drafts that match the same records equally well; None when there are none."""
+    tied: dict[int, list[Bundle]] = {}
+    for number, owner in enumerate(_owners(attempt)):
+        tied.setdefault(owner, []).append(attempt.drafts[number].draft.bundle)
+    if len(tied) == len(attempt.drafts):
+        return None
+    return [each for bundles in tied.values() for each in (_apart(bundles) if len(bundles) > 1 else bundles)]
+
+
+def _owners(attempt: Attempt) -> list[int]:
+    """Return for each draft the first one that it is tied with, over any number of others; itself when with none."""
+    numbers = {each.xid: number for number, each in enumerate(attempt.drafts)}
+    owners = list(range(len(attempt.drafts)))
+    for trial in attempt.trials:
+        for tie in trial.tied:
+            among = [numbers[xid] for xid in tie if xid in numbers]
+            for one, other in itertools.pairwise(among):
+                if attempt.drafts[one].draft.bundle.channel == attempt.drafts[other].draft.bundle.channel:
+                    lower, upper = sorted((owners[one], owners[other]))
+                    owners = [lower if each == upper else each for each in owners]
+    return owners
+
+
+def _apart(bundles: list[Bundle]) -> list[Bundle]:
+    """Pin what distinguishes the bundles, if there is such a thing and it was not tried already; else join them."""
+    medias = {each.shape.media for each in bundles}
+    if len(medias) < len(bundles) or bundles[0].shape.event or any(each.pinned for each in bundles):
+        return [joined(bundles)]
+    pinned = [
+        replace(each, pinned=bool(each.shape.media) and all(one.typed and one.content_key for one in each.records))
+        for each in bundles
+    ]
+    return pinned if any(each.pinned for each in pinned) else [joined(bundles)]
+
+
+def _widened(attempt: Attempt) -> list[Bundle] | None:
+    """Ask no more than address, type and method of drafts that miss their own records; None when all is well."""
+    keys: list[frozenset[str]] = []
+    for each, trial in zip(attempt.drafts, attempt.trials, strict=True):
+        bundle = each.draft.bundle
+        kept = {bundle.records[0].address, "e.type", "p.method", *(key for key, _ in bundle.pins)}
+        missed = trial.failed.total() > (1 - _GOOD) * trial.tried
+        keys.append(frozenset(asked.key for asked in each.draft.asked if missed and asked.key not in kept))
+    return _barred(attempt, keys)
+
 
 DRAFTABLE: Final = frozenset({"no-match", "no-candidates"})
 LEAST: Final = 3

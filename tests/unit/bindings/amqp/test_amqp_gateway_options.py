@@ -10,15 +10,22 @@ from typing import Any
 import proton
 import pytest
 
-from bindings.amqp.dialing import LONGEST_WAIT_SECONDS, Dialer, reconnecting
+from bindings.amqp.binding import node_of, option
+from bindings.amqp.client import LONGEST_WAIT_SECONDS, Dialer, reconnecting
 from bindings.amqp.gateway import AmqpGateway
-from bindings.amqp.options import node_of, option
-from bindings.amqp.outlet import _Terms
-from bindings.amqp.sender import AmqpSender
-from bindings.gateways import Connection, GatewayError, Limits, Login, Subscription, Terms, Tls
+from bindings.amqp.sender import AmqpSender, _Terms
+from bindings.gateways import (
+    BrokerLogin,
+    Connection,
+    EndpointSubscription,
+    GatewayConfig,
+    GatewayError,
+    GatewayLimits,
+    Tls,
+)
 from bindings.parts import InboxRow
 
-GOOD = Subscription("/endpoints/e", "q.a")
+GOOD = EndpointSubscription("/endpoints/e", "q.a")
 
 
 class Store:
@@ -32,8 +39,8 @@ class NoCounters:
     def acknowledged(self, endpoint: str) -> None: ...
 
 
-def gateway(connection: Connection, *subscriptions: Subscription) -> AmqpGateway:
-    return AmqpGateway(Terms(connection, subscriptions, Store(), "c", Limits(), NoCounters()))
+def gateway(connection: Connection, *subscriptions: EndpointSubscription) -> AmqpGateway:
+    return AmqpGateway(GatewayConfig(connection, subscriptions, Store(), "c", GatewayLimits(), NoCounters()))
 
 
 @pytest.mark.parametrize(
@@ -61,12 +68,14 @@ def test_what_no_waiting_mends_is_said_at_the_start(connection: Connection, says
 @pytest.mark.parametrize(
     ("subscription", "says"),
     [
-        (Subscription("/endpoints/e", ""), "/endpoints/e has no AMQP node"),
-        (Subscription("/endpoints/e", "q", {"distribution-mode": "share"}), "move or copy"),
-        (Subscription("/endpoints/e", "q", {"link-properties": ["a"]}), "linkproperties"),
+        (EndpointSubscription("/endpoints/e", ""), "/endpoints/e has no AMQP node"),
+        (EndpointSubscription("/endpoints/e", "q", {"distribution-mode": "share"}), "move or copy"),
+        (EndpointSubscription("/endpoints/e", "q", {"link-properties": ["a"]}), "linkproperties"),
     ],
 )
-def test_subscriptions_are_checked_at_the_start_and_when_replaced(subscription: Subscription, says: str) -> None:
+def test_subscriptions_are_checked_at_the_start_and_when_replaced(
+    subscription: EndpointSubscription, says: str
+) -> None:
     with pytest.raises(GatewayError, match=says):
         gateway(Connection(("amqp://h",)), subscription).start()
     with pytest.raises(GatewayError, match=says):
@@ -78,13 +87,13 @@ def test_credentials_come_from_the_login_else_from_the_uri_and_are_not_shown() -
     by_uri, second, third = Dialer(Connection(uris), "c").addresses
     assert (by_uri.username, by_uri.password, by_uri.url) == ("uri@user", "s:cret", "amqp://one:1234")
     assert (second.username, second.url, third.url) == (None, "amqps://two:5671", "amqp://[::1]:5672")
-    by_login = Dialer(Connection(uris, Login("me", "hidden")), "c").addresses
+    by_login = Dialer(Connection(uris, BrokerLogin("me", "hidden")), "c").addresses
     assert {(each.username, each.password) for each in by_login} == {("me", "hidden")}
     assert "cret" not in repr(by_uri) and "hidden" not in repr(by_login)
 
 
 def test_a_password_does_not_go_without_tls_where_tls_is_asked_for() -> None:
-    connection = Connection(("amqps://one", "amqp://two"), Login("me", "hidden"), Tls())
+    connection = Connection(("amqps://one", "amqp://two"), BrokerLogin("me", "hidden"), Tls())
     with pytest.raises(GatewayError, match=r"amqp://two:5672 is spoken without TLS; write amqps"):
         Dialer(connection, "c")
 

@@ -9,12 +9,11 @@ from typing import Any
 import proton
 import pytest
 
-from bindings.amqp import codec
-from bindings.amqp.forms import typed_of
+from bindings.amqp import binding as codec
+from bindings.amqp.binding import AmqpSending
 from bindings.amqp.outgoing import AmqpMessage, EncodingError, encode
 from bindings.amqp.sections import decode
-from bindings.amqp.sending import AmqpSending
-from bindings.amqp.values import Typed
+from bindings.amqp.values import AmqpValue, typed_of
 from bindings.parts import JSON_KIND, Part
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
@@ -30,7 +29,7 @@ def test_proton_reads_what_we_encode() -> None:
                 b"\xffbody",
                 "application/json",
                 {"message-id": A_UUID, "user-id": b"me", "to": "there", "creation-time": AT, "group-sequence": 7},
-                {"s": "t", "i": 5, "f": 1.5, "b": True, "n": None, "y": Typed("symbol", "x"), "when": AT},
+                {"s": "t", "i": 5, "f": 1.5, "b": True, "n": None, "y": AmqpValue("symbol", "x"), "when": AT},
                 {"x-opt-a": 1},
             )
         )
@@ -48,29 +47,29 @@ def test_proton_reads_what_we_encode() -> None:
 @pytest.mark.parametrize(
     ("typed", "form"),
     [
-        (Typed("boolean", True), True),
-        (Typed("ubyte", 255), 255),
-        (Typed("ushort", 65535), 65535),
-        (Typed("uint", 2**32 - 1), 2**32 - 1),
-        (Typed("ulong", 2**64 - 1), 2**64 - 1),
-        (Typed("byte", -128), -128),
-        (Typed("short", -32768), -32768),
-        (Typed("int", -(2**31)), -(2**31)),
-        (Typed("long", -(2**63)), -(2**63)),
-        (Typed("float", 0.5), 0.5),
-        (Typed("double", 0.1), 0.1),
-        (Typed("timestamp", 0), "1970-01-01T00:00:00Z"),
-        (Typed("char", 0x20AC), "€"),
-        (Typed("uuid", str(A_UUID)), str(A_UUID)),
-        (Typed("binary", b"\xff"), {"base64": "/w=="}),
-        (Typed("string", "s"), "s"),
-        (Typed("symbol", "s"), "s"),
-        (Typed("decimal32", b"\0\0\0\1"), {"base64": "AAAAAQ=="}),
-        (Typed("decimal64", b"\0" * 7 + b"\1"), {"base64": "AAAAAAAAAAE="}),
-        (Typed("decimal128", b"\1" * 16), {"base64": "AQEBAQEBAQEBAQEBAQEBAQ=="}),
+        (AmqpValue("boolean", True), True),
+        (AmqpValue("ubyte", 255), 255),
+        (AmqpValue("ushort", 65535), 65535),
+        (AmqpValue("uint", 2**32 - 1), 2**32 - 1),
+        (AmqpValue("ulong", 2**64 - 1), 2**64 - 1),
+        (AmqpValue("byte", -128), -128),
+        (AmqpValue("short", -32768), -32768),
+        (AmqpValue("int", -(2**31)), -(2**31)),
+        (AmqpValue("long", -(2**63)), -(2**63)),
+        (AmqpValue("float", 0.5), 0.5),
+        (AmqpValue("double", 0.1), 0.1),
+        (AmqpValue("timestamp", 0), "1970-01-01T00:00:00Z"),
+        (AmqpValue("char", 0x20AC), "€"),
+        (AmqpValue("uuid", str(A_UUID)), str(A_UUID)),
+        (AmqpValue("binary", b"\xff"), {"base64": "/w=="}),
+        (AmqpValue("string", "s"), "s"),
+        (AmqpValue("symbol", "s"), "s"),
+        (AmqpValue("decimal32", b"\0\0\0\1"), {"base64": "AAAAAQ=="}),
+        (AmqpValue("decimal64", b"\0" * 7 + b"\1"), {"base64": "AAAAAAAAAAE="}),
+        (AmqpValue("decimal128", b"\1" * 16), {"base64": "AQEBAQEBAQEBAQEBAQEBAQ=="}),
     ],
 )
-def test_every_type_goes_out_and_comes_back(typed: Typed, form: Any) -> None:
+def test_every_type_goes_out_and_comes_back(typed: AmqpValue, form: Any) -> None:
     message = decode(encode(AmqpMessage("node", b"", application_properties={"p": typed})))
     native = codec.native(message.parts)
     assert native["application-properties"]["p"] == form
@@ -90,11 +89,11 @@ def test_no_body_and_no_properties() -> None:
     [
         (AmqpMessage("n", properties={"colour": "red"}), "no property colour"),
         (AmqpMessage("n", application_properties={"p": 2**63}), "no long"),
-        (AmqpMessage("n", application_properties={"p": Typed("ubyte", 256)}), "p: '256' is no ubyte"),
-        (AmqpMessage("n", application_properties={"p": Typed("uint", "x")}), "is no uint"),
-        (AmqpMessage("n", application_properties={"p": Typed("symbol", "ä")}), "a symbol is ASCII"),
-        (AmqpMessage("n", application_properties={"p": Typed("colour", "x")}), "no value of type colour"),
-        (AmqpMessage("n", application_properties={"p": Typed("uuid", "x")}), "is no uuid"),
+        (AmqpMessage("n", application_properties={"p": AmqpValue("ubyte", 256)}), "p: '256' is no ubyte"),
+        (AmqpMessage("n", application_properties={"p": AmqpValue("uint", "x")}), "is no uint"),
+        (AmqpMessage("n", application_properties={"p": AmqpValue("symbol", "ä")}), "a symbol is ASCII"),
+        (AmqpMessage("n", application_properties={"p": AmqpValue("colour", "x")}), "no value of type colour"),
+        (AmqpMessage("n", application_properties={"p": AmqpValue("uuid", "x")}), "is no uuid"),
         (AmqpMessage("n", application_properties={"p": object()}), "no type for a object"),
         (AmqpMessage("n", content_type="tëxt"), "properties.content-type: a symbol is ASCII"),
         (AmqpMessage("n", application_properties={"p": "\ud800"}), "cannot be encoded"),

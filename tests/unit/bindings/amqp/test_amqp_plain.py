@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from proton import symbol, ulong
 
-from bindings.amqp import plain
+from bindings.amqp import sections as plain
 from bindings.amqp.sections import HEADER_FIELDS, PROPERTY_FIELDS, Decoded, MalformedMessage, decode
 from tests.support.amqp_client import section
 

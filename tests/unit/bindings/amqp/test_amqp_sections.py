@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from proton import Data, Described, symbol, timestamp, ulong
 
-from bindings.amqp import codec
+from bindings.amqp import binding as codec
 from bindings.amqp.outgoing import AmqpMessage, encode
 from bindings.amqp.sections import Decoded, MalformedMessage, decode, row_of
-from bindings.amqp.values import Typed
+from bindings.amqp.values import AmqpValue
 from bindings.parts import BINARY_KIND, Part
 from tests.support.amqp_client import section
 
@@ -214,7 +214,7 @@ def test_any_bytes_become_a_row(raw: bytes) -> None:
 
 
 def test_a_row_is_made_of_what_proton_gives_which_is_a_bytearray() -> None:
-    values = {"who": Typed("uuid", "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"), "raw": b"\xff", "text": "t"}
+    values = {"who": AmqpValue("uuid", "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"), "raw": b"\xff", "text": "t"}
     data = encode(AmqpMessage("n", b"body", properties={"message-id": values["who"]}, application_properties=values))
     row = row_of(bytearray(data), "/endpoints/e", 0, 2**20)
     assert row == row_of(data, "/endpoints/e", 0, 2**20)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from proton import Array, Data, Described, symbol, ulong
 
-from bindings.amqp.values import MAX_DEPTH, MAX_EMPTY_ELEMENTS, MalformedValue, Typed, read_value
+from bindings.amqp.values import MAX_DEPTH, MAX_EMPTY_ELEMENTS, AmqpValue, MalformedValue, read_value
 
 ASCII = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=300)
 SCALARS: dict[str, st.SearchStrategy[Any]] = {
@@ -41,27 +41,27 @@ def encoded(value: Any) -> bytes:
     return bytes(data.encode())
 
 
-def expected(kind: str, value: Any) -> Typed:
-    return Typed(kind, str(value) if kind == "uuid" else value)
+def expected(kind: str, value: Any) -> AmqpValue:
+    return AmqpValue(kind, str(value) if kind == "uuid" else value)
 
 
 @st.composite
-def scalars(draw: st.DrawFn) -> tuple[Any, Typed]:
+def scalars(draw: st.DrawFn) -> tuple[Any, AmqpValue]:
     kind = draw(st.sampled_from(sorted(SCALARS)))
     value = draw(SCALARS[kind])
     return value, expected(kind, value)
 
 
-def compounds(inner: st.SearchStrategy[tuple[Any, Typed]]) -> st.SearchStrategy[tuple[Any, Typed]]:
-    def listed(items: list[tuple[Any, Typed]]) -> tuple[Any, Typed]:
-        return [value for value, _ in items], Typed("list", [typed for _, typed in items])
+def compounds(inner: st.SearchStrategy[tuple[Any, AmqpValue]]) -> st.SearchStrategy[tuple[Any, AmqpValue]]:
+    def listed(items: list[tuple[Any, AmqpValue]]) -> tuple[Any, AmqpValue]:
+        return [value for value, _ in items], AmqpValue("list", [typed for _, typed in items])
 
-    def mapped(items: dict[str, tuple[Any, Typed]]) -> tuple[Any, Typed]:
-        pairs = [(Typed("string", key), typed) for key, (_, typed) in items.items()]
-        return {key: value for key, (value, _) in items.items()}, Typed("map", pairs)
+    def mapped(items: dict[str, tuple[Any, AmqpValue]]) -> tuple[Any, AmqpValue]:
+        pairs = [(AmqpValue("string", key), typed) for key, (_, typed) in items.items()]
+        return {key: value for key, (value, _) in items.items()}, AmqpValue("map", pairs)
 
-    def described(item: tuple[Any, Typed]) -> tuple[Any, Typed]:
-        return Described(ulong(300), item[0]), Typed("described", (Typed("ulong", 300), item[1]))
+    def described(item: tuple[Any, AmqpValue]) -> tuple[Any, AmqpValue]:
+        return Described(ulong(300), item[0]), AmqpValue("described", (AmqpValue("ulong", 300), item[1]))
 
     return st.one_of(
         st.lists(inner, max_size=5).map(listed),
@@ -71,7 +71,7 @@ def compounds(inner: st.SearchStrategy[tuple[Any, Typed]]) -> st.SearchStrategy[
 
 
 @given(st.recursive(scalars(), compounds, max_leaves=20))
-def test_what_proton_encodes_is_read_as_it_was(pair: tuple[Any, Typed]) -> None:
+def test_what_proton_encodes_is_read_as_it_was(pair: tuple[Any, AmqpValue]) -> None:
     value, typed = pair
     data = encoded(value)
     assert read_value(b"\xff" + data + b"\xff", 1, len(data) + 1) == (typed, len(data) + 1)
@@ -80,20 +80,20 @@ def test_what_proton_encodes_is_read_as_it_was(pair: tuple[Any, Typed]) -> None:
 @pytest.mark.parametrize(
     ("value", "typed"),
     [
-        (proton.float32(0.1), Typed("float", 0.1)),
-        (proton.float32(21.5), Typed("float", 21.5)),
-        (proton.float32(3.4028235e38), Typed("float", 3.4028235e38)),
-        (proton.char("€"), Typed("char", 0x20AC)),
-        (proton.decimal32(7), Typed("decimal32", b"\0\0\0\7")),
-        (proton.decimal64(7), Typed("decimal64", b"\0" * 7 + b"\7")),
-        (proton.decimal128(b"\1" * 16), Typed("decimal128", b"\1" * 16)),
+        (proton.float32(0.1), AmqpValue("float", 0.1)),
+        (proton.float32(21.5), AmqpValue("float", 21.5)),
+        (proton.float32(3.4028235e38), AmqpValue("float", 3.4028235e38)),
+        (proton.char("€"), AmqpValue("char", 0x20AC)),
+        (proton.decimal32(7), AmqpValue("decimal32", b"\0\0\0\7")),
+        (proton.decimal64(7), AmqpValue("decimal64", b"\0" * 7 + b"\7")),
+        (proton.decimal128(b"\1" * 16), AmqpValue("decimal128", b"\1" * 16)),
         (
             Array(None, Data.UINT, proton.uint(1), proton.uint(70000)),
-            Typed("array", [Typed("uint", 1), Typed("uint", 70000)]),
+            AmqpValue("array", [AmqpValue("uint", 1), AmqpValue("uint", 70000)]),
         ),
     ],
 )
-def test_the_types_that_need_care(value: Any, typed: Typed) -> None:
+def test_the_types_that_need_care(value: Any, typed: AmqpValue) -> None:
     data = Data()
     if isinstance(value, Array):
         data.put_array(False, Data.UINT)
@@ -119,24 +119,24 @@ def test_floats_are_the_shortest_that_their_sender_may_have_written() -> None:
 def test_maps_keep_repeated_and_odd_keys() -> None:
     raw = b"\xc1\x0a\x06\xa1\x01a\x54\x01\xa1\x01a\x40" + b"\x45\x41"
     raw = bytes([0xC1, len(raw) - 2]) + raw[2:]
-    a = Typed("string", "a")
+    a = AmqpValue("string", "a")
     assert read_value(raw, 0, len(raw))[0].value == [
-        (a, Typed("int", 1)),
-        (a, Typed("null", None)),
-        (Typed("list", []), Typed("boolean", True)),
+        (a, AmqpValue("int", 1)),
+        (a, AmqpValue("null", None)),
+        (AmqpValue("list", []), AmqpValue("boolean", True)),
     ]
 
 
 def test_text_that_is_no_utf8_stays_bytes() -> None:
-    assert read_value(b"\xa1\x02\xff\xfe", 0, 4)[0] == Typed("string", b"\xff\xfe")
+    assert read_value(b"\xa1\x02\xff\xfe", 0, 4)[0] == AmqpValue("string", b"\xff\xfe")
 
 
 def test_arrays_of_described_values_carry_the_descriptor() -> None:
     raw = b"\xe0\x07\x02\x00\xa3\x01x\x50\x01\x02"
     raw = bytes([0xE0, len(raw) - 2]) + raw[2:]
-    descriptor = Typed("symbol", "x")
-    values = [Typed("described", (descriptor, Typed("ubyte", each))) for each in (1, 2)]
-    assert read_value(raw, 0, len(raw))[0] == Typed("array", values)
+    descriptor = AmqpValue("symbol", "x")
+    values = [AmqpValue("described", (descriptor, AmqpValue("ubyte", each))) for each in (1, 2)]
+    assert read_value(raw, 0, len(raw))[0] == AmqpValue("array", values)
 
 
 @pytest.mark.parametrize(
@@ -188,4 +188,4 @@ def test_no_bytes_do_worse_than_be_malformed(raw: bytes) -> None:
 def test_a_uuid_is_its_text() -> None:
     value = uuid.uuid4()
     raw = encoded(value)
-    assert read_value(raw, 0, len(raw))[0] == Typed("uuid", str(value))
+    assert read_value(raw, 0, len(raw))[0] == AmqpValue("uuid", str(value))

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.columns.parts import PartEntries
-from bindings.columns.texts import base64_of, beginnings, holding, raw
-from bindings.inbox.frames import SCHEMA
+from bindings.columns.texts import PartEntries, base64_of, beginnings, holding, raw
+from bindings.inbox.format import SCHEMA
 
 LISTS = SCHEMA.field("properties").type
 keys = st.sampled_from(("a", "b", "headers.a", "", "ä"))

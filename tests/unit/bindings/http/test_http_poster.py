@@ -12,8 +12,7 @@ from email.utils import format_datetime
 import pytest
 
 from bindings.http.poster import HttpPoster, OutRequest, fault_of, retry_after
-from bindings.sending import Refusal, Unsettled
-from bindings.suspects import LONELY
+from bindings.sending import LONELY, MessageRefusal, Unsettled
 from tests.support.ports import free_ports
 from tests.support.webhook import Answer, Taken, Webhook
 
@@ -34,7 +33,7 @@ def test_a_2xx_answer_confirms_and_a_4xx_refuses() -> None:
         poster = HttpPoster(headers=[("Authorization", "Bearer hush")])
         results = poster.send(requests(hook, 7))
         poster.close()
-    assert [isinstance(result, Refusal) for result in results] == [n % 3 == 0 for n in range(7)]
+    assert [isinstance(result, MessageRefusal) for result in results] == [n % 3 == 0 for n in range(7)]
     refusal = results[0]
     assert refusal is not None and "422 Unprocessable" in refusal.reason and "no?such thing" in refusal.reason
     assert "n=0" not in refusal.reason and "hush" not in refusal.reason
@@ -74,7 +73,7 @@ def test_an_error_tells_what_was_settled() -> None:
     with Webhook(answer) as hook, pytest.raises(Unsettled) as caught:
         HttpPoster().send(requests(hook, 4))
     assert caught.value.settled[0] is None
-    assert isinstance(caught.value.settled[1], Refusal)
+    assert isinstance(caught.value.settled[1], MessageRefusal)
     assert set(caught.value.settled) == {0, 1}
     assert 3 not in [number(request) for request in hook.seen]
 
@@ -202,14 +201,14 @@ def test_one_message_with_no_other_to_compare_with_is_given_up_late(monkeypatch:
         for _ in range(LONELY - 1):
             with pytest.raises(Unsettled):
                 poster.send(requests(hook, 1))
-        assert isinstance(poster.send(requests(hook, 1))[0], Refusal)
+        assert isinstance(poster.send(requests(hook, 1))[0], MessageRefusal)
 
 
 def test_thousands_of_headers_cost_no_more_than_their_number() -> None:
     def seconds(count: int) -> float:
         message = OutRequest(f"{hook.url}/in", tuple((f"x-{n}", b"v") for n in range(count)), b"1")
         began = time.process_time()
-        assert isinstance(poster.send([message])[0], Refusal)
+        assert isinstance(poster.send([message])[0], MessageRefusal)
         return time.process_time() - began
 
     with Webhook() as hook:

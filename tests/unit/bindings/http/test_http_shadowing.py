@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bindings.http.routing import HttpRoute
-from bindings.http.shadowing import shadows
+from bindings.http.routing import HttpRoute, shadows
 from catalog.templates import parse
 from router.commands.check.command import examined
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from bindings.http.client import client
-from bindings.http.judged import OutOfReach
-from catalog.documents.reach import Reach
+from bindings.http.client import OutOfReach, client
+from catalog.documents.connecting import Reach
 from tests.support.webhook import Answer, Webhook
 
 BEYOND = ("127.0.0.1", "localhost", "2130706433", "0x7f.1", "127.1")

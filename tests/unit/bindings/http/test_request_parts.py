@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bindings.http.request import Head, RequestParts
+from bindings.http.request import RequestHead, RequestParts
 from bindings.parts import Part
 
 HEADERS = ((b"host", b"h"), (b"x-a", b"1"), (b"x-key", b"secret"), (b"x-a", b"\xff"), (b"authorization", b"Basic eA=="))
@@ -18,7 +18,7 @@ EXPECTED = [
 
 def test_parts_keep_order_and_repeats_and_have_no_credentials() -> None:
     maker = RequestParts(frozenset({"x-key"}))
-    head = Head("POST", b"/a%20b", b"q=1+2&access_token=t", HEADERS)
+    head = RequestHead("POST", b"/a%20b", b"q=1+2&access_token=t", HEADERS)
     assert [maker.of(head), maker.of(head)] == [EXPECTED, EXPECTED]
 
 
@@ -26,5 +26,5 @@ def test_a_stranger_with_ever_new_headers_changes_nothing_for_others() -> None:
     maker = RequestParts()
     for number in range(3_000):
         name = b"x-%d" % number
-        assert maker.of(Head("POST", b"/", b"", ((name, b""),)))[2] == Part(f"headers.x-{number}", b"")
-    assert maker.of(Head("POST", b"/a%20b", b"q=1+2", (*HEADERS[:2], *HEADERS[3:]))) == EXPECTED
+        assert maker.of(RequestHead("POST", b"/", b"", ((name, b""),)))[2] == Part(f"headers.x-{number}", b"")
+    assert maker.of(RequestHead("POST", b"/a%20b", b"q=1+2", (*HEADERS[:2], *HEADERS[3:]))) == EXPECTED

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from bindings.grouping import GROUP_BYTES
-from bindings.http.storing import GroupStore
-from bindings.inbox.errors import InboxFull, InboxRowError
+from bindings.handover import GROUP_BYTES
+from bindings.http.gateway import GroupStore
+from bindings.inbox.space import InboxFull, InboxRowError
 from bindings.parts import InboxRow
 
 BAD = b"bad"

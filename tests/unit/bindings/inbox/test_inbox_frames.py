@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bindings.inbox import InboxRowError
-from bindings.inbox.frames import batch_of, decode, encode, frame_at, frames, is_intact, search_intact, seed_of
+from bindings.inbox.format import batch_of, decode, encode, frame_at, frames, is_intact, search_intact, seed_of
 from bindings.parts import InboxRow, Part
 
 SEED = seed_of("inbox", 0, 0)

@@ -16,11 +16,9 @@ import pytest
 from bindings.background import faults
 from bindings.inbox import Inbox, InboxClosed, InboxDamaged, InboxFormatError, InboxFull, InboxLimits, InboxRowError
 from bindings.inbox import log as log_module
-from bindings.inbox.compaction import compact
-from bindings.inbox.frames import frames
-from bindings.inbox.offsets import InboxPosition
-from bindings.inbox.segments import map_segment, segment_path, segments_in
-from bindings.inbox.view import InboxView
+from bindings.inbox.format import InboxPosition, frames, map_segment, segment_path, segments_in
+from bindings.inbox.log import compact
+from bindings.inbox.source import InboxView
 from bindings.parts import InboxRow, Part
 
 FREE = InboxLimits(min_free_bytes=0)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paho.mqtt.client import topic_matches_sub
 
-from bindings.mqtt import filters
+from bindings.mqtt import messages as filters
 
 LEVELS = st.sampled_from(["", "a", "b", "$SYS", "+", "é"])
 TOPICS = st.lists(st.sampled_from(["", "a", "b", "$SYS", "é"]), min_size=1, max_size=4).map("/".join).filter(bool)
@@ -103,13 +103,13 @@ def test_options_name_a_filter(options: dict[str, object], expected: str | None)
     ],
 )
 def test_no_filters(text: str) -> None:
-    with pytest.raises(filters.FilterError):
+    with pytest.raises(filters.TopicFilterError):
         filters.checked(text)
 
 
 @pytest.mark.parametrize("options", [{"topic": 7}, {"topic": "a#"}])
 def test_options_that_name_none(options: dict[str, object]) -> None:
-    with pytest.raises(filters.FilterError):
+    with pytest.raises(filters.TopicFilterError):
         filters.filter_of_options(options)
 
 
@@ -122,7 +122,7 @@ def test_options_share_a_filter(options: dict[str, object], expected: str | None
         assert filters.shared("a/+", options) == expected
         assert filters.shared("$share/h/a/+", options) == "$share/h/a/+"
         return
-    with pytest.raises(filters.FilterError):
+    with pytest.raises(filters.TopicFilterError):
         filters.shared("a/+", options)
 
 

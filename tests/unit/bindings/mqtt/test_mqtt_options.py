@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bindings.addresses import Address
-from bindings.backoff import Backoff
-from bindings.gateways import Connection, GatewayError, Login, Tls
-from bindings.mqtt.connecting import connector_of
-from bindings.mqtt.options import session_options
+from bindings.background import Backoff
+from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
+from bindings.mqtt.binding import session_options
+from bindings.mqtt.client import connector_of
 
 
 def addresses_of(connection: Connection) -> tuple[Address, ...]:
@@ -36,7 +36,9 @@ def test_uris(uri: str, host: str, port: int, secure: bool) -> None:
 def test_the_login_goes_before_the_uri_and_settings_for_tls_before_its_scheme() -> None:
     (first,) = addresses_of(Connection(("mqtt://a:b%40c@host",)))
     assert (first.username, first.password, str(first)) == ("a", "b@c", "host:1883")
-    connector = connector_of(Connection(("mqtt://a:b@host",), Login("x", "y"), Tls()), "MQTT/5.0", "c", clean=False)
+    connector = connector_of(
+        Connection(("mqtt://a:b@host",), BrokerLogin("x", "y"), Tls()), "MQTT/5.0", "c", clean=False
+    )
     (second,), context = connector.addresses, connector.terms.tls
     assert (second.username, second.password, second.port, second.tls) == ("x", "y", 8883, True)
     assert context is not None

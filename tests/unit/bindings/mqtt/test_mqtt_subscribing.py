@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from bindings.gateways import GatewayError, Subscription
-from bindings.mqtt.messages import Delivery
-from bindings.mqtt.subscribing import Copies, Table, Tables
+from bindings.gateways import EndpointSubscription, GatewayError
+from bindings.mqtt.gateway import Copies, SubscriptionTable, Tables
+from bindings.mqtt.messages import MqttDelivery
 
 
-def table(*pairs: tuple[str, str]) -> Table:
-    return Table([Subscription(endpoint, address) for endpoint, address in pairs])
+def table(*pairs: tuple[str, str]) -> SubscriptionTable:
+    return SubscriptionTable([EndpointSubscription(endpoint, address) for endpoint, address in pairs])
 
 
-def delivery(payload: str, *subscriptions: int) -> Delivery:
-    return Delivery("a/b", payload.encode(), 1, False, 1, (), subscriptions)
+def delivery(payload: str, *subscriptions: int) -> MqttDelivery:
+    return MqttDelivery("a/b", payload.encode(), 1, False, 1, (), subscriptions)
 
 
-def stored(*deliveries: Delivery, overlapping: int = 2) -> list[str]:
+def stored(*deliveries: MqttDelivery, overlapping: int = 2) -> list[str]:
     copies = Copies()
     return [each.payload.decode() for each in deliveries if not copies.is_repeat(each, overlapping)]
 
@@ -34,7 +34,7 @@ def test_a_message_is_the_first_endpoints_whose_filter_takes_it() -> None:
 
 def test_a_shared_channel_is_subscribed_to_once() -> None:
     assert table(("one", "a"), ("two", "a")).filters == ("a",)
-    assert Table([Subscription("one", "a", {"group": "g"})]).filters == ("$share/g/a",)
+    assert SubscriptionTable([EndpointSubscription("one", "a", {"group": "g"})]).filters == ("$share/g/a",)
 
 
 def test_what_was_replaced_still_has_an_endpoint() -> None:

@@ -9,7 +9,7 @@ import pytest
 from nats.aio.client import Client
 from nats.protocol.parser import Parser
 
-from bindings.gateways import Connection, GatewayError, Login, Tls
+from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
 from bindings.nats.connection import dialling_of
 from tests.support.natskeys import key
 
@@ -53,7 +53,7 @@ def test_credentials_are_taken_out_of_addresses_and_shown_nowhere() -> None:
     assert (first.username, first.password, first.url) == ("us@er", "se/cret", "nats://host:4333")
     assert (second.url, second.tls) == ("tls://[::1]:4222", True)
     assert (third.url, third.tls) == ("nats://plain:4222", False)
-    assert "cret" not in f"{dialling!r} {first} {Login(password='cret', token='cret')!r}"
+    assert "cret" not in f"{dialling!r} {first} {BrokerLogin(password='cret', token='cret')!r}"
 
 
 def test_tls_settings_forbid_a_connection_in_the_clear() -> None:
@@ -72,7 +72,12 @@ def test_an_address_of_no_form_is_refused_without_its_secrets(uris: tuple[str, .
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     odd = tmp_path / "odd"
     odd.write_text("nothing of use")
-    for login in (Login(seed=odd), Login(credentials=odd), Login(seed=tmp_path / "away"), Login(credentials=tmp_path)):
+    for login in (
+        BrokerLogin(seed=odd),
+        BrokerLogin(credentials=odd),
+        BrokerLogin(seed=tmp_path / "away"),
+        BrokerLogin(credentials=tmp_path),
+    ):
         with pytest.raises(GatewayError, match=str(tmp_path)):
             dialling_of(Connection(("host",), login), "n")
     for tls in (Tls(ca=odd), Tls(ca=tmp_path / "away"), Tls(certificate=odd, key=odd)):
@@ -85,4 +90,4 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 def test_a_seed_file_is_taken(tmp_path: Path) -> None:
     seed = tmp_path / "seed"
     seed.write_text(f"{key().seed}\n")
-    assert dialling_of(Connection(("host",), Login(seed=seed)), "n").login.seed == seed
+    assert dialling_of(Connection(("host",), BrokerLogin(seed=seed)), "n").login.seed == seed

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.nats.headers import Header, Status, block_of, headers_of, status_of
+from bindings.nats.binding import Header, NatsStatus, block_of, headers_of, status_of
 
 NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters=":"), min_size=1, max_size=9)
 VALUES = st.binary(max_size=9).map(lambda value: value.replace(b"\r", b"").replace(b"\n", b"").strip(b" \t"))
@@ -30,14 +30,14 @@ def test_a_line_without_a_colon_is_a_header_without_a_value() -> None:
 @pytest.mark.parametrize(
     ("block", "expected"),
     [
-        (b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\n\r\n", Status(100, "Idle Heartbeat")),
-        (b"NATS/1.0 503\r\n\r\n", Status(503, "")),
+        (b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\n\r\n", NatsStatus(100, "Idle Heartbeat")),
+        (b"NATS/1.0 503\r\n\r\n", NatsStatus(503, "")),
         (b"NATS/1.0\r\nA: 1\r\n\r\n", None),
         (b"NATS/1.0 \xff\xff\xff\r\n\r\n", None),
         (b"", None),
     ],
 )
-def test_status(block: bytes, expected: Status | None) -> None:
+def test_status(block: bytes, expected: NatsStatus | None) -> None:
     assert status_of(block) == expected
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from bindings.gateways import GatewayError, Subscription
-from bindings.nats.options import CorePlan, StreamPlan, is_subject, plans_of
+from bindings.gateways import EndpointSubscription, GatewayError
+from bindings.nats.binding import CorePlan, StreamPlan, is_subject, plans_of
 
 
-def one(address: str = "a.>", **options: Any) -> Subscription:
-    return Subscription("/endpoints/e", address, options)
+def one(address: str = "a.>", **options: Any) -> EndpointSubscription:
+    return EndpointSubscription("/endpoints/e", address, options)
 
 
 def test_without_options_it_is_core() -> None:
@@ -56,7 +56,7 @@ def test_durable_has_a_name_that_stays_and_differs_by_subject() -> None:
     ],
     ids=str,
 )
-def test_what_no_server_takes_is_refused_with_the_endpoint(subscriptions: list[Subscription]) -> None:
+def test_what_no_server_takes_is_refused_with_the_endpoint(subscriptions: list[EndpointSubscription]) -> None:
     with pytest.raises(GatewayError, match="/endpoints/e"):
         plans_of(subscriptions, {})
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bindings.nats.codec import native
-from bindings.nats.records import Arrival, Stored, row_of, stored_at
+from bindings.nats.binding import NatsDelivery, Stored, native, row_of, stored_at
 from bindings.parts import Part
 
 ACK = b"$JS.ACK.ORDERS.worker.1.42.7.1700000000123456789.0"
@@ -13,7 +12,7 @@ ACK = b"$JS.ACK.ORDERS.worker.1.42.7.1700000000123456789.0"
 
 def test_core_message_has_subject_reply_and_headers() -> None:
     headers = b"NATS/1.0\r\nce-id: 1\r\nX: \xff\r\nce-id: 2\r\n\r\n"
-    row = row_of("/endpoints/e", Arrival(b"a.b", b"answers", b"body", headers), None, 5, 100)
+    row = row_of("/endpoints/e", NatsDelivery(b"a.b", b"answers", b"body", headers), None, 5, 100)
     assert (row.endpoint, row.protocol, row.received, row.body) == ("/endpoints/e", "NATS", 5, b"body")
     assert native(list(row.properties)) == {
         "subject": "a.b",
@@ -27,7 +26,7 @@ def test_core_message_has_subject_reply_and_headers() -> None:
 
 
 def test_stream_message_has_stream_sequence_and_its_own_time_but_no_reply() -> None:
-    row = row_of("/endpoints/e", Arrival(b"a.b", ACK, b"", b""), stored_at(ACK), 5, 100)
+    row = row_of("/endpoints/e", NatsDelivery(b"a.b", ACK, b"", b""), stored_at(ACK), 5, 100)
     assert row.received == 1_700_000_000_123_456
     assert row.body is None
     assert native(list(row.properties)) == {"subject": "a.b", "stream": "ORDERS", "sequence": 42}
@@ -56,12 +55,12 @@ def test_where_a_message_is_stored(reply: bytes, expected: Stored | None) -> Non
 
 
 def test_oversized_body_is_kept_whole_and_its_size_told() -> None:
-    row = row_of("/endpoints/e", Arrival(b"a", b"", b"x" * 11, b""), None, 5, 10)
+    row = row_of("/endpoints/e", NatsDelivery(b"a", b"", b"x" * 11, b""), None, 5, 10)
     assert row.body == b"x" * 11
     assert row.properties[-1] == Part("oversized", b"11", "json")
-    assert row_of("/endpoints/e", Arrival(b"a", b"", b"x" * 10, b""), None, 5, 10).body == b"x" * 10
+    assert row_of("/endpoints/e", NatsDelivery(b"a", b"", b"x" * 10, b""), None, 5, 10).body == b"x" * 10
 
 
 def test_header_name_that_is_no_text_stays_recognisable() -> None:
-    row = row_of("/endpoints/e", Arrival(b"a", b"", b"", b"NATS/1.0\r\n\xffx: 1\r\n\r\n"), None, 5, 10)
+    row = row_of("/endpoints/e", NatsDelivery(b"a", b"", b"", b"NATS/1.0\r\n\xffx: 1\r\n\r\n"), None, 5, 10)
     assert row.properties[-1] == Part("headers.\\xffx", b"1")

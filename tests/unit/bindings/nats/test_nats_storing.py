@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from bindings.inbox import InboxFull, InboxRowError
-from bindings.nats.storing import Item, Storing
+from bindings.nats.pulling import PulledMessage, Storing
 from bindings.parts import InboxRow
 
 BAD = "bad"
@@ -54,14 +54,14 @@ class Owner:
         self.kept: list[str] = []
         self.lost: list[str] = []
 
-    def stored(self, items: Sequence[Item]) -> None:
+    def stored(self, items: Sequence[PulledMessage]) -> None:
         self.kept += [item.row.endpoint for item in items]
 
-    def refused(self, items: Sequence[Item]) -> None:
+    def refused(self, items: Sequence[PulledMessage]) -> None:
         self.lost += [item.row.endpoint for item in items]
 
-    def item(self, name: str) -> Item:
-        return Item(InboxRow(name, "NATS", 0, ()), self)
+    def item(self, name: str) -> PulledMessage:
+        return PulledMessage(InboxRow(name, "NATS", 0, ()), self)
 
 
 async def until(condition: Callable[[], bool]) -> None:

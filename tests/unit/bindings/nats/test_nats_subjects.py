@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.nats import subjects
+from bindings.nats import binding as subjects
 
 TOKENS = st.sampled_from(["a", "b", "*", "é"])
 FILTERS = st.tuples(st.lists(TOKENS, min_size=1, max_size=4).map(".".join), st.sampled_from(["", ".>"])).map("".join)

@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from catalog.declared import Declarations, Place
 from catalog.dialects import Dialect, detect, registry
-from catalog.dialects.definition_groups import DEFINITION_GROUPS
-from catalog.dialects.message_catalog import MESSAGE_CATALOG
-from catalog.dialects.xregistry_1_0 import XREGISTRY
+from catalog.dialects.detection import DEFINITION_GROUPS, MESSAGE_CATALOG, XREGISTRY
 from catalog.documents.documents import Document
-from catalog.findings import Findings
+from catalog.findings import Declarations, Findings, SourceLocation
 from catalog.load import build, load
 from tests.support.cases import read_cases
 
@@ -145,7 +142,7 @@ def malformed_documents() -> Iterator[Any]:
 def test_wrong_types_at_every_place_give_findings() -> None:
     for tree in malformed_documents():
         findings = Findings()
-        registry.read(tree, Place("a.json"), Declarations(), findings)
+        registry.read(tree, SourceLocation("a.json"), Declarations(), findings)
         new = detect(tree) in (XREGISTRY, None)
         assert new or any(f.rule == "deprecated-dialect" for f in findings.sorted())
         build([Document("a.json", tree)], Findings())

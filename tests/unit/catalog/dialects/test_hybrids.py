@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from catalog.convert.document import convert
-from catalog.declared import Declarations
 from catalog.dialects import Dialect
 from catalog.documents.documents import Document
-from catalog.explaining.provenance import explain
-from catalog.findings import Findings
-from catalog.linting.rules import refusing
+from catalog.explaining import explain
+from catalog.findings import Declarations, Findings
+from catalog.linting.attributes import refusing
 from catalog.listing import listing
 from catalog.load import build
 from catalog.model import Catalog

@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catalog.declared import Declarations, Place
-from catalog.dialects.message_catalog import MESSAGE_CATALOG
+from catalog.dialects.detection import MESSAGE_CATALOG
 from catalog.dialects.messages import read_message
-from catalog.dialects.messagewriting import format_of, written
-from catalog.dialects.names import DocumentReader
-from catalog.dialects.reading import Format
-from catalog.findings import Findings
+from catalog.dialects.messagesections import format_of, written
+from catalog.dialects.reading import DocumentReader, Format
+from catalog.findings import Declarations, Findings, SourceLocation
 from catalog.protocols.properties import VOCABULARIES
 from tests.support.examples import examples
 
@@ -66,7 +64,7 @@ def attributes(draw: st.DrawFn) -> dict[str, Any]:
 def read_with(dialect_document: dict[str, Any]) -> tuple[dict[str, Any], Findings]:
     findings = Findings()
     reader = DocumentReader(MESSAGE_CATALOG, Declarations(), findings)
-    place = Place("a")
+    place = SourceLocation("a")
     *_, message = read_message(
         "/messagegroups/g/messages/m", "/messagegroups/g", dialect_document, place, Format(), reader
     )

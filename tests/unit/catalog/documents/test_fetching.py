@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.documents.fetching import Cache, Fetcher
-from catalog.documents.transfer import redirected
+from catalog.documents.fetching import Cache, Fetcher, redirected
 from catalog.errors import DocumentError
 from tests.support.web import Reply, Request, Web, serving
 

@@ -10,9 +10,8 @@ import pytest
 
 from catalog.documents.fetching import FULL_SECONDS, Cache, Fetcher
 from catalog.errors import DocumentError
-from catalog.load import load
+from catalog.load import CatalogWatcher, load
 from catalog.model import Catalog
-from catalog.watch import CatalogWatcher
 from tests.support.registry import Registry
 from tests.support.web import Reply, Request, Web, serving
 

@@ -11,14 +11,11 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from catalog.documents.certificates import Certificates
+from catalog.documents.connecting import Certificates, Logins, OriginLogin, TokenSource
 from catalog.documents.fetching import Fetcher
-from catalog.documents.logins import Login, Logins
-from catalog.documents.tokens import TokenSource
 from catalog.errors import DocumentError
-from catalog.load import load
+from catalog.load import CatalogWatcher, load
 from catalog.model import Catalog
-from catalog.watch import CatalogWatcher
 from tests.support.authority import Authority
 from tests.support.registry import Registry
 from tests.support.web import Reply, Request, Web, serving
@@ -96,10 +93,10 @@ def refused(url: str, logins: Logins) -> DocumentError:
 def test_user_and_password(web: Web) -> None:
     expected = "Basic " + base64.b64encode(f"u:{SECRET}".encode()).decode()
     registry = guarded(web, lambda shown: shown == expected)
-    logins = Logins([Login(web.url, basic=("u", SECRET))])
+    logins = Logins([OriginLogin(web.url, basic=("u", SECRET))])
     assert xids(registry.url, logins) == XIDS
     assert "401" in str(refused(registry.url, Logins()))
-    assert SECRET not in repr(Login(web.url, basic=("u", SECRET), bearer=SECRET))
+    assert SECRET not in repr(OriginLogin(web.url, basic=("u", SECRET), bearer=SECRET))
 
 
 def test_a_token_in_a_file_that_changes(web: Web, tmp_path: Path) -> None:
@@ -107,7 +104,7 @@ def test_a_token_in_a_file_that_changes(web: Web, tmp_path: Path) -> None:
     registry = guarded(web, lambda shown: shown == f"Bearer {valid[0]}")
     file = tmp_path / "token"
     file.write_text("one\n")
-    logins = Logins([Login(web.url, bearer_file=file)])
+    logins = Logins([OriginLogin(web.url, bearer_file=file)])
     assert xids(registry.url, logins) == XIDS
     valid[0] = "two"
     assert "401" in str(refused(registry.url, logins))
@@ -122,7 +119,7 @@ def test_a_token_in_a_file_that_changes(web: Web, tmp_path: Path) -> None:
 def test_client_credentials_are_asked_for_once_and_again_before_they_end(web: Web, issuer: Web) -> None:
     asked, clock = issuing(issuer, expires_in=100), Clock()
     registry = guarded(web, lambda shown: shown == f"Bearer t{len(asked)}")
-    logins = Logins([Login(web.url, tokens=source(issuer))], clock=clock)
+    logins = Logins([OriginLogin(web.url, tokens=source(issuer))], clock=clock)
     for now, tokens in ((0.0, 1), (89.0, 1), (90.0, 2), (179.0, 2), (181.0, 3)):
         clock.now = now
         assert xids(registry.url, logins) == XIDS
@@ -137,7 +134,7 @@ def test_client_credentials_are_asked_for_once_and_again_before_they_end(web: We
 def test_a_token_that_is_refused_is_renewed_once(web: Web, issuer: Web) -> None:
     asked, clock, valid = issuing(issuer, expires_in=3600), Clock(), ["t1"]
     registry = guarded(web, lambda shown: shown == f"Bearer {valid[0]}")
-    logins = Logins([Login(web.url, tokens=source(issuer))], clock=clock)
+    logins = Logins([OriginLogin(web.url, tokens=source(issuer))], clock=clock)
     assert xids(registry.url, logins) == XIDS
     valid[0] = "t2"
     assert xids(registry.url, logins) == XIDS
@@ -155,7 +152,9 @@ def test_a_token_that_is_refused_is_renewed_once(web: Web, issuer: Web) -> None:
 def test_a_watcher_keeps_its_token(web: Web, issuer: Web) -> None:
     asked = issuing(issuer, expires_in=3600)
     registry = guarded(web, lambda shown: shown == "Bearer t1")
-    watcher = CatalogWatcher([registry.url], 0, network=True, logins=Logins([Login(web.url, tokens=source(issuer))]))
+    watcher = CatalogWatcher(
+        [registry.url], 0, network=True, logins=Logins([OriginLogin(web.url, tokens=source(issuer))])
+    )
     first = watcher.poll()
     assert isinstance(first, Catalog) and list(first.definitions) == XIDS
     for _ in range(3):
@@ -180,7 +179,7 @@ def test_a_watcher_keeps_its_token(web: Web, issuer: Web) -> None:
 def test_no_token_no_request(web: Web, issuer: Web, reply: Reply, says: str, transient: bool) -> None:
     registry = guarded(web, lambda shown: True)
     issuer.routes["/token"] = lambda request: reply
-    error = refused(registry.url, Logins([Login(web.url, tokens=source(issuer))]))
+    error = refused(registry.url, Logins([OriginLogin(web.url, tokens=source(issuer))]))
     assert says in str(error)
     assert error.transient == transient
     assert (web.asked, len(issuer.asked)) == ([], 1)
@@ -189,13 +188,13 @@ def test_no_token_no_request(web: Web, issuer: Web, reply: Reply, says: str, tra
 def test_an_issuer_that_is_away_or_slow_is_waited_for(web: Web, issuer: Web) -> None:
     registry = guarded(web, lambda shown: True)
     gone = TokenSource("http://127.0.0.1:1/token", "c", SECRET)
-    assert refused(registry.url, Logins([Login(web.url, tokens=gone)])).transient
+    assert refused(registry.url, Logins([OriginLogin(web.url, tokens=gone)])).transient
 
     def never(request: Request) -> None:
         request.stopping.wait(60)
 
     issuer.routes["/token"] = never
-    logins = Logins([Login(web.url, tokens=source(issuer))])
+    logins = Logins([OriginLogin(web.url, tokens=source(issuer))])
     with pytest.raises(DocumentError) as caught:
         load([registry.url], fetcher=Fetcher(network=True, logins=logins, fetch_seconds=0.3))
     assert caught.value.transient
@@ -207,10 +206,10 @@ def test_nothing_is_shown_to_another_origin(web: Web, issuer: Web, tmp_path: Pat
     (tmp_path / "token").write_text(SECRET[:6])
     issuing(issuer)
     login = {
-        "bearer": Login(web.url, bearer="s3cret"),
-        "basic": Login(web.url, basic=("u", SECRET)),
-        "file": Login(web.url, bearer_file=tmp_path / "token"),
-        "tokens": Login(web.url, tokens=source(issuer)),
+        "bearer": OriginLogin(web.url, bearer="s3cret"),
+        "basic": OriginLogin(web.url, basic=("u", SECRET)),
+        "file": OriginLogin(web.url, bearer_file=tmp_path / "token"),
+        "tokens": OriginLogin(web.url, tokens=source(issuer)),
     }[way]
     with serving() as other:
         other.routes["/d"] = Reply(TREE)
@@ -230,7 +229,7 @@ def test_a_login_goes_before_what_a_document_names(web: Web) -> None:
     )
     named = web.url.replace("//", "//u:p@") + "/m"
     web.routes["/d"] = lambda request: Reply({"messagegroups": {"G": {"messagesurl": named}}})
-    assert xids(f"{web.url}/d", Logins([Login(web.url, bearer="t")])) == XIDS
+    assert xids(f"{web.url}/d", Logins([OriginLogin(web.url, bearer="t")])) == XIDS
 
 
 @pytest.fixture(scope="module")
@@ -247,10 +246,10 @@ def test_own_authorities_and_a_client_certificate(authority: Authority) -> None:
     with serving(context) as web:
         registry = Registry(web, TREE).open()
         known = Certificates(authority.certificate, client.certificate, client.key)
-        assert xids(registry.url, Logins([Login(web.url, certificates=known)])) == XIDS
+        assert xids(registry.url, Logins([OriginLogin(web.url, certificates=known)])) == XIDS
         for less in (Certificates(), Certificates(authority.certificate)):
-            assert refused(registry.url, Logins([Login(web.url, certificates=less)])).transient
-        elsewhere = Login(f"{web.url}0", certificates=known)
+            assert refused(registry.url, Logins([OriginLogin(web.url, certificates=less)])).transient
+        elsewhere = OriginLogin(f"{web.url}0", certificates=known)
         assert "certificate" in str(refused(registry.url, Logins([elsewhere])))
 
 
@@ -263,6 +262,6 @@ def test_certificates_that_cannot_be_used(web: Web, tmp_path: Path, authority: A
         Certificates(tmp_path / "none.pem"),
         Certificates(None, pair.certificate, authority.sign("third").key),
     ):
-        error = refused(registry.url, Logins([Login(web.url, certificates=files)]))
+        error = refused(registry.url, Logins([OriginLogin(web.url, certificates=files)]))
         assert "cannot be used" in str(error)
         assert web.asked == []

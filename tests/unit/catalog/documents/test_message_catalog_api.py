@@ -10,9 +10,8 @@ import pytest
 
 from catalog.documents.fetching import Fetcher
 from catalog.errors import DocumentError
-from catalog.load import load
+from catalog.load import CatalogWatcher, Waiting, load
 from catalog.model import Catalog
-from catalog.watch import CatalogWatcher, Waiting
 from router.matching.records import RecordMatcher
 from tests.support.web import Reply, Request, Web, serving
 

@@ -11,14 +11,11 @@ from typing import Any
 import pytest
 
 from catalog.documents import connecting
-from catalog.documents.fetching import Fetcher
-from catalog.documents.logins import Credentials, Logins
-from catalog.documents.reach import Reach, Trust
-from catalog.documents.transfer import Answer, Limits, get
+from catalog.documents.connecting import Credentials, Logins, Reach, Trust
+from catalog.documents.fetching import Fetcher, FetchLimits, HttpResponse, get
 from catalog.errors import DocumentError
-from catalog.load import load
+from catalog.load import CatalogWatcher, load
 from catalog.model import Catalog
-from catalog.watch import CatalogWatcher
 from tests.support.web import Reply, Web, serving
 
 FORBIDDEN = (
@@ -130,11 +127,13 @@ def test_the_address_that_was_judged_is_the_one_connected_to(web: Web, monkeypat
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
-    answer = get(f"http://public.example:{port}/a", Credentials(Logins()), Limits(100, 5.0), Reach(["127.0.0.1/32"]))
-    assert isinstance(answer, Answer) and answer.data == b"A" and answer.url.startswith("http://public.example")
+    answer = get(
+        f"http://public.example:{port}/a", Credentials(Logins()), FetchLimits(100, 5.0), Reach(["127.0.0.1/32"])
+    )
+    assert isinstance(answer, HttpResponse) and answer.data == b"A" and answer.url.startswith("http://public.example")
     assert looked == ["public.example"]
     with pytest.raises(DocumentError, match=r"public\.example is at 127\.0\.0\.2"):
-        get(f"http://public.example:{port}/a", Credentials(Logins()), Limits(100, 5.0), Reach(["127.0.0.1/32"]))
+        get(f"http://public.example:{port}/a", Credentials(Logins()), FetchLimits(100, 5.0), Reach(["127.0.0.1/32"]))
 
 
 def test_a_proxy_is_not_a_way_around(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +141,7 @@ def test_a_proxy_is_not_a_way_around(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "proxy_bypass", lambda host: False)
     for host in ("169.254.169.254", "127.0.0.1", "localhost"):
         with pytest.raises(DocumentError, match="no public address"):
-            get(f"http://{host}/latest", Credentials(Logins()), Limits(100, 5.0), Reach())
+            get(f"http://{host}/latest", Credentials(Logins()), FetchLimits(100, 5.0), Reach())
 
 
 def test_a_fetcher_made_by_hand_goes_anywhere(web: Web) -> None:

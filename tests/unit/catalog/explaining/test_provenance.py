@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from catalog.declared import Declarations
 from catalog.definitions.levels import laid, levels_of
 from catalog.errors import DocumentError
-from catalog.explaining.entities import MASK, entity_to_json, known_xids, masked
-from catalog.explaining.provenance import explain
+from catalog.explaining import MASK, entity_to_json, explain, known_xids, masked
+from catalog.findings import Declarations
 from catalog.load import load
 from catalog.parsing.texts import parse_text
 from tests.support.corpora import CORPORA

@@ -11,22 +11,21 @@ import pytest
 from proton.reactor import Container
 
 from bindings.amqp import outgoing as amqp
-from bindings.amqp.dialing import Dialer
-from bindings.amqp.inlet import Inlet
+from bindings.amqp.client import Dialer
+from bindings.amqp.connection import Inlet
 from bindings.amqp.sender import AmqpSender
-from bindings.mqtt import outgoing as mqtt
-from bindings.mqtt.connecting import connector_of
-from bindings.mqtt.subscribing import Table
-from bindings.nats.options import plans_of
+from bindings.mqtt import publisher as mqtt
+from bindings.mqtt.client import connector_of
+from bindings.mqtt.gateway import SubscriptionTable
+from bindings.nats.binding import plans_of
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property
-from catalog.protocols.channel_options import ROLES, ChannelOption, Role, channel_options, option_key
+from catalog.protocols.properties import ROLES, ChannelOption, Role, channel_options, option_key
 from router.errors import ConfigError
-from router.intake.gateways import BrokerConnection, connections_of
+from router.intake.intake import BrokerConnection, connections_of
 from router.settings import AmqpSink, MqttSink, settings_from_dict
-from router.sinks.messages.events import Event
-from router.sources.clusters import source_client
-from router.sources.sources import Source, sources_of
+from router.sinks.messages.events import RoutedEvent
+from router.sources import Source, source_client, sources_of
 from tests.support.composing import OneByOne
 
 KINDS: Final[Mapping[str, str]] = {
@@ -115,7 +114,7 @@ def mqtt_asks(broker: BrokerConnection) -> object:
     # Only MQTT 5 can tell a broker how long to keep a session.
     expiry = terms.options.expiry if terms.version == "MQTT/5.0" else None
     # What only MQTT 5 can ask for is refused in the settings before it comes here.
-    return Table(broker.subscriptions).requests, terms.clean, terms.options.keepalive, expiry
+    return SubscriptionTable(broker.subscriptions).requests, terms.clean, terms.options.keepalive, expiry
 
 
 def amqp_asks(broker: BrokerConnection) -> object:
@@ -144,7 +143,7 @@ def sent(protocol: str, options: Mapping[str, Any]) -> object:
     kind = KINDS[protocol]
     catalog, endpoint = endpoint_of(protocol, "producer", options)
     attributes = {"specversion": "1.0", "id": "1", "source": "/s", "type": "T"}
-    event = Event(attributes, b"{}", "/m", "/endpoints/in", "e", "t-0-1", {})
+    event = RoutedEvent(attributes, b"{}", "/m", "/endpoints/in", "e", "t-0-1", {})
     made = OneByOne(catalog, endpoint, BINDINGS[protocol]).compose_one(event)
     if kind == "mqtt":
         connection = MqttSink(type="mqtt", endpoint=endpoint.xid).connection("s", endpoint)

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from bindings.protocols import binding_of
-from catalog.definitions.candidates import verdicts
-from catalog.definitions.demands import candidate_of
+from catalog.definitions.candidates import candidate_of, verdicts
 from catalog.documents.documents import Document
 from catalog.findings import Findings
-from catalog.linting.rules import rules
+from catalog.linting.attributes import rules
 from catalog.load import build, load
 from catalog.model import PROTOCOLS, Finding
 from catalog.parsing.nearest import nearest

@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 
-from catalog.linting.rules import explanation, page, rules
+from catalog.linting.attributes import explanation, page, rules
 from catalog.model import Severity
 from tests.support.rules_page import PAGE
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.model import Finding
-from catalog.parsing.lines import lines_of, lines_of_findings
+from catalog.parsing.pointers import lines_of, lines_of_findings
 from catalog.parsing.texts import parse_text
 
 JSON = """

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from catalog import references as following
+from catalog.documents.connecting import Reach
 from catalog.documents.fetching import Fetcher
-from catalog.documents.reach import Reach
 from catalog.load import load
 from catalog.model import Catalog
-from catalog.references import following
 from router.matching.records import RecordMatcher
 from tests.support.registry import Registry
 from tests.support.web import Reply, Web, serving

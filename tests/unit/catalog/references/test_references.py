@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from catalog import references as abroad
 from catalog.documents.fetching import Fetcher
 from catalog.load import load
 from catalog.model import Catalog
-from catalog.references import abroad
 from tests.support.registry import Registry
 from tests.support.web import Reply, Web, serving
 
@@ -194,7 +194,7 @@ def test_what_cannot_be_reached_now_is_pending(web: Web, tmp_path: Path) -> None
 
 
 def test_documents_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(abroad, "MAX_DOCUMENTS", 5)
+    monkeypatch.setattr(abroad, "MAX_EXTERNAL_DOCUMENTS", 5)
     for number in range(10):
         write(tmp_path / f"{number}.json", group(M={"basemessage": f"{number + 1}.json#{M}"}))
     fetcher = Fetcher(network=False)

@@ -13,7 +13,7 @@ import pytest
 from catalog.schemas.avro.filling import open_filler
 from catalog.schemas.avro.validating import AvroValidator, compile_schema, ignored_in
 from catalog.schemas.contract import SchemaSource
-from catalog.schemas.filling.filling import Filling
+from catalog.schemas.filling import Filling
 from tests.support.schema_documents import NOTHING
 
 

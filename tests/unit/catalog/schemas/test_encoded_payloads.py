@@ -15,7 +15,7 @@ from lxml import etree
 from catalog.schemas.avro.filling import SINGLE_OBJECT, AvroFiller
 from catalog.schemas.avro.types import read_schema
 from catalog.schemas.contract import SchemaSource
-from catalog.schemas.filling.filling import Filling, Unfillable
+from catalog.schemas.filling import Filling, Unfillable
 from catalog.schemas.protobuf.validating import open_message as compile_protobuf
 from tests.support.payloads import NOTHING, NOW, Documents, payloads_of
 

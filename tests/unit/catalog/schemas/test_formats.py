@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from catalog.schemas.formats import SchemaFormat, evident_family, parse_format
+from catalog.schemas.families import SchemaFormat, evident_family, parse_format
 from catalog.schemas.library import format_of
 
 SPELLINGS = [

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault
-from catalog.schemas.ids.contract import Framing
-from catalog.schemas.ids.frames import HEAD_BYTES, frame_of, ids_of, message_place
+from catalog.schemas.ids.client import Framing
+from catalog.schemas.ids.deciding import HEAD_BYTES, frame_of, ids_of, message_place
 from tests.support.examples import examples
 from tests.support.schema_ids import apicurio, confluent, glue
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.columns_of import PayloadColumn
 from catalog.schemas.families import family_of
-from catalog.schemas.columns.survey import Survey
+from catalog.schemas.columns import Survey
 from tests.support.hostile_bodies import zigzag
 from tests.support.schema_documents import NOTHING
 

@@ -11,7 +11,7 @@ import pytest
 
 from catalog.load import load
 from catalog.model import Catalog, Definition
-from catalog.schemas import gathering
+from catalog.schemas import linking as gathering
 from catalog.schemas.validation import PayloadValidation
 from tests.support.web import Reply, Web, serving
 

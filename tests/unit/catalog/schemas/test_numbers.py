@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from bindings.inbox.frames import SCHEMA, batch_of
+from bindings.inbox.format import SCHEMA, batch_of
 from bindings.parts import InboxRow
 from bindings.protocols import binding_of
 from catalog.load import load
@@ -18,9 +18,9 @@ from router.judging.judging import outcome_lists
 from router.judging.plan import Judge, Plan
 from router.judging.stages import RAW_COLUMNS
 from router.matching.inbox_facts import inbox_parts
-from router.rendering.exact import native_json, render_event
+from router.rendering.texts import native_json, render_event
 from router.settings import Settings
-from router.sinks.forms import DEAD_LETTER, WIDE, dead_letter_to_json_line, wide_to_json_line
+from router.sinks.jsonlines import DEAD_LETTER, WIDE, dead_letter_to_json_line, wide_to_json_line
 
 U32, U64, I64 = 2**32 - 1, 2**64 - 1, 2**63 - 1
 PROTOCOLS = {"HTTP": "HTTP", "MQTT/5.0": "MQTT/5.0", "AMQP/1.0": "AMQP/1.0", "NATS": "NATS"}

@@ -18,8 +18,7 @@ import pytest
 from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 
-from catalog.schemas.columns.reading import Undecoded
-from catalog.schemas.columns.shapes import (
+from catalog.schemas.columns import (
     BINARY,
     BOOLEAN,
     DATE,
@@ -27,18 +26,18 @@ from catalog.schemas.columns.shapes import (
     JSON,
     TEXT,
     TIMESTAMP,
+    MapShape,
     Member,
     Struct,
-    Table,
+    Undecoded,
     integer,
 )
-from catalog.schemas.columns.shapes import Sequence as List
+from catalog.schemas.columns import ListShape as List
 from catalog.schemas.columns_of import PayloadColumn, payload_column
-from catalog.schemas.compiling import compile_schema
 from catalog.schemas.contract import SchemaSource
-from catalog.schemas.families import family_of
-from catalog.schemas.filling.filling import Filling, Unfillable
-from catalog.schemas.json.bodies import JsonReader
+from catalog.schemas.families import compile_schema, family_of
+from catalog.schemas.filling import Filling, Unfillable
+from catalog.schemas.json.columns import JsonReader
 from tests.support.examples import examples
 from tests.support.payloads import NOTHING, NOW, fillings, payloads_of
 from tests.support.schema_catalogs import XID, catalog_of
@@ -61,7 +60,7 @@ SHAPES: Strategy = st.recursive(
     st.sampled_from(LEAVES),
     lambda inner: st.one_of(
         st.builds(List, inner),
-        st.builds(lambda value: Table(value, TEXT), inner),
+        st.builds(lambda value: MapShape(value, TEXT), inner),
         st.builds(
             lambda shapes, positional: Struct(
                 tuple(Member(name, name, shape) for name, shape in zip("abc", shapes, strict=False)), positional

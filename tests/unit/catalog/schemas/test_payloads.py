@@ -14,11 +14,9 @@ import msgspec
 import pytest
 from json_structure import InstanceValidator
 
-from catalog.schemas.compiling import compile_schema
 from catalog.schemas.contract import SchemaError, SchemaSource
-from catalog.schemas.families import family_of
-from catalog.schemas.filling.filling import Filling, Unfillable
-from catalog.schemas.filling.patterns import sample
+from catalog.schemas.families import compile_schema, family_of
+from catalog.schemas.filling import Filling, Unfillable, sample
 from tests.support.payloads import NOTHING, NOW, Documents, fillings, payloads_of
 from tests.support.schema_strategies import ANY_SCHEMA
 

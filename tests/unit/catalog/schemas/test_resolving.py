@@ -14,21 +14,20 @@ import pytest
 from fastavro.read import SchemaResolutionError
 from hypothesis import given, settings
 
-from catalog.schemas.avro.decoding import AvroDecoder
-from catalog.schemas.avro.types import read_schema
-from catalog.schemas.avro.values import Misfit
-from catalog.schemas.compiling import compile_schema
-from catalog.schemas.contract import SchemaSource, Written
-from catalog.schemas.ids.contract import WrittenSchema
-from catalog.schemas.ids.frames import PLAIN
+from catalog.schemas.avro.columns import AvroDecoder
+from catalog.schemas.avro.types import Misfit, read_schema
+from catalog.schemas.contract import SchemaSource, WriterSchema
+from catalog.schemas.families import compile_schema
+from catalog.schemas.ids.client import WrittenSchema
+from catalog.schemas.ids.deciding import PLAIN
 from catalog.schemas.validation import BoundedValidation
 from tests.support.examples import examples
 from tests.support.payloads import NOTHING
 
 
-def written_by(schema: Any, references: dict[str, Any] | None = None) -> Written:
+def written_by(schema: Any, references: dict[str, Any] | None = None) -> WriterSchema:
     texts = {name: json.dumps(each) for name, each in (references or {}).items()}
-    return Written(WrittenSchema("7", "Avro", json.dumps(schema), texts, (("s", 3),)))
+    return WriterSchema(WrittenSchema("7", "Avro", json.dumps(schema), texts, (("s", 3),)))
 
 
 def encoded(schema: Any, value: Any) -> bytes:

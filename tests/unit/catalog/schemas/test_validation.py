@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from catalog.model import Catalog, Definition
-from catalog.schemas import compiling, validation
-from catalog.schemas.compiling import compile_schema, fingerprint
+from catalog.schemas import families as compiling
+from catalog.schemas import validation
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaError, SchemaSource
-from catalog.schemas.ids.frames import Begin
+from catalog.schemas.families import compile_schema, fingerprint
+from catalog.schemas.ids.deciding import Begin
 from catalog.schemas.library import CatalogLibrary
 from catalog.schemas.validation import PayloadValidation
 

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.protobuf.validating import open_message
-from registry.compatibility.formats import NoLibrary
-from registry.compatibility.protobuf import messages_of, unreadable
-from registry.compatibility.undecided import Budget, Undecided
+from registry.compatibility.schemas import Budget, NoLibrary, Undecided, messages_of, unreadable_protobuf
 from tests.support.examples import examples
 
 FILE = Path(__file__).parents[3] / "cases" / "compatibility" / "protobuf.yaml"
@@ -28,7 +26,7 @@ def source(text: str) -> SchemaSource:
 
 
 def fault(reader: str, writer: str) -> str:
-    return unreadable(messages_of(source(reader)), messages_of(source(writer)), Budget())
+    return unreadable_protobuf(messages_of(source(reader)), messages_of(source(writer)), Budget())
 
 
 def verdict(reader: str, writer: str) -> str:
@@ -63,7 +61,7 @@ def test_comparing_ends_soon(messages: int, fields: int) -> None:
     reader, writer = (messages_of(source(circle(length))) for length in (messages - 2, messages))
     before = time.process_time()
     with pytest.raises(Undecided, match="more to compare"):
-        unreadable(reader, writer, Budget())
+        unreadable_protobuf(reader, writer, Budget())
     assert time.process_time() - before < 5
 
 

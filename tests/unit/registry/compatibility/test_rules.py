@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from registry.compatibility import rules
-from registry.compatibility.undecided import Budget
+from registry.compatibility.schemas import Budget
 from tests.support.registry_server import served
 
 SCHEMA = "/schemagroups/g/schemas/s"

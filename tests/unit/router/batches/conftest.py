@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from router.batches import bounding, holding, pipeline
-from router.state.state import State
+from router.batches import journal as holding
+from router.batches import pipeline
+from router.batches import splitting as bounding
+from router.state.state import StateFolder
 from router.writing import writer
 from tests.support.listed import World, places, rows_within
 
@@ -26,7 +28,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
+def state(tmp_path: Path) -> Iterator[StateFolder]:
     """A state folder of its own."""
-    with State.open(tmp_path / "state") as opened:
+    with StateFolder.open(tmp_path / "state") as opened:
         yield opened

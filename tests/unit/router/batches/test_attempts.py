@@ -12,17 +12,15 @@ from typing import Final
 import pyarrow as pa
 import pytest
 
-from router.batches.holding import Draining, Holding
-from router.batches.journal import ASIDE, BatchJournal
-from router.batches.parts import BatchParts
+from router.batches.journal import ASIDE, BatchJournal, BatchRetry, Draining
+from router.batches.splitting import BatchParts
 from router.reading import generations
 from router.sinks import Commit, WriteResult
-from router.sources.sources import INBOX
+from router.sources import INBOX
 from router.state.ledger import LetterLedger
-from router.state.notes import BatchNotes, Park
-from router.state.state import State
+from router.state.state import BatchNotes, Park, StateFolder
 from router.watching.metrics import Metrics
-from router.writing.rejections import REASON, sinks_of
+from router.writing.outcomes import REASON, sinks_of
 from router.writing.writer import BatchWriter
 from tests.support.listed import (
     Died,
@@ -65,7 +63,7 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
 )
 
 
-def assert_written(state: State, world: World) -> None:
+def assert_written(state: StateFolder, world: World) -> None:
     """Every record is where it belongs: once where commits are kept, and at least once elsewhere."""
     assert not world.files
     for name in KEPT:
@@ -85,7 +83,7 @@ def assert_written(state: State, world: World) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(("owner", "name", "nth"), POINTS, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_dying_at_each_step_loses_and_doubles_nothing(
-    state: State, world: World, owner: type, name: str, nth: int, when: str
+    state: StateFolder, world: World, owner: type, name: str, nth: int, when: str
 ) -> None:
     plan = plan_of(SINKS, order="park")
     generation = generations.begin(state, INBOX, ())
@@ -106,7 +104,7 @@ def test_dying_at_each_step_loses_and_doubles_nothing(
     ("owner", "name"),
     [(BatchJournal, "pin"), (BatchWriter, "send_all"), (ListOutcomes, "publish_events"), (BatchJournal, "spill")],
 )
-def test_dying_in_one_pass_loses_nothing(state: State, world: World, owner: type, name: str, when: str) -> None:
+def test_dying_in_one_pass_loses_nothing(state: StateFolder, world: World, owner: type, name: str, when: str) -> None:
     plan = plan_of(["bus"], kafka=True)
     generation = generations.begin(state, INBOX, ())
     with dying(owner, name, when), pytest.raises(Died):
@@ -118,7 +116,7 @@ def test_dying_in_one_pass_loses_nothing(state: State, world: World, owner: type
     assert process.counts() == Counter({"routed": 7, "no-match": 1})
 
 
-def test_nothing_is_written_before_the_pin(state: State, world: World) -> None:
+def test_nothing_is_written_before_the_pin(state: StateFolder, world: World) -> None:
     plan = plan_of(SINKS, order="park")
     generation = generations.begin(state, INBOX, ())
     with dying(BatchJournal, "pin", "before"), pytest.raises(Died):
@@ -131,22 +129,24 @@ def test_nothing_is_written_before_the_pin(state: State, world: World) -> None:
     assert not world.published and not any(sink.rows for sink in world.sinks.values())
 
 
-def test_letters_are_written_after_all_events(state: State, world: World) -> None:
+def test_letters_are_written_after_all_events(state: StateFolder, world: World) -> None:
     plan = plan_of(SINKS)
     world.down = {"hook"}
     process = Process(state, plan, world, generations.begin(state, INBOX, ()))
-    with dying(Holding, "_wait", "before"), pytest.raises(Died):
+    with dying(BatchRetry, "_wait", "before"), pytest.raises(Died):
         process.batch()
     assert world.numbers("lake") and world.published["bus"]
     assert not world.letters()
 
 
-def test_a_sink_that_has_its_share_is_not_asked_again_while_another_holds_the_batch(state: State, world: World) -> None:
+def test_a_sink_that_has_its_share_is_not_asked_again_while_another_holds_the_batch(
+    state: StateFolder, world: World
+) -> None:
     plan = plan_of(["bus", "lake", "hook"])
     world.down = {"hook"}
     generation = generations.begin(state, INBOX, ())
     process = Process(state, plan, world, generation)
-    with dying(Holding, "_note", "after", 3), pytest.raises(Died):
+    with dying(BatchRetry, "_note", "after", 3), pytest.raises(Died):
         process.batch()
     held = BatchNotes(state.batches).held(INBOX, 0, generation.id)
     assert held is not None and (held.sink, held.taken) == ("hook", ("bus", "lake"))
@@ -157,7 +157,7 @@ def test_a_sink_that_has_its_share_is_not_asked_again_while_another_holds_the_ba
     assert BatchNotes(state.batches).held(INBOX, 0, generation.id) is None
 
 
-def test_a_drain_ends_a_held_batch_and_a_batch_to_come(state: State, world: World) -> None:
+def test_a_drain_ends_a_held_batch_and_a_batch_to_come(state: StateFolder, world: World) -> None:
     plan = plan_of(SINKS)
     world.down = {"lake"}
     process = Process(state, plan, world, generations.begin(state, INBOX, ()))
@@ -167,11 +167,11 @@ def test_a_drain_ends_a_held_batch_and_a_batch_to_come(state: State, world: Worl
     assert state.pinned(INBOX, 0) is None
 
 
-def test_the_breaker_holds_a_batch_unwritten_until_it_is_pinned(state: State, world: World) -> None:
+def test_the_breaker_holds_a_batch_unwritten_until_it_is_pinned(state: StateFolder, world: World) -> None:
     generation = generations.begin(state, INBOX, ())
     strict = plan_of(SINKS, max_ratio=0.1)
     process = Process(state, strict, world, generation)
-    with dying(Holding, "_wait", "before"), pytest.raises(Died):
+    with dying(BatchRetry, "_wait", "before"), pytest.raises(Died):
         process.batch()
     held = BatchNotes(state.batches).held(INBOX, 0, generation.id)
     assert held is not None and held.sink == "" and "1 of 8 records" in held.reason
@@ -183,7 +183,9 @@ def test_the_breaker_holds_a_batch_unwritten_until_it_is_pinned(state: State, wo
     assert set(world.letters()) == {3, 5}
 
 
-def test_another_plan_ends_the_wait_of_the_breaker(state: State, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_plan_ends_the_wait_of_the_breaker(
+    state: StateFolder, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     strict, lenient = plan_of(SINKS, max_ratio=0.1), plan_of(SINKS, max_ratio=0.5)
     process = Process(state, strict, world, generations.begin(state, INBOX, ()))
     looks: list[float] = []
@@ -192,14 +194,14 @@ def test_another_plan_ends_the_wait_of_the_breaker(state: State, world: World, m
         looks.append(seconds)
         process.plans.active, process.loaded = lenient, ListPlan(lenient, world)
 
-    monkeypatch.setattr(Holding, "breathe", lambda self, seconds: look(seconds))
+    monkeypatch.setattr(BatchRetry, "breathe", lambda self, seconds: look(seconds))
     process.batch()
     assert len(looks) == 1
     assert set(world.letters()) == {3, 5}
 
 
 def test_what_the_breaker_holds_is_told_until_a_plan_mends_it(
-    state: State, world: World, monkeypatch: pytest.MonkeyPatch
+    state: StateFolder, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans = [plan_of(SINKS, max_ratio=ratio) for ratio in (0.1, 0.12, 0.5)]
     process = Process(state, plans.pop(0), world, generations.begin(state, INBOX, ()))
@@ -211,7 +213,7 @@ def test_what_the_breaker_holds_is_told_until_a_plan_mends_it(
         process.plans.active = plans.pop(0)
         process.loaded = ListPlan(process.plans.active, world)
 
-    monkeypatch.setattr(Holding, "breathe", lambda self, seconds: look(seconds))
+    monkeypatch.setattr(BatchRetry, "breathe", lambda self, seconds: look(seconds))
     process.batch()
     # A plan that mends nothing of it is tried once, and the batch is held again.
     assert [reason.partition(" would be")[0] for reason, _ in told] == ["1 of 8 records"] * 2
@@ -235,12 +237,12 @@ ASIDE_POINTS: Final[tuple[tuple[type, str, int], ...]] = (
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(("owner", "name", "nth"), ASIDE_POINTS, ids=lambda each: getattr(each, "__name__", str(each)))
 def test_dying_while_a_batch_is_set_aside_names_the_same_sinks(
-    state: State, world: World, owner: type, name: str, nth: int, when: str
+    state: StateFolder, world: World, owner: type, name: str, nth: int, when: str
 ) -> None:
     plan = plan_of(SINKS, order="park")
     generation = generations.begin(state, INBOX, ())
     world.down = {"hook"}
-    with dying(Holding, "_wait", "before"), pytest.raises(Died):
+    with dying(BatchRetry, "_wait", "before"), pytest.raises(Died):
         Process(state, plan, world, generation).batch()
     notes = BatchNotes(state.batches)
     notes.park(INBOX, 0, Park(generation.id, "2026-01-02T03:04:05Z"))
@@ -262,7 +264,7 @@ def test_dying_while_a_batch_is_set_aside_names_the_same_sinks(
     assert order is not None and set(order.lacking or ()) == {"hook"}
 
 
-def test_an_order_ends_the_wait_for_a_sink(state: State, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_ends_the_wait_for_a_sink(state: StateFolder, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     generation = generations.begin(state, INBOX, ())
     process = Process(state, plan_of(SINKS), world, generation)
     world.down = {"lake"}
@@ -271,7 +273,7 @@ def test_an_order_ends_the_wait_for_a_sink(state: State, world: World, monkeypat
     def look(seconds: float) -> None:
         notes.park(INBOX, 0, Park(generation.id, "2026-01-02T03:04:05Z"))
 
-    monkeypatch.setattr(Holding, "breathe", lambda self, seconds: look(seconds))
+    monkeypatch.setattr(BatchRetry, "breathe", lambda self, seconds: look(seconds))
     process.batch()
     assert {sinks_of(row["detail"]) for row in world.letters().values()} == {(), SINKS}
 
@@ -288,7 +290,7 @@ def assert_all_but_one(world: World) -> None:
     assert {n: row["reason"] for n, row in world.letters().items()} == {4: "undecodable", 5: "no-match"}
 
 
-def test_the_record_that_fails_is_found_and_the_rest_is_written_once(state: State, world: World) -> None:
+def test_the_record_that_fails_is_found_and_the_rest_is_written_once(state: StateFolder, world: World) -> None:
     world.rejecting = {}
     process = Process(state, plan_of(SINKS), world, generations.begin(state, INBOX, ()))
     process.batch(rows=POISONED)
@@ -300,7 +302,7 @@ def test_the_record_that_fails_is_found_and_the_rest_is_written_once(state: Stat
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(("owner", "name"), [(BatchNotes, "note_parts"), (ListSink, "write"), (BatchParts, "divide")])
 def test_dying_anywhere_between_parts_doubles_nothing(
-    state: State, world: World, owner: type, name: str, when: str
+    state: StateFolder, world: World, owner: type, name: str, when: str
 ) -> None:
     world.rejecting = {}
     generation = generations.begin(state, INBOX, ())
@@ -319,7 +321,7 @@ def test_dying_anywhere_between_parts_doubles_nothing(
     assert process.counts() == Counter({"routed": 10, "no-match": 1, "undecodable": 1})
 
 
-def test_what_has_the_whole_batch_does_not_get_its_parts(state: State, world: World) -> None:
+def test_what_has_the_whole_batch_does_not_get_its_parts(state: StateFolder, world: World) -> None:
     generation = generations.begin(state, INBOX, ())
     plan = plan_of(SINKS)
     with dying(ListOutcomes, "publish_events", "before"), pytest.raises(Died):
@@ -335,7 +337,7 @@ def test_what_has_the_whole_batch_does_not_get_its_parts(state: State, world: Wo
 
 
 def test_a_sink_whose_routes_took_nothing_is_not_asked(
-    state: State, world: World, monkeypatch: pytest.MonkeyPatch
+    state: StateFolder, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It costs nothing: neither a write of no rows, nor a second in what the log says of the batch."""
     plan = plan_of(SINKS)

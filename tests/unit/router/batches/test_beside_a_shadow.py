@@ -6,14 +6,14 @@ from typing import Any, cast
 
 import pytest
 
-from router.batches.parts import ALIKE
 from router.batches.pipeline import Pipeline
+from router.batches.splitting import ALIKE
 from router.judging.plan import Plan
 from router.reading.generations import Generation
-from router.sources.sources import INBOX
-from router.state.state import State
+from router.sources import INBOX
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.support.listed import ListPlan, World, plan_of
 from tests.support.listed_process import RECORDS
 from tests.unit.router.batches.test_conservation import begun, planned
@@ -73,14 +73,14 @@ class Plans:
         self.loaded = self.alone
 
 
-def pipeline_of(plans: Plans, state: State, generation: Generation) -> tuple[Pipeline, Metrics]:
+def pipeline_of(plans: Plans, state: StateFolder, generation: Generation) -> tuple[Pipeline, Metrics]:
     metrics, taken = Metrics(plans.active.settings.sinks, []), cast(Any, plans)
-    made = Pipeline(INBOX, "inbox", generation, state, taken, metrics, Status(), lambda _: plans.active)
+    made = Pipeline(INBOX, "inbox", generation, state, taken, metrics, RouterStatus(), lambda _: plans.active)
     return made, metrics
 
 
 @pytest.mark.parametrize("failing", [0, ALIKE - 1])
-def test_what_failed_with_it_is_tried_again_without(state: State, world: World, failing: int) -> None:
+def test_what_failed_with_it_is_tried_again_without(state: StateFolder, world: World, failing: int) -> None:
     generation = begun(state)
     planned(generation, 0, {"t": {"0": 8}})
     plans = Plans(plan_of(["lake"]), world, failing)

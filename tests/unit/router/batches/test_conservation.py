@@ -12,25 +12,23 @@ from typing import Any, Final
 import pytest
 
 from bindings.inbox import Inbox
-from bindings.inbox.offsets import offset_json
-from bindings.inbox.view import InboxView
+from bindings.inbox.format import offset_json
+from bindings.inbox.source import InboxView
 from bindings.kafka.client import KafkaUnreachable
 from bindings.parts import InboxRow
-from router.batches.accounting import Accounting
 from router.batches.attempt import Journal
 from router.batches.journal import BatchJournal
-from router.batches.parts import BatchParts
-from router.batches.pipeline import Pipeline
-from router.judging.tally import Tally
+from router.batches.pipeline import Accounting, Pipeline
+from router.batches.splitting import BatchParts
+from router.judging.outputs import Tally
 from router.reading import generations
-from router.reading.generations import Generation
-from router.reading.planned import Spans
+from router.reading.generations import Generation, Spans
 from router.sinks import Commit, WriteResult
-from router.sources.sources import INBOX
+from router.sources import INBOX
 from router.state.accounts import Accounts
-from router.state.state import State
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.writing.rejections import REASON
+from router.writing.outcomes import REASON
 from router.writing.writer import BatchWriter
 from tests.support.listed import Died, ListOutcomes, ListSink, World, dying, plan_of
 from tests.support.listed_process import RECORDS, Process
@@ -70,7 +68,7 @@ def committed(generation: Generation, batch: int) -> None:
     path.write_text("v1\n{}")
 
 
-def begun(state: State, first: int = 0) -> Generation:
+def begun(state: StateFolder, first: int = 0) -> Generation:
     return generations.begin(state, INBOX, ("t",), json.dumps({"t": {"0": first}}))
 
 
@@ -78,7 +76,7 @@ def begun(state: State, first: int = 0) -> Generation:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(("owner", "name", "nth"), POINTS, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_counts_equal_what_sinks_have_wherever_a_process_dies(
-    state: State, world: World, owner: type, name: str, nth: int, when: str
+    state: StateFolder, world: World, owner: type, name: str, nth: int, when: str
 ) -> None:
     if owner is Journal:
         owner = BatchJournal
@@ -105,7 +103,7 @@ def test_counts_equal_what_sinks_have_wherever_a_process_dies(
     assert Process(state, plan, world, generation).counts().total() == 16
 
 
-def test_one_pass_and_records_held_back_are_accounted_for(state: State, world: World) -> None:
+def test_one_pass_and_records_held_back_are_accounted_for(state: StateFolder, world: World) -> None:
     generation = begun(state)
     planned(generation, 0, {"t": {"0": 8}})
     process = Process(state, plan_of(["bus"], kafka=True), world, generation)
@@ -119,7 +117,7 @@ def test_one_pass_and_records_held_back_are_accounted_for(state: State, world: W
 
 
 def test_rows_that_a_sink_does_not_have_are_missing(
-    state: State, world: World, monkeypatch: pytest.MonkeyPatch
+    state: StateFolder, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = ListSink._write
 
@@ -136,7 +134,7 @@ def test_rows_that_a_sink_does_not_have_are_missing(
     assert Process(state, plan_of(SINKS), world, generation).gap() == 2
 
 
-def test_a_batch_that_nobody_wrote_is_missed(state: State, world: World) -> None:
+def test_a_batch_that_nobody_wrote_is_missed(state: StateFolder, world: World) -> None:
     plan, generation = plan_of(SINKS), begun(state)
     process = Process(state, plan, world, generation)
     for batch, end in enumerate((8, 16, 24)):
@@ -148,7 +146,7 @@ def test_a_batch_that_nobody_wrote_is_missed(state: State, world: World) -> None
 
 
 def test_what_a_batch_was_planned_to_read_is_read_once(
-    state: State, world: World, monkeypatch: pytest.MonkeyPatch
+    state: StateFolder, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes: list[str] = []
 
@@ -173,7 +171,7 @@ def added(accounting: Accounting, metrics: Metrics, batch: int, rows: int) -> in
 
 @pytest.mark.parametrize(("lost", "gap"), [(None, 0), (0, 0), (2, 2), (10, 3)])
 def test_offsets_without_a_record_are_missed_as_far_as_records_were_lost(
-    state: State, lost: int | None, gap: int
+    state: StateFolder, lost: int | None, gap: int
 ) -> None:
     asked: list[Spans] = []
 
@@ -193,7 +191,7 @@ def test_offsets_without_a_record_are_missed_as_far_as_records_were_lost(
     assert metrics.registry.get_sample_value("xrouter_empty_offsets_total", {"query": "kafka-1"}) == 3 - gap
 
 
-def test_brokers_that_do_not_answer_are_asked_again(state: State) -> None:
+def test_brokers_that_do_not_answer_are_asked_again(state: StateFolder) -> None:
     answers: list[Spans | KafkaUnreachable] = [KafkaUnreachable("away"), {}, {"t": {0: (4, 5)}}]
 
     def losses(spans: Spans) -> Spans:
@@ -212,7 +210,7 @@ def test_brokers_that_do_not_answer_are_asked_again(state: State) -> None:
 
 
 @pytest.mark.parametrize("query", [INBOX, "kafka-1"])
-def test_a_topic_may_be_called_as_the_inbox_is(query: str, state: State) -> None:
+def test_a_topic_may_be_called_as_the_inbox_is(query: str, state: StateFolder) -> None:
     metrics, generation = Metrics(), generations.begin(state, query, ("inbox",), json.dumps({"inbox": {"0": 4}}))
     planned(generation, 0, {"inbox": {"0": 14}})
     accounting = Accounting(query, generation, state, Accounts(state), everything)
@@ -222,7 +220,7 @@ def test_a_topic_may_be_called_as_the_inbox_is(query: str, state: State) -> None
     assert added(accounting, metrics, 1, 5) == 3, "one of the six held no record"
 
 
-def test_topics_may_come_go_and_be_made_anew(state: State) -> None:
+def test_topics_may_come_go_and_be_made_anew(state: StateFolder) -> None:
     metrics = Metrics()
     for topics, first, end, rows in (
         ({"t"}, {"t": {"0": 0}}, {"t": {"0": 10}}, 10),
@@ -237,7 +235,7 @@ def test_topics_may_come_go_and_be_made_anew(state: State) -> None:
         assert added(accounting, metrics, 0, rows) == 0
 
 
-def test_a_topic_may_move_to_another_lane_and_back(state: State) -> None:
+def test_a_topic_may_move_to_another_lane_and_back(state: StateFolder) -> None:
     metrics, accounts = Metrics(), Accounts(state)
     for query, topics, first, end, rows in (
         ("kafka-1", ["t"], {"t": {"0": 0}}, {"t": {"0": 10}}, 10),
@@ -260,7 +258,7 @@ def test_a_topic_may_move_to_another_lane_and_back(state: State) -> None:
     assert added(accounting, metrics, 2, 5) == 5
 
 
-def test_a_partition_that_appears_takes_no_others_from_the_check(state: State) -> None:
+def test_a_partition_that_appears_takes_no_others_from_the_check(state: StateFolder) -> None:
     metrics = Metrics()
     generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
     accounting = Accounting("kafka-1", generation, state, Accounts(state), everything)
@@ -270,7 +268,7 @@ def test_a_partition_that_appears_takes_no_others_from_the_check(state: State) -
     assert added(accounting, metrics, 1, 12) == 3
 
 
-def test_the_inbox_is_counted_by_its_rows(state: State) -> None:
+def test_the_inbox_is_counted_by_its_rows(state: StateFolder) -> None:
     inbox, metrics = Inbox(state.inbox, partitions=2), Metrics()
     generation = generations.begin(state, INBOX, ())
     accounting = Accounting(INBOX, generation, state, Accounts(state))
@@ -291,7 +289,7 @@ def test_the_inbox_is_counted_by_its_rows(state: State) -> None:
         inbox.close()
 
 
-def test_an_account_that_cannot_be_read_begins_anew_and_stops_nobody(state: State, world: World) -> None:
+def test_an_account_that_cannot_be_read_begins_anew_and_stops_nobody(state: StateFolder, world: World) -> None:
     generation = begun(state)
     planned(generation, 0, {"t": {"0": 8}})
     process = Process(state, plan_of(SINKS), world, generation)
@@ -305,7 +303,7 @@ def test_an_account_that_cannot_be_read_begins_anew_and_stops_nobody(state: Stat
     assert process.counts().total() == len(RECORDS.given)
 
 
-def test_what_a_full_disk_did_not_take_is_known_to_the_query_that_starts_anew(state: State) -> None:
+def test_what_a_full_disk_did_not_take_is_known_to_the_query_that_starts_anew(state: StateFolder) -> None:
     metrics, accounts = Metrics(), Accounts(state)
     generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
     tally = Tally(Counter({("/endpoints/e", "routed", ""): 10}), rows=10)

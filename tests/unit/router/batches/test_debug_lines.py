@@ -9,8 +9,8 @@ import pytest
 
 from router.logs import configure_logs
 from router.settings import LogSettings
-from router.sources.sources import INBOX
-from router.state.state import State
+from router.sources import INBOX
+from router.state.state import StateFolder
 from tests.support.listed import World, plan_of
 from tests.support.listed_process import RECORDS
 from tests.unit.router.batches.test_beside_a_shadow import Plans, pipeline_of
@@ -18,7 +18,7 @@ from tests.unit.router.batches.test_conservation import begun, planned
 
 
 @pytest.mark.parametrize("level", ["debug", "info"])
-def test_each_batch_is_told(state: State, world: World, level: str) -> None:
+def test_each_batch_is_told(state: StateFolder, world: World, level: str) -> None:
     generation = begun(state)
     planned(generation, 0, {"t": {"0": 8}})
     plans = Plans(plan_of(["lake"]), world)

@@ -10,19 +10,18 @@ from unittest.mock import Mock
 import pytest
 import structlog
 
-from router.batches.holding import Draining, Holding
+from router.batches.journal import BatchRetry, Draining
 from router.errors import SinkError
 from router.reading import generations
-from router.sources.sources import INBOX
-from router.state.notes import BatchNotes
-from router.state.state import State
-from router.watching.status import Status
-from router.writing.commits import Batch
+from router.sources import INBOX
+from router.state.state import BatchNotes, StateFolder
+from router.watching.status import RouterStatus
+from router.writing.staging import BatchId
 from tests.support import shop
 from tests.support.listed import World, plan_of
 from tests.support.listed_process import Process
 
-STATUS_QUERY: Final = Status.query
+STATUS_QUERY: Final = RouterStatus.query
 
 
 @pytest.mark.parametrize(
@@ -38,16 +37,18 @@ def test_what_helps_a_sink_is_told_and_not_how_to_give_it_up(tmp_path: Path, err
     draining.set()
     loaded = Mock()
     loaded.writer.taken.return_value = frozenset()
-    holding = Holding("kafka", BatchNotes(tmp_path), Mock(active=Mock(sources=())), Mock(), Mock(), draining)
+    holding = BatchRetry("kafka", BatchNotes(tmp_path), Mock(active=Mock(sources=())), Mock(), Mock(), draining)
     with structlog.testing.capture_logs() as logged, pytest.raises(Draining):
-        holding.by_sink(loaded, Batch("kafka", "kafka", "g", 0, "2026-01-02T00:00:00+00:00"), error, 1.0, parked=False)
+        holding.by_sink(
+            loaded, BatchId("kafka", "kafka", "g", 0, "2026-01-02T00:00:00+00:00"), error, 1.0, parked=False
+        )
     (entry,) = logged
     assert advice in entry["hint"]
     assert "park" not in entry["hint"], "good records would become dead letters"
 
 
 def test_a_batch_that_was_held_says_that_it_goes_on(
-    state: State, world: World, monkeypatch: pytest.MonkeyPatch
+    state: StateFolder, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once for all its tries, with what it reads."""
     tries: list[object] = []
@@ -57,7 +58,7 @@ def test_a_batch_that_was_held_says_that_it_goes_on(
         if len(tries) == 3:
             world.down = set()
 
-    monkeypatch.setattr(Holding, "_wait", wait)
+    monkeypatch.setattr(BatchRetry, "_wait", wait)
     world.down = {"files"}
     generation = generations.begin(state, INBOX, ())
     process = Process(state, plan_of(("lake", "files")), world, generation)
@@ -74,9 +75,11 @@ def test_a_batch_that_was_held_says_that_it_goes_on(
 
 def test_a_batch_that_stays_held_is_an_error_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("router.batches.holding.time.monotonic", lambda: now[0])
-    holding = Holding("kafka", BatchNotes(tmp_path), Mock(active=Mock(sources=())), Mock(), Mock(), threading.Event())
-    batch = Batch("kafka", "kafka", "g", 0, "2026-01-02T00:00:00+00:00")
+    monkeypatch.setattr("router.batches.journal.time.monotonic", lambda: now[0])
+    holding = BatchRetry(
+        "kafka", BatchNotes(tmp_path), Mock(active=Mock(sources=())), Mock(), Mock(), threading.Event()
+    )
+    batch = BatchId("kafka", "kafka", "g", 0, "2026-01-02T00:00:00+00:00")
     with structlog.testing.capture_logs() as logged:
         for seconds, sink in ((0, "bus"), (1, "bus"), (30, "lake"), (61, "bus"), (90, "bus")):
             now[0] = float(seconds)
@@ -88,13 +91,13 @@ def test_a_batch_that_stays_held_is_an_error_once(tmp_path: Path, monkeypatch: p
 
 
 def test_the_status_never_says_otherwise_than_the_metrics(
-    state: State, world: World, monkeypatch: pytest.MonkeyPatch
+    state: StateFolder, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever reads that the router is ready, and then the metrics, finds no sink there that holds a query."""
     process = Process(state, plan_of(("lake", "files")), world, generations.begin(state, INBOX, ()))
     seen: list[tuple[bool, bool]] = []
 
-    def noted(status: Status, *told: Any, **more: Any) -> None:
+    def noted(status: RouterStatus, *told: Any, **more: Any) -> None:
         STATUS_QUERY(status, *told, **more)
         reason, gauge = process.held()
         seen.append((bool(reason), any(gauge.values())))
@@ -102,8 +105,8 @@ def test_the_status_never_says_otherwise_than_the_metrics(
     def wait(*_: object, **__: object) -> None:
         world.down = set()
 
-    monkeypatch.setattr(Status, "query", noted)
-    monkeypatch.setattr(Holding, "_wait", wait)
+    monkeypatch.setattr(RouterStatus, "query", noted)
+    monkeypatch.setattr(BatchRetry, "_wait", wait)
     world.down = {"files"}
     process.batch()
     assert (True, True) in seen and seen[-1] == (False, False)

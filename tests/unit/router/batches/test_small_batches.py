@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from router.batches.bounding import TASK_RECORDS, Bounding
-from router.batches.parts import Part
-from router.machine.sizing import BatchSizing
+from router.batches.splitting import TASK_RECORDS, BatchPart, Bounding
+from router.machine import BatchSizing
 from router.reading.generations import Generation
 
 
@@ -40,13 +39,13 @@ class Rows:
 )
 def test_tasks_are_as_many_as_its_records_are_worth(tmp_path: Path, ends: list[int], tasks: int | None) -> None:
     rows: Any = Rows()
-    assert bounding(tmp_path, ends).rows(rows, 0, Part()) is rows
+    assert bounding(tmp_path, ends).rows(rows, 0, BatchPart()) is rows
     assert rows.tasks == tasks
 
 
 def test_a_batch_whose_offsets_are_not_known_is_read_as_it_is(tmp_path: Path) -> None:
     rows: Any = Rows()
-    bounding(tmp_path, [100, 100]).rows(rows, 1, Part())
+    bounding(tmp_path, [100, 100]).rows(rows, 1, BatchPart())
     assert rows.tasks is None
 
 

@@ -7,11 +7,10 @@ from typing import Final
 
 import pytest
 
-from router.batches.holding import Holding
-from router.batches.journal import BatchJournal
+from router.batches.journal import BatchJournal, BatchRetry
 from router.reading import generations
-from router.sources.sources import INBOX
-from router.state.state import State
+from router.sources import INBOX
+from router.state.state import StateFolder
 from router.writing.writer import BatchWriter
 from tests.support.listed import Died, ListOutcomes, ListSink, World, dying, plan_of
 from tests.support.listed_process import Process
@@ -30,7 +29,7 @@ STAGED_POINTS: Final = (
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(("owner", "name", "nth"), STAGED_POINTS, ids=lambda each: getattr(each, "__name__", str(each)))
 def test_dying_at_each_step_of_a_batch_that_is_staged_whole_leaves_each_record_once(
-    state: State, world: World, owner: type, name: str, nth: int, when: str
+    state: StateFolder, world: World, owner: type, name: str, nth: int, when: str
 ) -> None:
     world.staging |= {"files"}
     plan = plan_of(STAGED)
@@ -49,12 +48,12 @@ def test_dying_at_each_step_of_a_batch_that_is_staged_whole_leaves_each_record_o
     assert name == "release" or not world.files
 
 
-def test_what_was_staged_for_a_sink_that_is_away_is_staged_again(state: State, world: World) -> None:
+def test_what_was_staged_for_a_sink_that_is_away_is_staged_again(state: StateFolder, world: World) -> None:
     world.staging |= {"files"}
     generation = generations.begin(state, INBOX, ())
     process = Process(state, plan_of(STAGED), world, generation)
     world.down = {"files"}
-    with dying(Holding, "_wait", "before"), pytest.raises(Died):
+    with dying(BatchRetry, "_wait", "before"), pytest.raises(Died):
         process.batch()
     assert not world.files
     world.down = set()

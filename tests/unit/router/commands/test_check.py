@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from catalog.linting.rules import rules
+from catalog.linting.attributes import rules
 from catalog.model import Finding
 from router.cli import status_of
-from router.commands.check.sarif import SARIF_VERSION, artifact_uri, sarif
+from router.commands.check.command import SARIF_VERSION, artifact_uri, sarif
 
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from bindings.protocols import BINDINGS
-from catalog.definitions.targets import target_of
+from catalog.definitions.constraints import target_of
 from catalog.load import load
 from catalog.model import Catalog, Definition
 from catalog.record import Record

@@ -17,7 +17,7 @@ from router.cli import status_of
 from router.commands.emit.producer import Producer, record_line
 from router.matching.records import RecordMatcher
 from router.settings import load_settings, settings_reference
-from router.settings.json_schema import packaged_schema, schema_document
+from router.settings.schema import packaged_schema, schema_document
 from tests.support.readme import README, block
 
 ROOT: Final = Path(__file__).resolve().parents[4]

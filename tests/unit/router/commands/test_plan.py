@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bindings.inbox.inbox import Inbox
+from bindings.inbox.log import Inbox
 from bindings.inbox.space import InboxLimits
 from bindings.parts import InboxRow, Part
 from router.cli import status_of

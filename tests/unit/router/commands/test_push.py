@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from bindings.http.access import Access
-from catalog.linting.rules import refusing
+from bindings.http.routing import Access
+from catalog.linting.attributes import refusing
 from catalog.load import load
 from catalog.model import Catalog, Definition
 from registry.http.access import Roles

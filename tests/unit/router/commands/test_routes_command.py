@@ -12,10 +12,10 @@ import yaml
 
 from catalog.load import load
 from router.cli import status_of
+from router.judging.outputs import ROUTED, Tally
 from router.judging.plan import Plan
-from router.judging.tally import ROUTED, Tally
 from router.settings import load_settings
-from router.state.instants import parse_instant
+from router.state.ledger_database import parse_instant
 from router.watching.coverage import Coverage
 
 KEYS = Path(__file__).parents[3] / "cases" / "routes" / "keys.yaml"

@@ -17,17 +17,17 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
-from bindings.locks import take_lock
+from bindings.private import take_lock
 from catalog.load import load
 from router.cli import status_of
 from router.commands.doctor.examining import examine
 from router.errors import BrokerUnreachable, SinkError
 from router.examining.checks import require, router_checks
-from router.examining.diagnosis import Check, Diagnosis, diagnoses, refusal
+from router.examining.diagnosis import Diagnosis, PreflightCheck, diagnoses, refusal
 from router.judging.plan import Plan
 from router.logs import configure_logs
 from router.settings import load_settings
-from router.sources.sources import sources_of
+from router.sources import sources_of
 from tests.support.authority import Authority
 from tests.support.ports import LOOPBACK, free_ports
 from tests.unit.router.sinks.tables.test_rules import declare
@@ -113,7 +113,7 @@ def no_java(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
 
 
 def few_files(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    monkeypatch.setattr("router.examining.machine.descriptor_limit", lambda: 200)
+    monkeypatch.setattr("router.examining.diagnosis.descriptor_limit", lambda: 200)
 
 
 def no_folder(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
@@ -221,7 +221,7 @@ def test_the_checks_of_peers_compile_one_plan(place: Place, monkeypatch: pytest.
         compiled.append(Plan(*given))
         return compiled[-1]
 
-    monkeypatch.setattr("router.examining.reaching.Plan", noted)
+    monkeypatch.setattr("router.examining.checks.Plan", noted)
     monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.5)
     kafka_sink_away(place, monkeypatch, 0)
     assert states(place.write())["sink bus"].state == "warn"
@@ -352,7 +352,9 @@ def test_nobody_is_waited_for_longer_than_his_limit() -> None:
         yield Diagnosis("quick", "ok", "there")
 
     began = time.monotonic()
-    found = list(diagnoses([Check(f"slow {n}", slow, 0.5) for n in range(20)] + [Check("quick", quick)]))
+    found = list(
+        diagnoses([PreflightCheck(f"slow {n}", slow, 0.5) for n in range(20)] + [PreflightCheck("quick", quick)])
+    )
     never.set()
     assert time.monotonic() - began < 8, "all at once"
     assert [each.state for each in found] == ["warn"] * 20 + ["ok"]

@@ -9,13 +9,13 @@ import pytest
 import structlog
 
 from bindings.background import faults
-from bindings.gateways import GatewayError, Subscription
+from bindings.gateways import EndpointSubscription, GatewayError
 from bindings.parts import InboxRow
-from router.intake.gateways import BrokerGateways
+from router.intake.intake import BrokerGateways
 from router.settings import Settings, SourceSettings
-from router.sources.sources import Source
+from router.sources import Source
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 
 ENDPOINT = "/endpoints/plant"
 
@@ -49,7 +49,7 @@ class FragileGateway:
         self.alive = self.connected = False
         self.trouble = "it ended by a fault of its own: ValueError"
 
-    def replace(self, subscriptions: Sequence[Subscription]) -> None:
+    def replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         """Take other subscriptions."""
 
     def stop(self, grace: float) -> None:
@@ -75,7 +75,7 @@ def settings_of() -> Settings:
 
 def test_a_connection_that_is_lost_and_there_again_is_told_once(source: Source) -> None:
     gateway = FragileGateway()
-    gateways = BrokerGateways(NoRows(), settings_of(), Metrics(), Status(), "id", lambda *_: gateway)
+    gateways = BrokerGateways(NoRows(), settings_of(), Metrics(), RouterStatus(), "id", lambda *_: gateway)
     with structlog.testing.capture_logs() as logged:
         gateways.take([source])
         for connected in (True, True, False, False, True, True):
@@ -89,7 +89,7 @@ def test_a_connection_that_is_lost_and_there_again_is_told_once(source: Source) 
 
 def test_a_gateway_that_ended_by_itself_is_opened_again(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("bindings.backoff.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bindings.background.time.monotonic", lambda: now[0])
     later = [FragileGateway(), FragileGateway("certificate plant.pem cannot be read"), FragileGateway()]
     opened: list[FragileGateway] = []
 
@@ -97,7 +97,7 @@ def test_a_gateway_that_ended_by_itself_is_opened_again(source: Source, monkeypa
         opened.append(later[len(opened)])
         return opened[-1]
 
-    status = Status()
+    status = RouterStatus()
     gateways = BrokerGateways(NoRows(), settings_of(), Metrics(), status, "id", opener)
 
     def reasons() -> str:

@@ -11,9 +11,9 @@ from catalog.load import load
 from router.intake.intake import Intake, Store, local_store
 from router.judging.plan import Plan
 from router.settings import settings_from_dict
-from router.state.state import State
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 
 
 def test_without_descriptors_the_last_size_is_told(tmp_path: Path) -> None:
@@ -33,8 +33,8 @@ def test_without_descriptors_the_last_size_is_told(tmp_path: Path) -> None:
     def opened() -> Store:
         return replace(local_store(settings, state), size=size)
 
-    with State.open(tmp_path / "state") as state:
-        intake = Intake(settings, Metrics(), Status(), opened)
+    with StateFolder.open(tmp_path / "state") as state:
+        intake = Intake(settings, Metrics(), RouterStatus(), opened)
         assert intake.size() == (0, settings.inbox.max_bytes)
         intake.take(Plan(load([tmp_path / "c.json"]), settings))
         try:

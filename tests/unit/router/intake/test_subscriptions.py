@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from catalog.documents.logins import Login, Logins
+from catalog.documents.connecting import Logins, OriginLogin
 from catalog.load import load
 from router.errors import ConfigError
 from router.intake.intake import Intake, local_store
-from router.intake.subscriptions import FOLDER, Subscriptions
+from router.intake.subscriptions import FOLDER, RouterSubscriptions
 from router.judging.plan import Plan
 from router.settings import Settings, settings_from_dict
-from router.sources.sources import sources_of
-from router.state.state import State
+from router.sources import sources_of
+from router.state.state import StateFolder
+from router.watching.collectors import SubscriptionMetrics
 from router.watching.metrics import Metrics
-from router.watching.status import Status
-from router.watching.subscriptions import SubscriptionMetrics
+from router.watching.status import RouterStatus
 from tests.support.ports import free_ports
 from tests.support.subscribed import change, registry
 from tests.support.subscriber import ENDPOINT, GATEWAY, LIMIT, SINK, Router, settings_of
@@ -142,7 +142,7 @@ def test_who_we_are_is_shown_to_the_manager_alone(tmp_path: Path, manager: Manag
         return None
 
     manager.before = note
-    logins = Logins([Login(server.url, bearer="t0ken"), Login("http://127.0.0.1:9", bearer="other")])
+    logins = Logins([OriginLogin(server.url, bearer="t0ken"), OriginLogin("http://127.0.0.1:9", bearer="other")])
     url = f"{server.url}{PATH}"
     Router(tmp_path, server.url, logins, manager=url).start().until_ready().stop()
     assert set(shown) == {"Bearer t0ken"}
@@ -165,9 +165,11 @@ def taking(tmp_path: Path, url: str, **subscription: Any) -> Iterator[Callable[[
         update={"http": Settings.model_fields["http"].default.model_copy(update={"port": port})}
     )
     plan = Plan(load([tmp_path / "catalog.json"]), settings)
-    metrics, status = Metrics(), Status(routes=False)
-    subscriptions = Subscriptions(tmp_path / "state", Logins(), status, lambda: SubscriptionMetrics(metrics.registry))
-    with State.open(tmp_path / "state") as state:
+    metrics, status = Metrics(), RouterStatus(routes=False)
+    subscriptions = RouterSubscriptions(
+        tmp_path / "state", Logins(), status, lambda: SubscriptionMetrics(metrics.registry)
+    )
+    with StateFolder.open(tmp_path / "state") as state:
         intake = Intake(settings, metrics, status, lambda: local_store(settings, state))
         try:
             status.catalog("e", 1)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from bindings.http.subscribing import SubscriptionFailed, SubscriptionManager
-from router.intake.subscribing import REQUEST_SECONDS
+from bindings.http.client import SubscriptionFailed, SubscriptionManager
+from router.intake.subscriptions import REQUEST_SECONDS
 from tests.support.subscriber import ENDPOINT, GATEWAY, LIMIT, Router
 from tests.support.subscription_manager import PATH, Manager
 from tests.support.trickling import trickling

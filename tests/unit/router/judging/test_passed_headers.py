@@ -8,14 +8,14 @@ from bindings.protocols import BINDINGS
 from catalog.protocols.properties import CONNECTION_HEADERS
 from router.judging.carried import passed_name
 from router.judging.outputs import _passed
-from router.matching.facts import Reading
+from router.matching.facts import ExactReading
 
 KEPT = ("x-receipt", "accept", "date")
 
 
 def test_no_header_that_speaks_of_the_connection_goes_on() -> None:
     parts = [Part(f"headers.{name}", b"v") for name in (*sorted(CONNECTION_HEADERS), *KEPT)]
-    reading = Reading(parts, b"", Envelope("native"))
+    reading = ExactReading(parts, b"", Envelope("native"))
     assert {"proxy-connection", "trailer", "upgrade"} < CONNECTION_HEADERS
     assert _passed(reading, list(BINDINGS).index("HTTP")) == [(name, b"v") for name in KEPT]
 

@@ -13,13 +13,24 @@ from typing import Any, Final, cast
 import pytest
 
 from catalog.load import load
-from router.commands.plan.files import file_of
-from router.judging.chunk import Chunk
-from router.judging.comparing import KINDS, Ways, compare_outcomes
+from router.commands.plan.samples import file_of
+from router.judging.comparing import (
+    CHANGED,
+    FAILED,
+    KEPT_SECONDS,
+    KINDS,
+    LEAST,
+    MOST,
+    SAME,
+    Allowance,
+    Chunk,
+    Shadow,
+    SinksByRoute,
+    compare_outcomes,
+)
 from router.judging.judging import JUDGING, judge_rows
+from router.judging.outputs import Tally, collect
 from router.judging.plan import Judge, Plan
-from router.judging.shadow import CHANGED, FAILED, KEPT_SECONDS, LEAST, MOST, SAME, Allowance, Shadow
-from router.judging.tally import Tally, collect
 from router.settings import Settings, settings_from_dict
 from tests.support.plant import catalog, lines, message, record
 
@@ -89,7 +100,7 @@ def test_it_counts_what_plan_tells(plans: tuple[Plan, Plan], chunks: list[Chunk]
     for chunk in chunks:
         judge = JUDGING[chunk.kind]
         both = judge(old.judge, chunk.rows), judge(new.judge, chunk.rows)
-        compared = compare_outcomes(chunk, *both, Ways.of(settings))
+        compared = compare_outcomes(chunk, *both, SinksByRoute.of(settings))
         kinds.update(kind for each in compared.changed for kind in each.kinds)
         expected.update((kind, each.before, each.after) for each in compared.changed for kind in each.kinds)
         different += len(compared.changed)

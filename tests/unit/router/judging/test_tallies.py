@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from router.judging.judging import Tallies
+from router.judging.judging import TallyAccumulator
 
 
 def test_a_batch_that_was_judged_again_counts_once() -> None:
-    adding = Tallies()
+    adding = TallyAccumulator()
     tries = [{"0.1": "a", "0.2": "b"}, {"1.1": "c"}, {"0.1": "a", "0.2": "b"}, {}]
     for order in permutations(tries):
         total = adding.zero({})

@@ -13,13 +13,13 @@ import pytest
 from deltalake import DeltaTable
 
 from router.errors import ConfigError, SinkError
-from router.letters.kafka_reading import fitting
 from router.letters.letter import parse_nearest
 from router.letters.reading import read_letters, readable_sinks
+from router.letters.stores import fitting
 from router.settings import load_settings
 from router.settings.names import DEAD_LETTER_VARIABLES, dead_letter_values, parse_name
 from router.sinks import Commit, DeltaSink
-from router.sinks.forms import DEAD_LETTER
+from router.sinks.jsonlines import DEAD_LETTER
 from tests.support.letters import SINKS, WRITTEN, letter_id, row, settings_file, write_letters
 
 ODD = (

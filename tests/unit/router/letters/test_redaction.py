@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 
-from catalog.declared import Declarations
+from catalog.findings import Declarations
 from catalog.load import load
 from router.letters.letter import Letter
-from router.letters.marks import marks_of
-from router.letters.redaction import HIDDEN, MAX_STEPS, MAX_VALUES, Marks, Redactor, marks_of_settings
-from router.letters.table_reading import letter_of
+from router.letters.redaction import (
+    HIDDEN,
+    MAX_STEPS,
+    MAX_VALUES,
+    Redactor,
+    SensitiveMarks,
+    marks_of,
+    marks_of_settings,
+)
+from router.letters.stores import letter_of
 from tests.support.letters import row
 
 SECRET = "4111-1111-2222-3333"
@@ -117,7 +124,7 @@ def test_a_body_that_cannot_be_looked_into_is_hidden_whole(body: bytes) -> None:
 
 
 def test_hiding_everything_leaves_nothing_of_the_record() -> None:
-    found = Redactor(Marks(everything=True)).redact(letter(detail="sold is no sale")).letter
+    found = Redactor(SensitiveMarks(everything=True)).redact(letter(detail="sold is no sale")).letter
     assert found.detail == HIDDEN and found.body == HIDDEN.encode()
     assert "sold" not in everything(found) and "shop" not in everything(found)
     assert found.reason == "no-match"

@@ -12,13 +12,12 @@ from deltalake import DeltaTable
 
 from router.commands.check.command import examined
 from router.errors import StateError
-from router.letters.housekeeping import Housekeeping
 from router.letters.reading import read_letters
-from router.letters.retention import Removed, RetentionLimits, purge
+from router.letters.retention import Housekeeping, Removed, RetentionLimits, purge
 from router.settings import Settings, load_settings
-from router.settings.security import retention_cautions
+from router.settings.checks import retention_cautions
 from router.sinks import Commit, open_sink
-from router.sinks.forms import DEAD_LETTER
+from router.sinks.jsonlines import DEAD_LETTER
 from router.state.ledger import LetterLedger, PendingReplay
 from tests.support.letters import SINKS, letter_id, row, settings_file, write_letters
 from tests.support.waiting import wait_until

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from router.errors import ConfigError
-from router.judging.worker_memory import data_bytes, judging, load
-from router.machine.memory import GIB, MIB, divided, memory_of_machine
+from router.judging.judging import data_bytes, judging, load
+from router.machine import GIB, MIB, divided, memory_of_machine
 from router.settings import Settings, settings_from_dict
 from router.spark.session import memory_conf
 

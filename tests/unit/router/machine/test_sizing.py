@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from router.machine.sizing import AIM, LARGEST, LEAST_RECORDS, BatchSizing
-from router.reading.generations import Generation
-from router.reading.planned import planned, records_in
+from router.machine import AIM, LARGEST, LEAST_RECORDS, BatchSizing
+from router.reading.generations import Generation, planned, records_in
 from router.settings import settings_from_dict
 
 MIB = 2**20

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bindings.columns.texts import printable
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property, PropertyType
 from catalog.values import is_valid
-from router.matching.attributes import always_valid, name_fault, of_types, types_of, value_fault
+from router.matching.mapping import always_valid, name_fault, of_types, types_of, value_fault
 from router.matching.records import RecordMatcher
 from tests.support.generation import ENDPOINT, GROUP
 from tests.support.reference import Reference

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.templates import parse
-from router.matching.mixed import captured
+from router.matching.context import captured
 
 LITERALS = st.sampled_from(
     ["-", "/", ".", "a", "-a", "--", "é", "\\", "$", "^", " ", "\n", "\0", "{", "(?", "|", "[^/]"]

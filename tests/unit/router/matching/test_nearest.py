@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
-from router.matching.checks import Row, property_name
-from router.matching.likeness import Spellings
-from router.matching.nearest import LOOKS, MOST, SPELLED, Nearest
+from router.matching.nearest import LOOKS, MOST, SPELLED, Nearest, NearestRow, Spellings, property_name
 from router.matching.records import RecordMatcher
 from tests.support.examples import seeds
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
@@ -156,7 +154,7 @@ def test_values_misspelt_each_in_its_own_way_share_the_order_of_their_class(monk
     matcher = RecordMatcher(catalog_of(*definitions), endpoint=ENDPOINT)
     scores, at_least, ordered, spelled = Nearest._scores, Spellings.at_least, [], []
 
-    def scoring(self: Nearest, row: Row) -> Any:
+    def scoring(self: Nearest, row: NearestRow) -> Any:
         ordered.append(row)
         return scores(self, row)
 

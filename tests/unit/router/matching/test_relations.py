@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bindings.inbox.view import READ_SCHEMA
+from bindings.inbox.source import READ_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.load import load
 from catalog.model import Catalog, Endpoint
 from catalog.record import parse_record
+from router.judging.carried import EXCHANGE, RelationColumns, read_exchange
 from router.judging.judging import judge_inbox
-from router.judging.relating import EXCHANGE, RelationColumns, read_exchange
 from router.matching.records import RecordMatcher
 from tests.support.cases import read_cases
 from tests.support.inbox_rows import ENDPOINT, judge_of, row

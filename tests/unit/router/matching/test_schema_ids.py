@@ -18,23 +18,22 @@ from bindings.kafka.facts import SOURCE_SCHEMA
 from catalog.load import load
 from catalog.model import Catalog
 from catalog.schemas.columns_of import payload_column
-from catalog.schemas.ids.contract import RegistryUnavailableError, WrittenSchema
-from catalog.schemas.ids.frames import Frames
+from catalog.schemas.ids.client import RegistryUnavailableError, WrittenSchema
+from catalog.schemas.ids.deciding import Frames
 from catalog.schemas.validation import PayloadValidation
 from router.judging.judging import SIZE, outcome_lists
-from router.judging.outputs import OutputBuilder
+from router.judging.outputs import OutputBuilder, Tally, collect
 from router.judging.plan import TOPIC, Judge
-from router.judging.tally import Tally, collect
 from router.matching.channels import ChannelBuilder
 from router.matching.explanation import Explainer
 from router.matching.matcher import Matcher
 from router.matching.records import RecordMatcher
-from router.routing.limits import SizeLimits
+from router.routing.destinations import SizeLimits
 from router.routing.routes import Routes
 from router.settings import settings_from_dict
-from router.sinks.tables.parting import Parting
+from router.sinks.tables.opening import Parting
 from router.sinks.tables.unwrapping import typed
-from router.watching.schema_ids import SchemaIdFigures
+from router.watching.collectors import SchemaIdFigures
 from tests.support.schema_ids import KnownIds, confluent, known_ids
 from tests.unit.catalog.schemas.test_resolving import encoded, f, record
 

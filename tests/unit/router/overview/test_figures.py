@@ -13,27 +13,26 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from router.judging.tally import Tally
+from router.judging.outputs import Tally
 from router.overview import document
 from router.overview.charts import CHARTS, svg
-from router.overview.figures import (
+from router.overview.picture import (
     ARRIVED,
     HISTORIES,
     HOUR_POINTS,
     LAG,
     LATENCY,
     RECORDS,
+    FigureReading,
     Figures,
     Point,
-    Reading,
     Samples,
 )
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
 from router.watching.backlogs import INBOX, Backlog
 from router.watching.batches import Watch
-from router.watching.deliveries import FADE_SECONDS, Deliveries
-from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.metrics import FADE_SECONDS, Deliveries, Metrics
+from router.watching.status import RouterStatus
 from tests.support.status_page import TILL, Served, tally
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -64,7 +63,7 @@ def test_a_pushed_endpoint_has_its_own_lag_and_age_and_not_those_of_the_whole_in
 def test_what_arrives_is_told_beside_what_is_finished() -> None:
     before = {(ARRIVED, TILL): 100.0, (RECORDS, TILL, "routed", ""): 100.0}
     now = {(ARRIVED, TILL): 700.0, (RECORDS, TILL, "routed", ""): 160.0, (LAG, TILL): 540.0}
-    reading = Reading(now, before, 60.0)
+    reading = FigureReading(now, before, 60.0)
     assert reading.by(ARRIVED, 0)[TILL].rate == 10.0
     assert reading.outcomes()[TILL][0].rate == 1.0
     assert reading.lag(TILL) == reading.whole_lag() == 540
@@ -82,7 +81,7 @@ def test_what_arrives_is_told_beside_what_is_finished() -> None:
 def test_latency_is_that_of_the_window(grown: dict[str, int], half: float | None, most: float | None) -> None:
     before: Samples = {(LATENCY, bound): 1000.0 for bound in grown}
     now: Samples = {(LATENCY, bound): 1000.0 + count for bound, count in grown.items()}
-    reading = Reading(now, before, 60.0)
+    reading = FigureReading(now, before, 60.0)
     assert reading.latency(0.5) == (None if half is None else pytest.approx(half))
     assert reading.latency(0.95) == (None if most is None else pytest.approx(most))
 
@@ -198,7 +197,7 @@ def test_the_error_of_a_sink_has_its_time_and_fades_once_it_works(served: Served
 def test_the_time_that_a_write_waits_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    status, metrics = Status(clock=lambda: clock[0]), Metrics(["lake"])
+    status, metrics = RouterStatus(clock=lambda: clock[0]), Metrics(["lake"])
     watch = Watch("inbox", metrics, status)
     watch.begin("lake", by_spark=False)
     clock[0] += 31

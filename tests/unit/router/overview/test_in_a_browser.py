@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from router.watching.shadow import Pair
+from router.watching.shadow import EpochPair
 from tests.support.browser import PHONE, browser_page, hard_to_use
 from tests.support.letters import letter_id, row, write_letters
 from tests.support.status_page import HOSTILE, SALE, TILL, TOKEN, Served, changed, event, record, tally
@@ -61,7 +61,7 @@ def test_it_fits_a_phone_in_the_light_and_in_the_dark(tmp_path: Path, dark: bool
         write_letters(served.settings, [row(1, detail="x" * 3000)])
         served.status.query("inbox", "held", batch=4, reason="sink events: " + "y" * 300)
         served.metrics.shadow.expect(["next.json"], [TILL])
-        served.metrics.shadow.judging(Pair("a" * 64, "b" * 64), 3, [HOSTILE])
+        served.metrics.shadow.judging(EpochPair("a" * 64, "b" * 64), 3, [HOSTILE])
         counts = tally(7, 2)
         counts.shadow["a" * 64, "b" * 64, TILL, "changed", "", ""] = 4
         counts.shadow["a" * 64, "b" * 64, TILL, "dead-letter", SALE, "no-match"] = 4

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import yaml
 
-from router.letters.latest import latest_letters
+from router.letters.reading import latest_letters
 from router.letters.redaction import HIDDEN
 from router.overview import records
 from router.settings import load_settings

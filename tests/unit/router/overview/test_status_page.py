@@ -15,14 +15,13 @@ import httpx
 import pytest
 
 from catalog.model import Finding
-from router.judging.tally import EMPTY, Tally
-from router.overview.overview import Overview
-from router.overview.page import SCRIPTS
+from router.judging.outputs import EMPTY, Tally
+from router.overview.overview import SCRIPTS, Overview
 from router.settings import load_settings
-from router.state.instants import parse_instant
+from router.state.ledger_database import parse_instant
 from router.watching.metrics import Metrics
 from router.watching.monitor import MonitorServer
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.support.letters import row, settings_file, write_letters
 from tests.support.status_page import HOSTILE, SALE, SECONDS, TILL, Served, changed, event, tally
 from tests.support.waiting import wait_until
@@ -191,7 +190,7 @@ def test_hostile_names_arrive_as_they_are_and_as_json_alone(tmp_path: Path) -> N
 
 def test_a_process_without_letters_shows_figures_alone(tmp_path: Path) -> None:
     settings = load_settings(settings_file(tmp_path))
-    metrics, status = Metrics(), Status(routes=False)
+    metrics, status = Metrics(), RouterStatus(routes=False)
     overview = Overview(settings, metrics, status, None)
     server = MonitorServer("127.0.0.1", 0, metrics, status, overview)
     server.start()

@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 from router.reading import generations
-from router.reading.generations import Generation
-from router.reading.positions import EARLIEST, Positions, starting_offsets
-from router.state.state import State
+from router.reading.generations import EARLIEST, Generation, Positions, starting_offsets
+from router.state.state import StateFolder
 
 QUERY = "kafka-1"
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
+def state(tmp_path: Path) -> Iterator[StateFolder]:
     """A state folder of its own."""
-    with State.open(tmp_path / "state") as opened:
+    with StateFolder.open(tmp_path / "state") as opened:
         yield opened
 
 
@@ -31,7 +30,7 @@ def planned(generation: Generation, batch: int, offsets: dict[str, dict[str, int
             (generation.path / folder / str(batch)).write_text(text)
 
 
-def test_a_generation_that_never_commits_hands_on_where_it_began(state: State) -> None:
+def test_a_generation_that_never_commits_hands_on_where_it_began(state: StateFolder) -> None:
     starting = {"known": {"0": 7, "1": 0}, "missing": {}}
     generation = generations.begin(state, QUERY, ["known", "missing"], json.dumps(starting))
     assert generations.current(state, QUERY) == generation
@@ -40,7 +39,7 @@ def test_a_generation_that_never_commits_hands_on_where_it_began(state: State) -
     assert generation.positions() == starting
 
 
-def test_what_spark_found_at_its_first_look_goes_before_what_it_was_told(state: State) -> None:
+def test_what_spark_found_at_its_first_look_goes_before_what_it_was_told(state: StateFolder) -> None:
     starting = {"known": {"0": EARLIEST}, "missing": {}}
     generation = generations.begin(state, QUERY, ["known", "missing"], json.dumps(starting))
     assert not generation.begun
@@ -51,7 +50,7 @@ def test_what_spark_found_at_its_first_look_goes_before_what_it_was_told(state: 
     assert generation.positions() == {"known": {"0": 5}, "missing": {}}
 
 
-def test_topics_and_partitions_without_a_commit_keep_their_beginning(state: State) -> None:
+def test_topics_and_partitions_without_a_commit_keep_their_beginning(state: StateFolder) -> None:
     starting = {"one": {"0": 7, "1": 3}, "two": {"0": 5}, "missing": {}}
     generation = generations.begin(state, QUERY, list(starting), json.dumps(starting))
     planned(generation, 0, {"one": {"0": 8, "1": 3, "2": 1}}, committed=True)
@@ -60,7 +59,7 @@ def test_topics_and_partitions_without_a_commit_keep_their_beginning(state: Stat
     assert generation.pending == 1
 
 
-def test_a_partition_that_spark_reads_no_more_is_gone(state: State) -> None:
+def test_a_partition_that_spark_reads_no_more_is_gone(state: StateFolder) -> None:
     starting = {"deleted": {"0": 7}, "kept": {"0": 5}, "missing": {}}
     generation = generations.begin(state, QUERY, list(starting), json.dumps(starting))
     noted = generation.path / "sources" / "0" / "0"
@@ -70,7 +69,7 @@ def test_a_partition_that_spark_reads_no_more_is_gone(state: State) -> None:
     assert generation.positions() == {"deleted": {"0": EARLIEST}, "kept": {"0": 8}, "missing": {}}
 
 
-def test_what_the_ledger_does_not_name_begins_at_its_first_record(state: State) -> None:
+def test_what_the_ledger_does_not_name_begins_at_its_first_record(state: StateFolder) -> None:
     positions = Positions(state)
     positions.keep("1", {"one": {"0": 7}, "missing": {}})
     positions.keep("2", {"one": {"0": 1}})

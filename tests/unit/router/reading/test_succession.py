@@ -9,22 +9,19 @@ from pathlib import Path
 import pytest
 
 from router.reading import generations
-from router.reading.generations import Generation
-from router.reading.planned import turned_back
-from router.reading.positions import EARLIEST, Offsets, Positions
-from router.reading.succession import Succession
+from router.reading.generations import EARLIEST, Generation, Offsets, Positions, Succession, turned_back
 from router.settings import SourceSettings
-from router.sources.sources import INBOX, Source
-from router.state.state import State
+from router.sources import INBOX, Source
+from router.state.state import StateFolder
 
 PLAN = "a" * 32
 ONE, TWO = "kafka-1", "kafka-1-two"
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
+def state(tmp_path: Path) -> Iterator[StateFolder]:
     """A state folder of its own."""
-    with State.open(tmp_path / "state") as opened:
+    with StateFolder.open(tmp_path / "state") as opened:
         yield opened
 
 
@@ -45,7 +42,7 @@ def spark_wrote(generation: Generation, batch: int, offsets: Offsets, *, committ
             (generation.path / folder / str(batch)).write_text(text)
 
 
-def test_a_topic_that_moves_is_read_on_where_it_was_left(state: State) -> None:
+def test_a_topic_that_moves_is_read_on_where_it_was_left(state: StateFolder) -> None:
     succession = Succession(state)
     first = succession.next(ONE, sources(ONE, "a", "b"), "earliest")
     assert json.loads(first.starting) == {"a": {}, "b": {}}
@@ -63,7 +60,7 @@ def test_a_topic_that_moves_is_read_on_where_it_was_left(state: State) -> None:
     assert json.loads(again.starting) == {"a": {"0": 5}, "b": {"0": 9}}
 
 
-def test_generations_without_a_commit_hand_their_positions_on(state: State) -> None:
+def test_generations_without_a_commit_hand_their_positions_on(state: StateFolder) -> None:
     Positions(state).keep("1", {"new": {"0": 40, "1": 2}})
     succession = Succession(state)
     for topics in (("new",), ("new", "other"), ("other",), ("other", "new", "third")):
@@ -72,7 +69,7 @@ def test_generations_without_a_commit_hand_their_positions_on(state: State) -> N
     assert succession.next(ONE, sources(ONE, "third", "new", "other"), "earliest") == generation
 
 
-def test_a_batch_that_may_be_written_in_part_goes_first(state: State) -> None:
+def test_a_batch_that_may_be_written_in_part_goes_first(state: StateFolder) -> None:
     succession = Succession(state)
     generation = succession.next(ONE, sources(ONE, "a"), "earliest")
     spark_wrote(generation, 0, {"a": {"0": 5}}, committed=False)
@@ -86,7 +83,7 @@ def test_a_batch_that_may_be_written_in_part_goes_first(state: State) -> None:
     assert succession.unfinished(ONE) is None
 
 
-def test_the_inbox_is_read_for_as_long_as_there_is_one(state: State) -> None:
+def test_the_inbox_is_read_for_as_long_as_there_is_one(state: StateFolder) -> None:
     succession = Succession(state)
     assert succession.left(()) == []
     generation = succession.inbox()
@@ -94,7 +91,7 @@ def test_the_inbox_is_read_for_as_long_as_there_is_one(state: State) -> None:
     assert succession.left(()) == [INBOX]
 
 
-def test_topics_that_were_made_again_begin_at_their_first_record(state: State) -> None:
+def test_topics_that_were_made_again_begin_at_their_first_record(state: StateFolder) -> None:
     succession = Succession(state)
     topics = sources(ONE, "a", "b")
     first = succession.next(ONE, topics, "earliest")
@@ -110,7 +107,7 @@ def test_topics_that_were_made_again_begin_at_their_first_record(state: State) -
     assert json.loads(succession.next(ONE, topics[:1], "earliest").starting) == {"a": {"0": 1, "1": 2}}
 
 
-def test_a_topic_as_the_inbox_that_was_made_again_begins_at_its_first_record(state: State) -> None:
+def test_a_topic_as_the_inbox_that_was_made_again_begins_at_its_first_record(state: StateFolder) -> None:
     succession = Succession(state)
     first = succession.inbox()
     spark_wrote(first, 0, {"inbox": {"0": 5, "1": 7}})

@@ -12,15 +12,13 @@ from prometheus_client import generate_latest
 from pyspark.sql import Row
 
 from router.reading.generations import Generation
-from router.realtime.query import RealTimeQuery
-from router.realtime.records import tally_of
-from router.running.queries import Queries
-from router.running.starts import PAUSE_FIRST, Running
-from router.settling.types import settled_types
+from router.realtime.query import RealTimeQuery, tally_of
+from router.running.queries import PAUSE_FIRST, Queries, Running
+from router.settling import settled_types
 from router.state.accounts import Accounts
-from router.state.state import State
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.unit.router.realtime.test_checks import ORDERS, plan
 
 
@@ -57,7 +55,12 @@ def real_time(folder: Path, checkpoint: str = "5s", metrics: Metrics | None = No
     told = {"rest": "rest", "checkpoint": checkpoint}
     generation = Generation(folder / "1", "g", ("orders",))
     return RealTimeQuery(
-        "q", generation, plan({"a": ORDERS}, realtime=told), metrics or Metrics(), Status(), Accounts(State(folder))
+        "q",
+        generation,
+        plan({"a": ORDERS}, realtime=told),
+        metrics or Metrics(),
+        RouterStatus(),
+        Accounts(StateFolder(folder)),
     )
 
 
@@ -109,7 +112,7 @@ def test_it_does_not_wait_for_a_note_that_comes_too_late(tmp_path: Path) -> None
 @pytest.mark.parametrize("error", [OSError("gone"), None])
 def test_batches_take_over_after_an_error_until_they_have_caught_up(error: Exception | None, tmp_path: Path) -> None:
     nothing: Any = None
-    queries = Queries(nothing, State(tmp_path), nothing, Metrics(), Status(), nothing, once=False)
+    queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), RouterStatus(), nothing, once=False)
     starts: list[bool] = []
     queries._starts = SimpleNamespace(start=lambda running, _: starts.append(running.catching_up))  # type: ignore[assignment]
     failed: Any = Reports(OSError("gone"))

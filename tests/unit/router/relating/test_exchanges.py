@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from router.errors import StateError
-from router.judging.relating import Exchange
-from router.relating.exchanges import Exchanges, Half, Taken
+from router.judging.carried import RelatedRecord
+from router.relating import Exchanges, Half, RecordToPair
 from router.sinks.contract import Commit
 from router.sinks.pairs import PairRow
 
@@ -35,13 +35,15 @@ def opened(folder: Path, clock: Clock, *, wait: float = 60.0, most: int = 1000) 
     return Exchanges(path, wait=wait, most=most, read_until=lambda: clock.now - clock.behind, clock=clock)
 
 
-def ask(key: str, place: int = 0) -> Taken:
-    return Taken(Half(ASK, key, f"t-0-{place}", "2026-01-02T03:04:05+00:00", "e"), Exchange(key, (f"k{key}",)))
+def ask(key: str, place: int = 0) -> RecordToPair:
+    return RecordToPair(
+        Half(ASK, key, f"t-0-{place}", "2026-01-02T03:04:05+00:00", "e"), RelatedRecord(key, (f"k{key}",))
+    )
 
 
-def answer(key: str, place: int = 0) -> Taken:
+def answer(key: str, place: int = 0) -> RecordToPair:
     half = Half(ANSWER, f"a{place}", f"u-0-{place}", "", "e", "reply", key)
-    return Taken(half, Exchange(half.id, (), f"k{key}", key))
+    return RecordToPair(half, RelatedRecord(half.id, (), f"k{key}", key))
 
 
 def batch(number: int, part: str = "", within: tuple[str, ...] = ()) -> Commit:
@@ -139,8 +141,8 @@ def test_for_want_of_room_the_oldest_go(tmp_path: Path) -> None:
 
 def test_what_names_nothing_is_told_at_once(tmp_path: Path) -> None:
     exchanges = opened(tmp_path, Clock())
-    lost = Taken(Half(ANSWER, "a", "t-0-0", "", "e", "reply"), Exchange("a", (), ""))
-    silent = Taken(Half(ASK, "b", "t-0-1", "", "e"), Exchange("b"))
+    lost = RecordToPair(Half(ANSWER, "a", "t-0-0", "", "e", "reply"), RelatedRecord("a", (), ""))
+    silent = RecordToPair(Half(ASK, "b", "t-0-1", "", "e"), RelatedRecord("b"))
     assert exchanges.take(batch(0), "q", [lost, silent]) == {"unasked": 1, "unanswered": 1}
     assert {row.cause for row in delivered(exchanges)} == {"unnamed"}
     assert exchanges.open == 0
@@ -171,7 +173,7 @@ def test_many_of_one_key_take_no_longer_each(tmp_path: Path, answers_first: bool
 
 def test_a_message_may_answer_one_and_ask_another(tmp_path: Path) -> None:
     exchanges = opened(tmp_path, Clock())
-    middle = Taken(Half(ANSWER, "m", "t-0-1", "", "e", "reply", "1"), Exchange("m", ("km",), "k1", "1"))
+    middle = RecordToPair(Half(ANSWER, "m", "t-0-1", "", "e", "reply", "1"), RelatedRecord("m", ("km",), "k1", "1"))
     assert exchanges.take(batch(0), "q", [ask("1"), middle, answer("m", 5)]) == {"paired": 2}
     assert pairs(delivered(exchanges)) == {("paired", "1", "m"), ("paired", "m", "a5")}
 
@@ -181,7 +183,7 @@ def test_a_delivery_ends_by_its_text_as_well(tmp_path: Path) -> None:
     clock = Clock()
     exchanges = opened(tmp_path, clock)
     long = "x" * (3 * 2**20)
-    silent = [Taken(Half(ASK, f"{n}{long}", "t-0-0", "", "e"), Exchange(f"{n}")) for n in range(7)]
+    silent = [RecordToPair(Half(ASK, f"{n}{long}", "t-0-0", "", "e"), RelatedRecord(f"{n}")) for n in range(7)]
     exchanges.take(batch(0), "q", silent)
     sizes: list[int] = []
     while (delivery := exchanges.delivery()) is not None:
@@ -197,7 +199,9 @@ def test_what_is_due_is_given_up_a_bounded_text_at_a_time(tmp_path: Path) -> Non
     clock = Clock()
     exchanges = opened(tmp_path, clock)
     long = "x" * (3 * 2**20)
-    asks = [Taken(Half(ASK, f"{n}{long}", "t-0-0", "", "e"), Exchange(f"{n}", (f"k{n}",))) for n in range(7)]
+    asks = [
+        RecordToPair(Half(ASK, f"{n}{long}", "t-0-0", "", "e"), RelatedRecord(f"{n}", (f"k{n}",))) for n in range(7)
+    ]
     exchanges.take(batch(0), "q", asks)
     assert not exchanges.overdue()
     clock.now += 61

@@ -16,17 +16,17 @@ from deltalake import DeltaTable
 from prometheus_client import CollectorRegistry
 
 from bindings.parts import first
-from bindings.sending import Outbound, Refusal, Unsettled
+from bindings.sending import MessageRefusal, Outbound, Unsettled
+from router import relating as exchanges
+from router import relating as pairing_module
 from router.errors import SinkError
-from router.judging.relating import Exchange
-from router.relating import exchanges
-from router.relating import pairing as pairing_module
-from router.relating.pairing import Pairing
+from router.judging.carried import RelatedRecord
+from router.relating import Pairing
 from router.settings import KafkaSink, Settings, settings_from_dict
 from router.sinks import pairs
 from router.sinks.contract import Commit
 from router.sinks.pairs import PairRow
-from router.watching.relations import RelationMetrics
+from router.watching.collectors import RelationMetrics
 from tests.support.waiting import wait_until
 
 KAFKA = {"type": "kafka", "bootstrap_servers": "localhost:1", "topic": "pairs"}
@@ -47,7 +47,7 @@ def settings_of(folder: Path, sink: dict[str, Any], **more: Any) -> Settings:
 
 
 def row(id: str, **exchange: Any) -> dict[str, Any]:
-    text = msgspec.json.encode(Exchange(id, **exchange)).decode()
+    text = msgspec.json.encode(RelatedRecord(id, **exchange)).decode()
     received = datetime(2026, 1, 2, tzinfo=UTC)
     return {"message": f"/m/{id}", "position": f"t-0-{id}", "received": received, "relation": None, "exchange": text}
 
@@ -75,7 +75,7 @@ class Publisher:
         self.calls: list[int] = []
         self.sent: list[Outbound] = []
 
-    def send(self, messages: Sequence[Outbound]) -> list[Refusal | None]:
+    def send(self, messages: Sequence[Outbound]) -> list[MessageRefusal | None]:
         if not self.up:
             raise Unsettled("nobody is there")
         self.calls.append(len(messages))
@@ -154,7 +154,7 @@ def test_time_is_kept_while_there_is_always_more_to_deliver(tmp_path: Path, monk
     class Busy(Publisher):
         """Has the next pair come while it sends one."""
 
-        def send(self, messages: Sequence[Outbound]) -> list[Refusal | None]:
+        def send(self, messages: Sequence[Outbound]) -> list[MessageRefusal | None]:
             if any((part.text or "").endswith("unanswered") for message in messages for part in message.parts):
                 given_up.set()
             if not given_up.is_set():

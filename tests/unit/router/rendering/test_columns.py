@@ -17,14 +17,21 @@ from hypothesis import strategies as st
 from bindings.columns.texts import base64_of
 from bindings.events import encode_event, with_types
 from bindings.kafka.facts import SOURCE_SCHEMA
-from router.rendering.attributes import attributes_of_rows
-from router.rendering.events import event_columns
-from router.rendering.exact import EVENT, Source, attributes_of, native_json, parts_of_raw, render_event
-from router.rendering.instants import INSTANT, moment, moments
-from router.rendering.native import native_texts
-from router.rendering.native_parts import parts_texts
+from router.rendering.events import attributes_of_rows, event_columns, native_texts, parts_texts
 from router.rendering.structured import structured_events
-from router.rendering.texts import as_text, escaped
+from router.rendering.texts import (
+    EVENT,
+    INSTANT,
+    Source,
+    as_text,
+    attributes_of,
+    escaped,
+    moment,
+    moments,
+    native_json,
+    parts_of_raw,
+    render_event,
+)
 
 PAIR: Final = [("key", pa.string()), ("value", pa.binary())]
 HEADERS: Final = pa.list_(pa.struct(PAIR))
@@ -306,6 +313,6 @@ def test_no_rows_are_no_columns(kind: Source) -> None:
 
 @pytest.mark.slow
 def test_rendering_and_lines_need_no_spark() -> None:
-    modules = "router.rendering.events, router.rendering.structured, router.sinks.lines"
+    modules = "router.rendering.events, router.rendering.structured, router.sinks.jsonlines"
     script = f"import sys, {modules}\nsys.exit('pyspark' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -12,10 +12,10 @@ from typing import Any, Final, cast
 
 import pytest
 
-from router.batches import holding
+from router.batches import journal as holding
 from router.letters.letter import Letter
 from router.replay import replaying
-from router.replay.replaying import Interrupted, Loads, Replayer, ReplayJournal, Summary
+from router.replay.replaying import Loads, Replayer, ReplayInterrupted, ReplayJournal, Summary
 from router.state.ledger import LetterLedger, PendingReplay
 from router.writing import writer
 from router.writing.writer import BatchWriter
@@ -122,7 +122,7 @@ def test_a_sink_that_is_away_holds_the_batch_until_it_is_back_or_somebody_ends_i
 ) -> None:
     begun(ledger)
     world.down = {"hook"}
-    with pytest.raises(Interrupted):
+    with pytest.raises(ReplayInterrupted):
         replay(ledger, Summary())
     assert ledger.pending() is not None
     assert set(world.numbers("lake")) == {0, 1, 4, 5}

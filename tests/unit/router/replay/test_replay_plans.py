@@ -7,7 +7,7 @@ from pathlib import Path
 
 from catalog.load import load
 from router.judging.plan import Plan
-from router.replay.plans import FOLDER, ReplayPlans
+from router.replay.replaying import FOLDER, ReplayPlans
 from router.settings import load_settings
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from router.errors import RouterError, StateError
-from router.letters.filters import Filter, filter_of, moment_of
 from router.letters.letter import Letter
-from router.replay import selection
+from router.letters.listing import Filter, filter_of, moment_of
+from router.replay import replaying as selection
 from router.replay.replay import ReplayOptions
-from router.replay.rows import rows_of
-from router.replay.selection import Chosen, Selection, batches, lacking
+from router.replay.replaying import Chosen, Selection, batches, lacking, rows_of
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
 
 WHEN = datetime(2026, 1, 2, tzinfo=UTC)

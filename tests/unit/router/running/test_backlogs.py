@@ -8,13 +8,12 @@ from pathlib import Path
 import structlog
 
 from bindings.inbox import Inbox, InboxLimits
-from bindings.inbox.offsets import InboxPosition, offset_json
-from bindings.inbox.segments import partition_directory, segment_path, segments_in
+from bindings.inbox.format import InboxPosition, offset_json, partition_directory, segment_path, segments_in
 from bindings.parts import InboxRow
 from router.reading import generations
 from router.running.backlogs import BacklogWatch
-from router.sources.sources import INBOX
-from router.state.state import State
+from router.sources import INBOX
+from router.state.state import StateFolder
 from router.watching.backlogs import Backlog
 from router.watching.metrics import Metrics
 from tests.support.listed import plan_of
@@ -25,7 +24,7 @@ LIMIT = 60.0
 
 def test_an_inbox_that_misses_a_segment_has_no_figures(tmp_path: Path) -> None:
     plan, backlogs = plan_of(["lake"]), Metrics().backlogs
-    with State.open(tmp_path / "state") as state:
+    with StateFolder.open(tmp_path / "state") as state:
         inbox = Inbox(state.inbox, partitions=1, limits=InboxLimits(segment_bytes=4096))
         try:
             for _ in range(8):

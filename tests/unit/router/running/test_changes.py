@@ -9,25 +9,25 @@ from typing import Any
 
 import pytest
 
-from router.running.changes import Changes
 from router.running.queries import Queries
+from router.running.service import CatalogSwitch
 from router.settings import SourceSettings
-from router.sources.sources import Source
-from router.state.state import State
+from router.sources import Source
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.support.ports import free_ports
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
+def state(tmp_path: Path) -> Iterator[StateFolder]:
     """A state folder of its own."""
-    with State.open(tmp_path / "state") as opened:
+    with StateFolder.open(tmp_path / "state") as opened:
         yield opened
 
 
 @pytest.mark.slow
-def test_a_change_that_waits_for_brokers_is_told(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_waits_for_brokers_is_told(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.0)
     servers = f"127.0.0.1:{free_ports(1)[0]}"
     wanted = SourceSettings(endpoint="/endpoints/new", start="latest")
@@ -36,11 +36,11 @@ def test_a_change_that_waits_for_brokers_is_told(state: State, monkeypatch: pyte
     active: list[Any] = []
     plans: Any = SimpleNamespace(active=SimpleNamespace(settings=wanted), activate=lambda plan, _: active.append(plan))
     intake: Any = SimpleNamespace(open_inbox=lambda _: None, take=lambda _: None)
-    status = Status()
+    status = RouterStatus()
     status.catalog("e1", 3)
     status.query("kafka-0", "running")
     queries = Queries(nothing, state, plans, Metrics(), status, nothing, once=False)
-    changes = Changes(plans, queries, intake, lambda _: None, status.holding)
+    changes = CatalogSwitch(plans, queries, intake, lambda _: None, status.holding)
     unreachable: Any = SimpleNamespace(sources=(source,))
     changes.offer(unreachable)
     changes.check()

@@ -13,11 +13,10 @@ import pytest
 from catalog.load import load
 from router.judging.plan import Plan
 from router.logs import configure_logs
-from router.running.differences import Comparisons
-from router.running.reload import Reloader
+from router.running.reload import Comparisons, Reloader
 from router.settings import LogSettings, load_settings
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.support.waiting import wait_until
 
 LIMIT = 60.0
@@ -55,7 +54,7 @@ class Reloads:
         (folder / "router.yaml").write_text(told.replace("[{endpoint: /endpoints/e}]", sources))
         write(self.catalog, ["/messagegroups/g"])
         settings = load_settings(folder / "router.yaml", {})
-        self.metrics, self.status = Metrics(), Status()
+        self.metrics, self.status = Metrics(), RouterStatus()
         active = Plan(load([self.catalog]), settings)
         self.reloader = Reloader(settings, active, self.metrics, self.status)
         self.comparisons = Comparisons(self.metrics, self.status)

@@ -17,7 +17,7 @@ from router.running.monitoring import LastCatalog, Monitored, whole_catalog
 from router.running.reload import Reloader
 from router.settings import Settings, settings_from_dict
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.support.waiting import wait_until
 from tests.support.web import Reply, serving
 
@@ -44,7 +44,7 @@ class Watched:
     """What watchers see of one process."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings, self.metrics, self.status = settings, Metrics(), Status(routes=False)
+        self.settings, self.metrics, self.status = settings, Metrics(), RouterStatus(routes=False)
         overview = Overview(settings, self.metrics, self.status, None)
         self.monitored = Monitored(self.metrics, self.status, 0, overview, LastCatalog(settings))
 

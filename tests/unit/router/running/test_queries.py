@@ -12,18 +12,17 @@ import pytest
 from bindings.kafka.client import KafkaUnreachable
 from router.errors import BrokerUnreachable
 from router.logs import configure_logs
-from router.running.queries import Queries
-from router.running.starts import PAUSE_FIRST, Running
+from router.running.queries import PAUSE_FIRST, Queries, Running
 from router.settings.model import LogSettings
-from router.state.state import State
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 
 
 @pytest.mark.parametrize(("last", "pause"), [(None, 8 * PAUSE_FIRST), (17, PAUSE_FIRST)])
 def test_pauses_begin_anew_after_a_query_that_wrote_a_batch(last: int | None, pause: float, tmp_path: Path) -> None:
     nothing: Any = None
-    queries = Queries(nothing, State(tmp_path), nothing, Metrics(), Status(), nothing, once=False)
+    queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), RouterStatus(), nothing, once=False)
     ended: Any = SimpleNamespace(exception=lambda: OSError("gone"), isActive=False)
     pipeline: Any = SimpleNamespace(failure=None, last=last, renewed={})
     running = Running("inbox", (), nothing, pipeline, ended, pause=8 * PAUSE_FIRST)
@@ -37,8 +36,8 @@ def test_a_query_waits_for_brokers_that_are_away_and_nobody_waits_for_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure_logs(LogSettings())
-    status, nothing = Status(), cast(Any, None)
-    queries = Queries(nothing, State(tmp_path), nothing, Metrics(), status, nothing, once=False)
+    status, nothing = RouterStatus(), cast(Any, None)
+    queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), status, nothing, once=False)
     running = queries._running["kafka-1"] = Running("kafka-1", (), nothing)
     answers: list[Future[None]] = []
     tries: list[str] = []
@@ -79,7 +78,7 @@ def test_a_query_waits_for_brokers_that_are_away_and_nobody_waits_for_it(
 
 def test_a_query_that_has_ended_is_not_at_work(tmp_path: Path) -> None:
     nothing: Any = None
-    queries = Queries(nothing, State(tmp_path), nothing, Metrics(), Status(), nothing, once=False)
+    queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), RouterStatus(), nothing, once=False)
     for name, ended in (("inbox", False), ("kafka-1", True)):
         queries._running[name] = Running(name, (), nothing, ended=ended)
     assert queries.at_work == {"inbox"}
@@ -87,8 +86,8 @@ def test_a_query_that_has_ended_is_not_at_work(tmp_path: Path) -> None:
 
 def test_the_time_to_find_a_batch_is_that_of_the_last_batch_though_spark_looks_on(tmp_path: Path) -> None:
     nothing: Any = None
-    status = Status()
-    queries = Queries(nothing, State(tmp_path), nothing, Metrics(), status, nothing, once=False)
+    status = RouterStatus()
+    queries = Queries(nothing, StateFolder(tmp_path), nothing, Metrics(), status, nothing, once=False)
     spark: Any = SimpleNamespace(lastProgress={"durationMs": {"triggerExecution": 700, "addBatch": 400}})
     queries._running["inbox"] = Running("inbox", (), nothing, nothing, spark)
     queries.measure()

@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from catalog.load import load
-from catalog.watch import CatalogWatcher
+from catalog.load import CatalogWatcher, load
 from router.errors import ConfigError
+from router.judging.outputs import Tally
 from router.judging.plan import Plan
-from router.judging.tally import Tally
 from router.running.reload import BackgroundReloads, Reloader
 from router.settings import load_settings
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.support.waiting import wait_until
 from tests.support.web import Reply, serving
 
@@ -45,7 +44,7 @@ def test_a_catalog_that_waits_takes_effect_when_it_is_whole(tmp_path: Path) -> N
     write(catalog, None, "a/b")
     settings = load_settings(tmp_path / "router.yaml", {})
     active = Plan(load([catalog]), settings)
-    metrics, status = Metrics(), Status()
+    metrics, status = Metrics(), RouterStatus()
     reloader = Reloader(settings, active, metrics, status)
     plans: list[Plan] = []
 
@@ -75,7 +74,7 @@ def test_a_catalog_that_shrank_waits_for_a_second_look_and_says_so(tmp_path: Pat
     told["messagegroups"] = {"g": {"messages": {f"m{number}": {"protocol": "KAFKA"} for number in range(9)}}}
     catalog.write_text(json.dumps(told))
     settings = load_settings(tmp_path / "router.yaml", {})
-    metrics, status = Metrics(), Status()
+    metrics, status = Metrics(), RouterStatus()
     reloader = Reloader(settings, Plan(load([catalog]), settings), metrics, status)
     write(catalog, None, "a/b")
     assert reloader.poll() is None
@@ -93,7 +92,7 @@ def test_a_message_that_says_so_makes_the_router_look(tmp_path: Path) -> None:
     settings = load_settings(tmp_path / "router.yaml", {})
     metrics, nudges = Metrics(), Counter[str]()
     active = Plan(load([catalog]), settings)
-    reloader = Reloader(settings, active, metrics, Status(), lambda: nudges.update(["nudge"]))
+    reloader = Reloader(settings, active, metrics, RouterStatus(), lambda: nudges.update(["nudge"]))
     assert (reloader.poll(), reloader.due) == (None, False)
     batch = Tally(Counter({("/endpoints/e", "dead-letter", "no-match"): 1}))
     write(catalog, None, "c/d")
@@ -124,7 +123,7 @@ def test_events_during_a_look_nudge_once_it_has_ended(tmp_path: Path, monkeypatc
     settings = load_settings(tmp_path / "router.yaml", {})
     metrics, nudges = Metrics(), Counter[str]()
     reloader = Reloader(
-        settings, Plan(load([catalog]), settings), metrics, Status(), lambda: nudges.update(["an event"])
+        settings, Plan(load([catalog]), settings), metrics, RouterStatus(), lambda: nudges.update(["an event"])
     )
     begun, goes_on, poll = threading.Event(), threading.Event(), CatalogWatcher.poll
 

@@ -7,23 +7,23 @@ from pathlib import Path
 from router.overview.overview import Overview
 from router.running.monitoring import Monitored
 from router.running.service import Service
-from router.spark.signals import Stopping
+from router.spark.jvm import Stopping
 from router.state.accounts import Accounts
-from router.state.state import State
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.unit.router.realtime.test_checks import ORDERS, SETTLED, plan
 
 KEY = ("/endpoints/a", "routed", "")
 
 
 def test_counts_go_on_where_they_were_from_the_first_look_at_them(tmp_path: Path) -> None:
-    state, compiled = State(tmp_path), plan({"a": ORDERS})
+    state, compiled = StateFolder(tmp_path), plan({"a": ORDERS})
     query = compiled.sources[0].query
     with Accounts(state).changing(query) as account:
         account.taken = account.judged = account.records[KEY] = account.delivered["bus", KEY[0]] = 7
         account.records["/endpoints/gone", "routed", ""] = account.delivered["bus", "/endpoints/gone"] = 7
-    metrics, status = Metrics(compiled.settings.sinks), Status()
+    metrics, status = Metrics(compiled.settings.sinks), RouterStatus()
     overview = Overview(compiled.settings, metrics, status, None)
     service = Service(compiled, state, tmp_path, Stopping(), Monitored(metrics, status, 0, overview))
     labels = dict(zip(("endpoint", "outcome", "reason"), KEY, strict=True))
@@ -47,7 +47,7 @@ def test_counts_go_on_where_they_were_from_the_first_look_at_them(tmp_path: Path
 def test_a_plan_is_announced_with_what_reading_its_catalog_found() -> None:
     broken = {"base": "#/nowhere", **SETTLED, "envelopemetadata": {"type": {"value": "order", "type": "nothing"}}}
     compiled = plan({"a": ORDERS}, broken)
-    metrics, status = Metrics(), Status()
+    metrics, status = Metrics(), RouterStatus()
     Monitored(metrics, status, 0, Overview(compiled.settings, metrics, status, None)).announce(
         compiled, ["/endpoints/a"]
     )

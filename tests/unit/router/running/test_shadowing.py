@@ -13,12 +13,12 @@ import pytest
 
 from catalog.load import load
 from router.batches.plans import PlanHolder
+from router.judging.outputs import ROUTED, Tally
 from router.judging.plan import Plan
-from router.judging.tally import ROUTED, Tally
 from router.logs import configure_logs
-from router.running.shadowing import Shadowing
+from router.running.reload import Shadowing
 from router.settings import LogSettings, settings_from_dict
-from router.state.state import State
+from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from tests.support.plant import catalog, message
 from tests.support.ports import free_ports
@@ -45,7 +45,7 @@ class Sent:
 class Running:
     """The plans of a router whose shadow catalog is ``next.json``."""
 
-    def __init__(self, folder: Path, state: State, active: Tree) -> None:
+    def __init__(self, folder: Path, state: StateFolder, active: Tree) -> None:
         self.folder, self.metrics, self.sent = folder, Metrics(), Sent()
         self.write("catalog.json", active)
         told = {
@@ -97,7 +97,7 @@ class Running:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    with State.open(tmp_path / "state") as state:
+    with StateFolder.open(tmp_path / "state") as state:
         yield Running(tmp_path, state, catalog())
 
 
@@ -144,7 +144,7 @@ def test_it_is_refused_for_what_a_reload_would_refuse_and_for_no_more(tmp_path: 
     wrong = {"Wrong": {"basemessage": "/messagegroups/Plant/messages/Wrong"}}
     active = catalog()
     active["messagegroups"]["Plant"]["messages"] |= wrong
-    with State.open(tmp_path / "state") as state:
+    with StateFolder.open(tmp_path / "state") as state:
         running = Running(tmp_path, state, active)
         assert [each.severity for each in running.plans.active.catalog.findings].count("error")
         new = more("Door")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.schemas.ids.contract import WrittenSchema
+from catalog.schemas.ids.client import WrittenSchema
 from router.schemaids.kept import FORGET_SECONDS, Damaged, KeptIds
 
 URL = "https://registry.example/apis"

@@ -8,7 +8,7 @@ import pytest
 
 from router.errors import ConfigError
 from router.settings import Settings, load_settings
-from router.settings.executors import executor_cautions, inbox_faults
+from router.settings.checks import executor_cautions, inbox_faults
 
 SINKS = """
 sinks:

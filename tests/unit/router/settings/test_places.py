@@ -13,11 +13,11 @@ from pydantic import BaseModel, SecretStr
 from router.commands.registry.settings import RegistryFile
 from router.errors import ConfigError
 from router.settings import settings_from_dict
-from router.settings.environment import overlay
-from router.settings.logins import TlsSettings
+from router.settings.catalogs import TlsSettings
+from router.settings.load import overlay
 from router.settings.model import Settings
-from router.settings.places import Place, dotted, holds_file, holds_secret
 from router.settings.schema import fields_of
+from router.settings.values import Place, dotted, holds_file, holds_secret
 
 FREE = "x.secret"
 """Stands for a free key. Only options of clients are secret by their names, and this is one such name."""

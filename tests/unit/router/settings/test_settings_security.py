@@ -9,7 +9,7 @@ import pytest
 from router.commands.check.command import examined
 from router.errors import ConfigError
 from router.settings import KafkaSink, load_settings
-from router.sources.clusters import inbox_client
+from router.sources import inbox_client
 
 KAFKA = "sources: [{endpoint: /endpoints/a, username: u, password: '${P}', %s}]"
 SINK = "sinks: {k: {type: kafka, bootstrap_servers: k, topic: t, %s}, e: {type: jsonl}}\nroutes: [{to: e}]"

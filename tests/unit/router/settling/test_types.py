@@ -16,8 +16,7 @@ from catalog.load import build
 from catalog.values import is_valid
 from router.judging.plan import Plan
 from router.settings import settings_from_dict
-from router.settling.columns import PLAIN_FORMS
-from router.settling.types import SettledType, settled_types
+from router.settling import PLAIN_FORMS, SettledType, settled_types
 
 BUS = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "out"}
 ORDER = {"type": {"value": "order"}}

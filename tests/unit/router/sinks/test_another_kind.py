@@ -16,12 +16,12 @@ from router.errors import ConfigError
 from router.judging.plan import Plan
 from router.letters.letter import Letter
 from router.letters.reading import read_letters, readable_sinks
-from router.letters.table_reading import letter_of
-from router.overview.survey import survey
+from router.letters.stores import letter_of
+from router.overview.picture import survey
 from router.settings import Settings, load_settings, settings_reference
 from router.settings.sinks.contract import Fault, Filled, SinkSettings
 from router.sinks import ArrowSink, Commit, Rejected, WriteResult, open_sink
-from router.sinks.forms import DEAD_LETTER, WIDE
+from router.sinks.jsonlines import DEAD_LETTER, WIDE
 from tests.support.kinds import registered
 
 SHELVES: dict[str, list[dict[str, Any]]] = {}

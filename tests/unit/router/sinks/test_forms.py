@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from bindings.events import decode_event
-from router.sinks.forms import DEAD_LETTER, WIDE, dead_letter_to_json_line, instant_text, wide_to_json_line
+from router.sinks.jsonlines import DEAD_LETTER, WIDE, dead_letter_to_json_line, instant_text, wide_to_json_line
 
 EVENT: dict[str, Any] = {"id": "1", "source": "s", "specversion": "1.0", "type": "t"}
 

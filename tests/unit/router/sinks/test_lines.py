@@ -13,10 +13,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bindings.events import data_member
-from router.rendering.embedding import embeddable
-from router.rendering.exact import TIME_TEXT
-from router.sinks.forms import AMBIGUOUS, DEAD_LETTER, DECIDED, dead_letter_to_json_line, wide_to_json_line
-from router.sinks.lines import event_lines, letter_lines
+from router.rendering.structured import embeddable
+from router.rendering.texts import TIME_TEXT
+from router.sinks.jsonlines import (
+    AMBIGUOUS,
+    DEAD_LETTER,
+    DECIDED,
+    dead_letter_to_json_line,
+    event_lines,
+    letter_lines,
+    wide_to_json_line,
+)
 
 EVENTS: Final = DECIDED.append(pa.field(TIME_TEXT, pa.string()))
 SPECIAL: Final = (

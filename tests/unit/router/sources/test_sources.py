@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from bindings.gateways import Receiving
 from bindings.protocols import BINDINGS
-from bindings.receiving import Receiving
 from catalog.model import Catalog, Definition, Endpoint, Property
 from router.errors import ConfigError
 from router.settings import SourceSettings, settings_from_dict
-from router.sources.sources import Source, by_query, sources_of
+from router.sources import Source, by_query, sources_of
 from tests.support.scaling import LINEAR, growth
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from router.spark.ivy import Coordinate, JavaMissing, Request, ResolutionError, cache_root, resolve
+from router.spark.connectors import Coordinate, JarRequest, JavaMissing, ResolutionError, cache_root, resolve
 
 APP = Coordinate("org.example", "app", "1.0")
 POM = """<project><modelVersion>4.0.0</modelVersion>
@@ -43,8 +43,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def request_for(*wanted: Coordinate) -> Request:
-    return Request(wanted, overrides=(Coordinate("org.example", "lib", "1.9"),), excludes=("org.host",))
+def request_for(*wanted: Coordinate) -> JarRequest:
+    return JarRequest(wanted, overrides=(Coordinate("org.example", "lib", "1.9"),), excludes=("org.host",))
 
 
 @pytest.mark.slow
@@ -136,9 +136,9 @@ def test_a_cache_that_cannot_be_written_is_named(repository: Path, tmp_path: Pat
 
 
 def test_the_digest_depends_on_every_member() -> None:
-    requests = [Request((APP,)), Request((APP,), overrides=(APP,)), Request((APP,), excludes=("org.host",))]
+    requests = [JarRequest((APP,)), JarRequest((APP,), overrides=(APP,)), JarRequest((APP,), excludes=("org.host",))]
     assert len({request.digest for request in requests}) == 3
-    assert Request((APP,)).digest == requests[0].digest
+    assert JarRequest((APP,)).digest == requests[0].digest
 
 
 @pytest.mark.slow

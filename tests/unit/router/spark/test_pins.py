@@ -12,11 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from router.spark.connectors import KAFKA, PINS, kafka_jars
-from router.spark.ivy import Coordinate, Request, resolve
-from router.spark.pins import PinMismatch, resolve_pinned, write_pins
+from router.spark.connectors import (
+    KAFKA,
+    PINS,
+    Coordinate,
+    JarRequest,
+    PinMismatch,
+    kafka_jars,
+    resolve,
+    resolve_pinned,
+    write_pins,
+)
 
-APP = Request((Coordinate("org.example", "app", "1.0"),))
+APP = JarRequest((Coordinate("org.example", "app", "1.0"),))
 POM = """<project><modelVersion>4.0.0</modelVersion>
 <groupId>org.example</groupId><artifactId>app</artifactId><version>1.0</version></project>"""
 

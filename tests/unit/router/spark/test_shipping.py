@@ -9,8 +9,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from router.spark.installed import ROUTER, differences, needed, versions
-from router.spark.shipping import write_archive
+from router.spark.executors import ROUTER, differences, needed, versions, write_archive
 
 
 @pytest.mark.slow
@@ -21,7 +20,7 @@ def test_the_router_is_imported_out_of_the_archive_alone(tmp_path: Path) -> None
         archive.extractall(tmp_path / "code")
     assert not [name for name in names if "__pycache__" in name]
     script = (
-        "import sys, router.judging.plan, catalog.protocols.channel_options as options\n"
+        "import sys, router.judging.plan, catalog.protocols.properties as options\n"
         "assert options.TABLE.is_file()\n"
         "print(router.__file__, router.judging.plan.VERSION)"
     )

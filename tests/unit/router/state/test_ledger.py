@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from router.errors import StateError
-from router.state.ledger import Entry, Happening, LetterLedger, Outcome, PendingReplay
+from router.state.ledger import Happening, LedgerEntry, LetterLedger, Outcome, PendingReplay
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
 LATER = datetime(2026, 1, 3, tzinfo=UTC)
@@ -30,7 +30,7 @@ def test_what_is_unknown_is_open_and_what_happens_is_kept(tmp_path: Path) -> Non
     with LetterLedger.open(tmp_path) as ledger:
         assert ledger.id == own
         assert ledger.standing(["b", "a", "b"]) == {"b": "replayed", "a": "open"}
-        assert ledger.entries(["a", "x"]) == {"a": Entry("a", "open", 2, "ambiguous", "two", LATER)}
+        assert ledger.entries(["a", "x"]) == {"a": LedgerEntry("a", "open", 2, "ambiguous", "two", LATER)}
         assert ledger.entries(["b"])["b"].attempts == 2
         assert ledger.history("a") == [
             Happening(WHEN, "failed", None, "no-match", "type"),

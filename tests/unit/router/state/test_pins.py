@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from router.state.state import State
+from router.state.state import StateFolder
 
 QUERIES = ("inbox", "kafka-1", "kafka-2")
 A, B, C, D = (letter * 32 for letter in "abcd")
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
+def state(tmp_path: Path) -> Iterator[StateFolder]:
     """A state folder of its own."""
-    with State.open(tmp_path / "state") as opened:
+    with StateFolder.open(tmp_path / "state") as opened:
         yield opened
 
 
-def whole(state: State, plans: dict[str, bytes]) -> None:
+def whole(state: StateFolder, plans: dict[str, bytes]) -> None:
     """Check that every pin names a plan whose document is there, and as it was written."""
     for pin in state.batches.glob("*/*"):
         if pin.name.isdigit():
@@ -31,7 +31,7 @@ def whole(state: State, plans: dict[str, bytes]) -> None:
             assert state.plan(named) == plans[named]
 
 
-def test_a_plan_is_there_for_as_long_as_a_batch_names_it(state: State) -> None:
+def test_a_plan_is_there_for_as_long_as_a_batch_names_it(state: StateFolder) -> None:
     state.pin("kafka-1", 0, A, b"plan a")
     state.pin("inbox", 0, B, b"plan b")
     state.pin("inbox", 1, C, b"plan c")
@@ -43,15 +43,15 @@ def test_a_plan_is_there_for_as_long_as_a_batch_names_it(state: State) -> None:
     assert state.plan(A) == b"plan a"
 
 
-def test_a_plan_that_a_dead_process_left_is_written_again(state: State) -> None:
+def test_a_plan_that_a_dead_process_left_is_written_again(state: StateFolder) -> None:
     state.pin("inbox", 0, A, b"plan a")
     (state.root / "plans" / f"{A}.json").write_bytes(b"")
-    with_none = State(state.root)
+    with_none = StateFolder(state.root)
     with_none.pin("kafka-1", 0, A, b"plan a")
     assert state.plan(A) == b"plan a"
 
 
-def test_plans_do_not_pile_up(state: State) -> None:
+def test_plans_do_not_pile_up(state: StateFolder) -> None:
     """What the last pins of a plan leave unnamed stays until the first pin of the next."""
     for reload in range(30):
         plan = f"{reload:032}"
@@ -63,17 +63,17 @@ def test_plans_do_not_pile_up(state: State) -> None:
     assert len(list((state.root / "plans").iterdir())) == 3
 
 
-def test_a_plan_is_kept_again_though_an_old_pin_names_it_that_outlived_it(state: State) -> None:
+def test_a_plan_is_kept_again_though_an_old_pin_names_it_that_outlived_it(state: StateFolder) -> None:
     state.pin("inbox", 0, A, b"plan a")
     (state.root / "plans" / f"{A}.json").unlink()
-    again = State(state.root)
+    again = StateFolder(state.root)
     again.pin("kafka-1", 0, B, b"plan b")
     again.pin("kafka-1", 1, A, b"plan a")
     assert again.plan(A) == b"plan a"
 
 
 def test_a_plan_is_kept_again_though_a_disk_failed_while_others_were_removed(
-    state: State, monkeypatch: pytest.MonkeyPatch
+    state: StateFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for query, plan in (("kafka-1", A), ("kafka-2", B)):
         state.pin(query, 0, plan, b"plan")
@@ -94,7 +94,7 @@ def test_a_plan_is_kept_again_though_a_disk_failed_while_others_were_removed(
         assert state.plan(plan) == b"plan"
 
 
-def test_what_dead_writers_left_of_plans_is_removed(state: State) -> None:
+def test_what_dead_writers_left_of_plans_is_removed(state: StateFolder) -> None:
     state.pin("inbox", 0, A, b"plan a")
     left = state.root / "plans" / f".{B}.json.99"
     left.write_bytes(b"plan")
@@ -108,7 +108,7 @@ class PowerCut(Exception):
 
 @pytest.mark.parametrize("steps", range(40))
 def test_the_end_at_any_step_leaves_no_pin_without_its_plan(
-    state: State, monkeypatch: pytest.MonkeyPatch, steps: int
+    state: StateFolder, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     plans = {name * 32: f"plan {name}".encode() for name in "abcdef"}
     left = steps
@@ -135,13 +135,13 @@ def test_the_end_at_any_step_leaves_no_pin_without_its_plan(
                     if number == 3:
                         state.unpin_all(query)
     whole(state, plans)
-    again = State(state.root)
+    again = StateFolder(state.root)
     for query in QUERIES:
         again.pin(query, 9, "f" * 32, plans["f" * 32])
     whole(again, plans)
 
 
-def test_queries_that_pin_at_once_keep_what_the_others_named(state: State) -> None:
+def test_queries_that_pin_at_once_keep_what_the_others_named(state: StateFolder) -> None:
     plans = {f"{number:032}": b"plan %d" % number for number in range(40)}
     failures: list[str] = []
     together = threading.Barrier(len(QUERIES))

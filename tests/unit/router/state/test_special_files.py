@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import catalog.parsing.regular
-from bindings.locks import is_locked
+from bindings.private import is_locked
 from router.cli import status_of
 from router.errors import StateError
 from router.state.ledger import LetterLedger
-from router.state.state import State
+from router.state.state import StateFolder
 from router.state.trust import Pins
 
 LIMIT = 20.0
@@ -52,7 +52,7 @@ def a_socket(path: Path) -> None:
 def opened(root: Path) -> str:
     """Open a state folder that cannot be used, and return what is said."""
     began = time.monotonic()
-    with pytest.raises(StateError) as caught, State.open(root):
+    with pytest.raises(StateError) as caught, StateFolder.open(root):
         pass
     assert time.monotonic() - began < LIMIT
     text = f"{caught.value.message}"
@@ -73,7 +73,7 @@ def test_a_lock_that_is_no_file(tmp_path: Path, made: Callable[[Path], None]) ->
 @pytest.mark.parametrize("made", [a_pipe, a_socket])
 def test_a_file_of_the_state_that_is_none(tmp_path: Path, made: Callable[[Path], None], name: str) -> None:
     root = tmp_path / "state"
-    with State.open(root):
+    with StateFolder.open(root):
         pass
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def test_a_file_of_the_state_that_is_none(tmp_path: Path, made: Callable[[Path],
 
 
 def test_a_format_file_that_is_a_folder(tmp_path: Path) -> None:
-    with State.open(tmp_path / "state"):
+    with StateFolder.open(tmp_path / "state"):
         pass
     (tmp_path / "state/format.json").unlink()
     (tmp_path / "state/format.json").mkdir()
@@ -92,12 +92,12 @@ def test_a_format_file_that_is_a_folder(tmp_path: Path) -> None:
 
 
 def test_what_looks_beside_a_router_does_not_wait_either(tmp_path: Path) -> None:
-    with State.open(tmp_path):
+    with StateFolder.open(tmp_path):
         pass
     (tmp_path / "format.json").unlink()
     os.mkfifo(tmp_path / "format.json")
     with pytest.raises(StateError, match="it is a pipe"):
-        State.beside(tmp_path)
+        StateFolder.beside(tmp_path)
     os.mkfifo(tmp_path / "addresses.json")
     with pytest.raises(StateError, match=r"addresses\.json"):
         Pins(tmp_path).known()

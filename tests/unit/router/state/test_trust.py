@@ -18,7 +18,7 @@ from router.running.reload import Reloader
 from router.settings import Settings, load_settings
 from router.state.trust import FILE, Pins, admit, clients_of
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 
 SECRETS = {"P": "hush"}
 LOGIN = "username: u, password: '${P}'"
@@ -131,7 +131,7 @@ def test_a_registry_gets_its_password_over_tls_only(tmp_path: Path) -> None:
 def test_the_scheme_of_kafka_addresses_decides(
     tmp_path: Path, uri: str, more: str, security: str, protocol: str
 ) -> None:
-    from router.sources.clusters import source_client
+    from router.sources import source_client
 
     write_catalog(tmp_path, uri, kind="kafka")
     plan = plan_of(tmp_path, SOURCE % more if more else "")
@@ -210,7 +210,7 @@ def test_a_catalog_cannot_move_where_credentials_go(
 
 def _refused(active: Plan) -> list[dict[str, Any]]:
     """Let a router with this plan look at the catalog once; return why it refuses it."""
-    status = Status()
+    status = RouterStatus()
     assert Reloader(active.settings, active, Metrics(), status).poll() is None, "it must not take effect"
     refused: list[dict[str, Any]] = status.ready()[1]["catalog"]["refused"]
     return refused
@@ -247,7 +247,7 @@ def test_a_reload_pins_what_is_new_before_it_takes_effect(tmp_path: Path) -> Non
     told = json.loads((tmp_path / "catalog.json").read_text())
     told["endpoints"]["f"] = told["endpoints"]["e"]
     (tmp_path / "catalog.json").write_text(json.dumps(told))
-    reloaded = Reloader(plan.settings, plan, Metrics(), Status()).poll()
+    reloaded = Reloader(plan.settings, plan, Metrics(), RouterStatus()).poll()
     assert reloaded is not None
     assert Pins(tmp_path / "state").known() == {"source /endpoints/f": ["mqtts://h:8883"]}
 

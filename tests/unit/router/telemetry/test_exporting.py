@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from router.errors import ConfigError
 from router.settings import Settings, load_settings, settings_from_dict
 from router.telemetry.configured import telemetry
-from router.watching.steps import JUDGE, REST, FinishedBatch, Steps, sink_step
+from router.watching.batches import JUDGE, REST, FinishedBatch, Steps, sink_step
 from tests.support.authority import Authority
 from tests.support.waiting import wait_until
 from tests.support.webhook import Answer, Webhook

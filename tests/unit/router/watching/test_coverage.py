@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from router.errors import StateError
-from router.judging.tally import DEAD_LETTER, ROUTED, Tally
-from router.state.sightings import Place, Sighting, sightings_in
+from router.judging.outputs import DEAD_LETTER, ROUTED, Tally
+from router.state.ledger import DefinitionAtEndpoint, Sighting, sightings_in
 from router.watching.coverage import EVERY_SECONDS, Coverage
 from router.watching.metrics import Metrics
 from tests.support.expecting import plan
@@ -50,22 +50,36 @@ def process(clock: Clock, root: Path | None = None) -> Coverage:
     return coverage
 
 
-def never(coverage: Coverage) -> set[Place]:
+def never(coverage: Coverage) -> set[DefinitionAtEndpoint]:
     return {place for place, each in coverage.known().items() if each.first is None}
 
 
 def test_what_is_expected_is_unseen_until_it_occurs_where_it_is_expected(clock: Clock) -> None:
     coverage = process(clock)
     coverage.follow(plan("one", "two"))
-    assert never(coverage) == {Place(A), Place(A, ONE), Place(A, TWO), Place(B), Place(B, ONE), Place(B, TWO)}
+    assert never(coverage) == {
+        DefinitionAtEndpoint(A),
+        DefinitionAtEndpoint(A, ONE),
+        DefinitionAtEndpoint(A, TWO),
+        DefinitionAtEndpoint(B),
+        DefinitionAtEndpoint(B, ONE),
+        DefinitionAtEndpoint(B, TWO),
+    }
     clock.now += 5
     coverage.saw(batch((A, ONE), (A, THREE), ("", ONE)))
-    assert never(coverage) == {Place(A, TWO), Place(B), Place(B, ONE), Place(B, TWO)}
-    first = coverage.known()[Place(A, ONE)]
+    assert never(coverage) == {
+        DefinitionAtEndpoint(A, TWO),
+        DefinitionAtEndpoint(B),
+        DefinitionAtEndpoint(B, ONE),
+        DefinitionAtEndpoint(B, TWO),
+    }
+    first = coverage.known()[DefinitionAtEndpoint(A, ONE)]
     assert (first.first, first.last, first.since) == (1_700_000_005, 1_700_000_005, 1_700_000_000)
     clock.now += 5
     coverage.saw(batch((A, ONE)))
-    assert coverage.known()[Place(A, ONE)] == Sighting(first.epoch, first.since, first.first, 1_700_000_010)
+    assert coverage.known()[DefinitionAtEndpoint(A, ONE)] == Sighting(
+        first.epoch, first.since, first.first, 1_700_000_010
+    )
     assert coverage.by_source()[A].unseen == 1 and coverage.by_source()[B].last is None
 
 
@@ -73,7 +87,7 @@ def test_dead_letters_are_records_of_their_endpoint_and_of_no_definition(clock: 
     coverage = process(clock)
     coverage.follow(plan("one"))
     coverage.saw(Tally(Counter({(A, DEAD_LETTER, "no-match"): 2, (B, ROUTED, ""): 0})))
-    assert never(coverage) == {Place(A, ONE), Place(B), Place(B, ONE)}
+    assert never(coverage) == {DefinitionAtEndpoint(A, ONE), DefinitionAtEndpoint(B), DefinitionAtEndpoint(B, ONE)}
 
 
 def test_a_reload_forgets_what_goes_and_begins_what_comes(clock: Clock) -> None:
@@ -84,11 +98,14 @@ def test_a_reload_forgets_what_goes_and_begins_what_comes(clock: Clock) -> None:
     clock.now += 100
     coverage.follow(after)
     known = coverage.known()
-    assert set(known) == {Place(A), Place(A, TWO), Place(A, THREE)}
-    assert known[Place(A, TWO)].first == 1_700_000_000 and known[Place(A, TWO)].epoch == before.epoch
-    assert known[Place(A, THREE)] == Sighting(after.epoch, 1_700_000_100)
+    assert set(known) == {DefinitionAtEndpoint(A), DefinitionAtEndpoint(A, TWO), DefinitionAtEndpoint(A, THREE)}
+    assert (
+        known[DefinitionAtEndpoint(A, TWO)].first == 1_700_000_000
+        and known[DefinitionAtEndpoint(A, TWO)].epoch == before.epoch
+    )
+    assert known[DefinitionAtEndpoint(A, THREE)] == Sighting(after.epoch, 1_700_000_100)
     coverage.follow(before)
-    assert coverage.known()[Place(A, ONE)] == Sighting(before.epoch, 1_700_000_100)
+    assert coverage.known()[DefinitionAtEndpoint(A, ONE)] == Sighting(before.epoch, 1_700_000_100)
     assert coverage.by_source()[A].unseen == 1
 
 
@@ -101,26 +118,30 @@ def test_it_goes_on_through_restarts_and_a_first_occurrence_survives_a_kill(cloc
     clock.now += 5
     killed.saw(batch((A, ONE)))
     found = sightings_in(tmp_path)
-    assert found is not None and found[Place(A, ONE)].last == 1_700_000_005 and found[Place(A, TWO)].last is None
+    assert (
+        found is not None
+        and found[DefinitionAtEndpoint(A, ONE)].last == 1_700_000_005
+        and found[DefinitionAtEndpoint(A, TWO)].last is None
+    )
     killed.saw(batch((B, TWO)))
     found = sightings_in(tmp_path)
     # A first occurrence is written by itself.
-    assert found is not None and found[Place(B, TWO)].last == 1_700_000_010
-    assert found[Place(A, ONE)].last == 1_700_000_005
+    assert found is not None and found[DefinitionAtEndpoint(B, TWO)].last == 1_700_000_010
+    assert found[DefinitionAtEndpoint(A, ONE)].last == 1_700_000_005
     clock.now += EVERY_SECONDS
     killed.tick()
-    assert (sightings_in(tmp_path) or {})[Place(A, ONE)].last == 1_700_000_010
+    assert (sightings_in(tmp_path) or {})[DefinitionAtEndpoint(A, ONE)].last == 1_700_000_010
     # Nobody closed it.
     again = process(clock, tmp_path)
     again.follow(plan("two", "one", "three", endpoints="a"))
-    assert never(again) == {Place(A, TWO), Place(A, THREE)}
-    assert again.known()[Place(A, ONE)].since == 1_700_000_000
-    assert again.known()[Place(A, THREE)].since == int(clock.now)
+    assert never(again) == {DefinitionAtEndpoint(A, TWO), DefinitionAtEndpoint(A, THREE)}
+    assert again.known()[DefinitionAtEndpoint(A, ONE)].since == 1_700_000_000
+    assert again.known()[DefinitionAtEndpoint(A, THREE)].since == int(clock.now)
     again.saw(batch((A, ONE)))
     again.close()
     found = sightings_in(tmp_path)
     assert found is not None and set(found) == set(again.known())
-    assert found[Place(A, ONE)].last == int(clock.now)
+    assert found[DefinitionAtEndpoint(A, ONE)].last == int(clock.now)
 
 
 def test_a_clock_that_goes_back_takes_nothing_back(clock: Clock) -> None:
@@ -179,11 +200,11 @@ def test_a_file_that_cannot_be_read_begins_anew(spoil: Callable[[Path], None], c
         sightings_in(tmp_path)
     again = process(clock, tmp_path)
     again.follow(plan("one"))
-    assert Place(A, ONE) in never(again)
+    assert DefinitionAtEndpoint(A, ONE) in never(again)
     again.saw(batch((A, ONE)))
     again.close()
     found = sightings_in(tmp_path)
-    assert found is not None and found[Place(A, ONE)].first is not None
+    assert found is not None and found[DefinitionAtEndpoint(A, ONE)].first is not None
 
 
 def test_a_disk_that_refuses_holds_up_nothing(clock: Clock, tmp_path: Path) -> None:
@@ -193,7 +214,7 @@ def test_a_disk_that_refuses_holds_up_nothing(clock: Clock, tmp_path: Path) -> N
     coverage.saw(batch((A, ONE)))
     coverage.tick()
     coverage.close()
-    assert Place(A, ONE) not in never(coverage)
+    assert DefinitionAtEndpoint(A, ONE) not in never(coverage)
 
 
 def test_what_could_not_be_written_is_written_later(clock: Clock, tmp_path: Path) -> None:
@@ -209,5 +230,5 @@ def test_what_could_not_be_written_is_written_later(clock: Clock, tmp_path: Path
     clock.now += EVERY_SECONDS
     coverage.tick()
     found = sightings_in(tmp_path)
-    assert found is not None and set(found) == {Place(A), Place(A, ONE)}
-    assert found[Place(A, ONE)].first == 1_700_000_000
+    assert found is not None and set(found) == {DefinitionAtEndpoint(A), DefinitionAtEndpoint(A, ONE)}
+    assert found[DefinitionAtEndpoint(A, ONE)].first == 1_700_000_000

@@ -14,7 +14,7 @@ import structlog
 from router.watching import batches
 from router.watching.batches import Watch
 from router.watching.metrics import Metrics
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.support.waiting import wait_until
 
 LIMIT = 30.0
@@ -60,7 +60,7 @@ def held(metrics: Metrics) -> bool:
     return metrics.registry.get_sample_value("xrouter_query_held", {"query": "q", "sink": "spark"}) == 1
 
 
-def state(status: Status) -> str | None:
+def state(status: RouterStatus) -> str | None:
     query = status.ready()[1]["queries"].get("q")
     return query and str(query["state"])
 
@@ -68,15 +68,15 @@ def state(status: Status) -> str | None:
 @pytest.mark.parametrize(("master", "stranded"), [("spark://h:7077", True), ("local[2]", False)])
 def test_no_limit_counts_while_nobody_works(master: str, stranded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "LOOK_SECONDS", 0.01)
-    context, metrics, status = Context(master, executors=0), Metrics(), Status()
+    context, metrics, status = Context(master, executors=0), Metrics(), RouterStatus()
     seen: list[tuple[str | None, bool]] = []
-    query = Status.query
+    query = RouterStatus.query
 
-    def noted(changed: Status, *told: Any, **more: Any) -> None:
+    def noted(changed: RouterStatus, *told: Any, **more: Any) -> None:
         query(changed, *told, **more)
         seen.append((state(changed), held(metrics)))
 
-    monkeypatch.setattr(Status, "query", noted)
+    monkeypatch.setattr(RouterStatus, "query", noted)
     watch = Watch("q", metrics, status, lambda: {"endpoints": "/endpoints/e", "topics": "t"})
     with structlog.testing.capture_logs() as logged, watch.attempt(cast(Any, Session(context)), 7, 0.1):
         if stranded:
@@ -101,7 +101,7 @@ def test_a_slow_sink_is_told_once_and_the_router_stays_ready(monkeypatch: pytest
     """However many batches it takes long for; only a write that makes no progress at all holds the batch."""
     for name, seconds in {"LOOK_SECONDS": 0.01, "_ASKS_SECONDS": 0.0, "SLOW_SECONDS": 0.1}.items():
         monkeypatch.setattr(batches, name, seconds)
-    metrics, status = Metrics(), Status()
+    metrics, status = Metrics(), RouterStatus()
     session = cast(Any, Session(Context("local[2]", executors=0)))
     watch = Watch("q", metrics, status)
     status.query("q", "running")

@@ -6,10 +6,10 @@ import io
 import json
 from typing import Any
 
-from router.judging.tally import DEAD_LETTER, ROUTED, Tally
+from router.judging.outputs import DEAD_LETTER, ROUTED, Tally
 from router.logs import configure_logs
 from router.settings import LogSettings
-from router.watching.flow import EVERY_SECONDS, SHOWN, Flow
+from router.watching.coverage import EVERY_SECONDS, SHOWN, ThroughputLog
 from router.watching.metrics import Metrics
 
 
@@ -20,7 +20,7 @@ class Minutes:
         self.now = 0.0
         self._out = io.StringIO()
         configure_logs(LogSettings(format="json"), self._out)
-        self.flow = Flow(lambda: self.now)
+        self.flow = ThroughputLog(lambda: self.now)
 
     def told(self, seconds: float = EVERY_SECONDS, *, last: bool = False) -> list[dict[str, Any]]:
         """Let time pass, and return what is logged then."""
@@ -66,7 +66,7 @@ def test_batches_are_told_and_what_a_start_resumes_is_not() -> None:
     tally.records["/endpoints/a", ROUTED, ""] = 3
     out = io.StringIO()
     configure_logs(LogSettings(format="json"), out)
-    metrics.flow = Flow(iter([0.0, EVERY_SECONDS]).__next__)
+    metrics.flow = ThroughputLog(iter([0.0, EVERY_SECONDS]).__next__)
     metrics.batch_done("q", tally, 0.1, 0)
     metrics.batch_done("q", tally, 0.1, 0, counted=True)
     metrics.flow.log()

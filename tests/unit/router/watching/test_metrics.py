@@ -9,11 +9,11 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pytest import approx
 
-from router.judging.tally import DEAD_LETTER, ROUTED, Tally, collect
+from router.judging.outputs import DEAD_LETTER, ROUTED, Tally, collect
 from router.watching.backlogs import Backlog
 from router.watching.collectors import BulkHistogram
 from router.watching.metrics import LATENCY_BUCKETS, Metrics
-from router.watching.shadow import Pair
+from router.watching.shadow import EpochPair
 from tests.support.expecting import plan
 
 CONTRACT = {
@@ -100,7 +100,7 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     metrics.batch_done("q", decided, 0.1, NOW)
     metrics.sinks.account("q", 1, 0, 0)
     metrics.shadow.expect(["next.json"], ["/endpoints/a"])
-    metrics.shadow.judging(Pair("e1", "e2"), 1)
+    metrics.shadow.judging(EpochPair("e1", "e2"), 1)
     assert value(metrics, "xrouter_ambiguous_records_total", endpoint="/endpoints/a") == 5
     metrics.backlogs.answered("q", {"/endpoints/a": Backlog(1, NOW)})
     metrics.backlogs.answered("inbox", {"/endpoints/b": Backlog(1, NOW, 1)})

@@ -16,13 +16,12 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from bindings.http.exposition import LIMITS
+from bindings.http.request import LIMITS
 from catalog.model import Finding
 from router.errors import ConfigError
-from router.watching.metrics import Metrics
+from router.watching.metrics import DiskCollector, Metrics
 from router.watching.monitor import MonitorServer
-from router.watching.process import DiskCollector
-from router.watching.status import Status
+from router.watching.status import RouterStatus
 from tests.support.http_malformed import MALFORMED
 
 LOOPBACK = "127.0.0.1"
@@ -37,9 +36,9 @@ class Clock:
 
 
 @pytest.fixture
-def status() -> Status:
+def status() -> RouterStatus:
     """A router that is up: a catalog, a query and a gateway."""
-    made = Status()
+    made = RouterStatus()
     made.catalog("e1", 3)
     made.query("kafka-1", "running", batch=4)
     made.gateway("http", True)
@@ -47,14 +46,14 @@ def status() -> Status:
 
 
 @pytest.fixture
-def server(status: Status) -> Iterator[MonitorServer]:
+def server(status: RouterStatus) -> Iterator[MonitorServer]:
     made = MonitorServer(LOOPBACK, 0, Metrics(["lake"]), status)
     made.start()
     yield made
     made.stop()
 
 
-def reasons(status: Status) -> list[str]:
+def reasons(status: RouterStatus) -> list[str]:
     good, answer = status.ready()
     assert good == answer["ready"] == (not answer["reasons"])
     found: list[str] = answer["reasons"]
@@ -62,12 +61,12 @@ def reasons(status: Status) -> list[str]:
 
 
 def test_a_fresh_router_is_alive_and_not_ready() -> None:
-    status = Status()
+    status = RouterStatus()
     assert status.healthy()[0]
     assert reasons(status) == ["no catalog is active", "no query has been started"]
 
 
-def test_ready_when_all_is_up(status: Status) -> None:
+def test_ready_when_all_is_up(status: RouterStatus) -> None:
     good, answer = status.ready()
     assert good
     assert answer["queries"]["kafka-1"] | {"since": ""} == {"state": "running", "since": "", "batch": 4, "reason": ""}
@@ -75,7 +74,7 @@ def test_ready_when_all_is_up(status: Status) -> None:
     json.dumps(answer)
 
 
-def test_not_ready_while_the_first_batch_is_warmed(status: Status) -> None:
+def test_not_ready_while_the_first_batch_is_warmed(status: RouterStatus) -> None:
     status.warming(True)
     assert reasons(status) == ["Spark's workers start and load the catalog, for the first batch"]
     status.warming(False)
@@ -83,7 +82,7 @@ def test_not_ready_while_the_first_batch_is_warmed(status: Status) -> None:
 
 
 @pytest.mark.parametrize("state", ["starting", "held", "overdue", "stopped", "failed"])
-def test_a_query_that_does_not_run_is_a_reason(status: Status, state: Any) -> None:
+def test_a_query_that_does_not_run_is_a_reason(status: RouterStatus, state: Any) -> None:
     status.query("kafka-1", state, reason="sink lake: disk full")
     assert reasons(status) == [f"query kafka-1 is {state}: sink lake: disk full"]
     assert status.ready()[1]["queries"]["kafka-1"]["batch"] == 4
@@ -91,7 +90,7 @@ def test_a_query_that_does_not_run_is_a_reason(status: Status, state: Any) -> No
     assert not reasons(status)
 
 
-def test_since_is_when_the_state_was_entered(status: Status) -> None:
+def test_since_is_when_the_state_was_entered(status: RouterStatus) -> None:
     before = status.ready()[1]["queries"]["kafka-1"]["since"]
     status.query("kafka-1", "running", batch=9)
     assert status.ready()[1]["queries"]["kafka-1"] == {
@@ -102,19 +101,19 @@ def test_since_is_when_the_state_was_entered(status: Status) -> None:
     }
 
 
-def test_a_query_that_is_no_longer_wanted_can_be_forgotten(status: Status) -> None:
+def test_a_query_that_is_no_longer_wanted_can_be_forgotten(status: RouterStatus) -> None:
     status.query("kafka-2", "stopped")
     status.forget_query("kafka-2")
     assert not reasons(status)
 
 
-def test_gateways_and_draining_are_reasons(status: Status) -> None:
+def test_gateways_and_draining_are_reasons(status: RouterStatus) -> None:
     status.gateway("http", False, "no space")
     status.draining()
     assert reasons(status) == ["the router is draining", "gateway http is down: no space"]
 
 
-def test_an_inbox_that_accepts_nothing_is_a_reason_and_a_metric(status: Status, server: MonitorServer) -> None:
+def test_an_inbox_that_accepts_nothing_is_a_reason_and_a_metric(status: RouterStatus, server: MonitorServer) -> None:
     assert status.ready()[1]["inbox"]["accepting"] is None
     lines = httpx.get(f"{server.address}/metrics").text.splitlines()
     assert not [line for line in lines if line.startswith("xrouter_inbox_accepting")]
@@ -138,7 +137,7 @@ def test_a_disk_has_its_figures_before_its_folder_is_there(tmp_path: Path) -> No
     assert 0 < (registry.get_sample_value("xrouter_disk_free_bytes", {"disk": "state"}) or 0) <= usage.total
 
 
-def test_a_refused_catalog_is_shown_and_the_router_stays_ready(status: Status) -> None:
+def test_a_refused_catalog_is_shown_and_the_router_stays_ready(status: RouterStatus) -> None:
     findings = [Finding("c.json", f"/messagegroups/{n}", "error", "bad", "is bad", "mend it") for n in range(50)]
     status.refused(findings)
     assert not reasons(status)
@@ -156,14 +155,14 @@ def test_a_refused_catalog_is_shown_and_the_router_stays_ready(status: Status) -
     assert status.ready()[1]["catalog"]["refused"] == []
 
 
-def test_what_a_catalog_waits_for_is_told_and_keeps_a_first_start_from_being_ready(status: Status) -> None:
+def test_what_a_catalog_waits_for_is_told_and_keeps_a_first_start_from_being_ready(status: RouterStatus) -> None:
     uris = [f"https://example.com/{n}" for n in range(30)]
     status.awaiting(uris)
     assert not reasons(status)
     assert status.ready()[1]["catalog"]["awaited"] == uris[:20]
     status.awaiting(())
     assert status.ready()[1]["catalog"]["awaited"] == []
-    first = Status()
+    first = RouterStatus()
     first.awaiting(uris[:2])
     told = "no catalog is active: it refers to what cannot be reached: https://example.com/0, https://example.com/1"
     assert told in reasons(first)
@@ -171,7 +170,7 @@ def test_what_a_catalog_waits_for_is_told_and_keeps_a_first_start_from_being_rea
 
 def test_a_silent_supervisor_is_not_healthy() -> None:
     clock = Clock()
-    status = Status(clock=clock, stale_seconds=60)
+    status = RouterStatus(clock=clock, stale_seconds=60)
     clock.now = 1000  # a long start is no silence
     assert status.healthy()[0]
     status.beat()
@@ -192,7 +191,7 @@ def test_metrics_are_served_in_the_form_that_is_asked_for(server: MonitorServer)
     assert open_metrics.text.endswith("# EOF\n")
 
 
-def test_health_and_readiness_follow_the_status(server: MonitorServer, status: Status) -> None:
+def test_health_and_readiness_follow_the_status(server: MonitorServer, status: RouterStatus) -> None:
     assert httpx.get(f"{server.address}/healthz").json() == {"healthy": True, "reasons": []}
     assert httpx.get(f"{server.address}/readyz").status_code == 200
     status.query("kafka-1", "held", reason="Kafka is away")
@@ -203,7 +202,7 @@ def test_health_and_readiness_follow_the_status(server: MonitorServer, status: S
 
 def test_a_sick_process_is_told_by_503() -> None:
     clock = Clock()
-    status = Status(clock=clock)
+    status = RouterStatus(clock=clock)
     status.beat()
     clock.now = 10_000
     server = MonitorServer(LOOPBACK, 0, Metrics(), status)
@@ -238,20 +237,20 @@ def test_watchers_that_mean_no_good_cost_little_and_keep_nobody_out(server: Moni
         assert httpx.get(f"{server.address}/metrics").status_code == 200
 
 
-def test_a_taken_port_is_one_clear_error(server: MonitorServer, status: Status) -> None:
+def test_a_taken_port_is_one_clear_error(server: MonitorServer, status: RouterStatus) -> None:
     with pytest.raises(ConfigError) as caught:
         MonitorServer(LOOPBACK, server.port, Metrics(), status).start()
     assert caught.value.key == "metrics.port" and caught.value.exit_code == 3
     assert str(server.port) in str(caught.value) and "set metrics.port" in caught.value.hint
 
 
-def test_an_unknown_host_is_one_clear_error(status: Status) -> None:
+def test_an_unknown_host_is_one_clear_error(status: RouterStatus) -> None:
     with pytest.raises(ConfigError) as caught:
         MonitorServer("no such host", 0, Metrics(), status).start()
     assert caught.value.key == "metrics.host"
 
 
-def test_after_stop_nothing_listens_and_the_port_can_be_taken_again(status: Status) -> None:
+def test_after_stop_nothing_listens_and_the_port_can_be_taken_again(status: RouterStatus) -> None:
     server = MonitorServer(LOOPBACK, 0, Metrics(), status)
     server.start()
     server.stop()
@@ -264,7 +263,7 @@ def test_after_stop_nothing_listens_and_the_port_can_be_taken_again(status: Stat
     again.stop()
 
 
-def test_the_process_and_its_readiness_are_metrics(server: MonitorServer, status: Status) -> None:
+def test_the_process_and_its_readiness_are_metrics(server: MonitorServer, status: RouterStatus) -> None:
     def metrics() -> dict[str, float]:
         lines = httpx.get(f"{server.address}/metrics").text.splitlines()
         samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))

@@ -6,11 +6,11 @@ from collections import Counter
 from typing import Any
 
 from catalog.model import Finding
-from router.judging.tally import DEAD_LETTER, ROUTED, Tally
+from router.judging.outputs import DEAD_LETTER, ROUTED, Tally
 from router.watching.metrics import Metrics
-from router.watching.shadow import Pair
+from router.watching.shadow import EpochPair
 
-PAIR = Pair("old", "new")
+PAIR = EpochPair("old", "new")
 E = "/endpoints/e"
 
 
@@ -73,7 +73,7 @@ def test_another_catalog_begins_at_nothing_and_late_counts_are_not_its_own() -> 
     metrics = shadowed()
     metrics.shadow.judging(PAIR, 7)
     metrics.outcomes(tally(2, ("changed", "", "", 2), ("event", "a", "a", 2)))
-    metrics.shadow.judging(Pair("old", "newer"), 8)
+    metrics.shadow.judging(EpochPair("old", "newer"), 8)
     metrics.outcomes(tally(2, ("changed", "", "", 2), ("event", "a", "a", 2)))
     metrics.outcomes(tally(2, ("unchanged", "", "", 2), after="newer"))
     document = told(metrics)
@@ -85,7 +85,7 @@ def test_once_it_is_what_is_active_its_figures_stay_and_nothing_is_counted() -> 
     metrics = shadowed()
     metrics.shadow.judging(PAIR, 7)
     metrics.outcomes(tally(2, ("changed", "", "", 2), ("matched", "no-match", "a", 2)))
-    metrics.shadow.judging(Pair("new", "new"), 7)
+    metrics.shadow.judging(EpochPair("new", "new"), 7)
     metrics.outcomes(tally(9))
     document = told(metrics)
     assert (document["state"], document["changed"]["matched"], document["left_out"]) == ("active", 2, 0)

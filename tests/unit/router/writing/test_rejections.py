@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from router.judging.tally import DEAD_LETTER, ROUTED, Tally
-from router.routing.limits import ROOM, LetterLimits
+from router.judging.outputs import DEAD_LETTER, ROUTED, Tally
+from router.routing.destinations import ROOM, LetterLimits
 from router.routing.routes import Routes
 from router.settings import settings_from_dict
 from router.sinks import Rejected
-from router.writing.rejections import REASON, Rejections
+from router.writing.outcomes import REASON, Rejections
 
 M, E = "/messagegroups/G/messages/M", "/endpoints/E"
 

@@ -7,7 +7,7 @@ import pytest
 from catalog.model import Catalog, Definition, Endpoint, Property
 from router.settings import KafkaSink
 from router.settings.names import parse_name
-from router.writing.topic_cap import is_counted
+from router.writing.writer import is_counted
 
 TYPED = Property("type", "string", "t")
 

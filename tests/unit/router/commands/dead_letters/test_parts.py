@@ -9,15 +9,21 @@ from typing import Any
 import pytest
 
 from catalog.record import Record
-from catalog.schemas.compiling import compile_schema
 from catalog.schemas.contract import SchemaSource
+from catalog.schemas.families import compile_schema
 from catalog.schemas.library import CatalogLibrary
-from router.commands.dead_letters.suggesting.clusters import clusters_of
-from router.commands.dead_letters.suggesting.noise import is_noise
-from router.commands.dead_letters.suggesting.sampling import TOO_MANY, Sampler
-from router.commands.dead_letters.suggesting.schemas import FORMAT, schema_of
-from router.commands.dead_letters.suggesting.traits import Traits, traits_of
-from router.commands.dead_letters.suggesting.words import looks_like_id, singular, words_of
+from router.commands.dead_letters.suggesting.bundles import clusters_of
+from router.commands.dead_letters.suggesting.drafts import FORMAT, schema_of
+from router.commands.dead_letters.suggesting.sampling import (
+    TOO_MANY,
+    Sampler,
+    Traits,
+    is_noise,
+    looks_like_id,
+    singular,
+    traits_of,
+    words_of,
+)
 
 IDS = [
     "7",

@@ -15,7 +15,7 @@ from catalog.load import build
 from catalog.model import PROTOCOLS
 from catalog.parsing.texts import parse_text
 from catalog.record import Record
-from router.commands.dead_letters.suggesting.basis import Basis
+from router.commands.dead_letters.suggesting.fragment import Basis
 from router.commands.dead_letters.suggesting.suggesting import suggest
 from tests.support.examples import examples
 

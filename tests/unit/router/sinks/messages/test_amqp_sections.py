@@ -13,7 +13,7 @@ from bindings.amqp.sections import decode
 from bindings.protocols import BINDINGS
 from catalog.load import load
 from router.commands.emit.producer import Producer, check_matches
-from router.sinks.messages.events import Event
+from router.sinks.messages.events import RoutedEvent
 from tests.support.composing import OneByOne
 
 MESSAGE = "/messagegroups/G/messages/T"
@@ -88,7 +88,7 @@ TYPES = {
     "application-properties.who": "uuid",
     "application-properties.sign": "symbol",
 }
-EVENT = Event(
+EVENT = RoutedEvent(
     {"specversion": "1.0", "id": "1", "source": "/s", "type": "T"}, b"{}", "/m", "/e", "e", "t-0-1", {"plant": "p1"}
 )
 

@@ -14,10 +14,9 @@ from catalog.load import load
 from catalog.model import Catalog
 from router.errors import SinkError
 from router.settings import NatsSink, load_settings
-from router.sinks.messages.events import Event, NotTaken
-from router.sinks.messages.opening import composer_of
-from router.sinks.messages.passing import HeaderPassing
-from router.sinks.opening import check_endpoints
+from router.sinks.contract import check_endpoints
+from router.sinks.messages.definitions import composer_of
+from router.sinks.messages.events import HeaderPassing, NotTaken, RoutedEvent
 from tests.support.composing import OneByOne
 
 NAMED = {"specversion": "1.0", "id": "1", "source": "/plants/p1", "type": "T"}
@@ -40,8 +39,8 @@ def composer(found: Catalog, **options: Any) -> OneByOne:
     return OneByOne(found, endpoint, BINDINGS[protocol], **options)
 
 
-def event(context: dict[str, str] | None = None, message: str = "/m", **attributes: str) -> Event:
-    return Event({**NAMED, **attributes}, b"{}", message, "/endpoints/in", "e", "t-0-1", context or {})
+def event(context: dict[str, str] | None = None, message: str = "/m", **attributes: str) -> RoutedEvent:
+    return RoutedEvent({**NAMED, **attributes}, b"{}", message, "/endpoints/in", "e", "t-0-1", context or {})
 
 
 def parts(made: Outbound) -> dict[str, str | None]:
@@ -159,7 +158,7 @@ def test_a_native_message_that_would_be_read_as_an_event(tmp_path: Path) -> None
         shaping.compose_one(event(type="U"))
     body = b'{"specversion": "1.0", "id": ""}'
     with pytest.raises(NotTaken, match="it would not match: "):
-        shaping.compose_one(Event({**NAMED}, body, "/m", "/endpoints/in", "e", "t-0-1", {}))
+        shaping.compose_one(RoutedEvent({**NAMED}, body, "/m", "/endpoints/in", "e", "t-0-1", {}))
 
 
 def test_http_path_query_headers_and_method(tmp_path: Path) -> None:
@@ -225,7 +224,7 @@ def test_headers_of_the_record_go_on_behind_those_of_the_definition(tmp_path: Pa
     fixed = {"protocol": "HTTP", "protocoloptions": {"headers": [{"name": "X-A", "value": "ours"}]}}
     found = catalog(tmp_path, {"protocol": "HTTP", "protocoloptions": {"endpoints": ["https://h"]}}, T=fixed)
     native = json.dumps({"headers": [{"name": "x-a", "value": "theirs"}, {"name": "x-b", "value": "b"}]})
-    came = Event(NAMED, b"{}", "/m", "/endpoints/in", "e", "t-0-1", {}, "KAFKA", native)
+    came = RoutedEvent(NAMED, b"{}", "/m", "/endpoints/in", "e", "t-0-1", {}, "KAFKA", native)
     told = parts(composer(found, passing=HeaderPassing(BINDINGS["HTTP"])).compose_one(came))
     assert (told["headers.x-a"], told["headers.x-b"]) == ("ours", "b")
     assert "headers.x-b" not in parts(composer(found).compose_one(came))
@@ -273,7 +272,7 @@ def test_kafka_keys(tmp_path: Path) -> None:
     found = catalog(tmp_path, protocol, T={})
     assert "key" not in parts(composer(found).compose_one(event()))
     assert parts(composer(found).compose_one(event(partitionkey="p")))["key"] == "p"
-    source = Event(dict(NAMED), None, "/m", "/e", "e", "t-0-1", {}, "KAFKA", '{"key_base64": "a2V5"}')
+    source = RoutedEvent(dict(NAMED), None, "/m", "/e", "e", "t-0-1", {}, "KAFKA", '{"key_base64": "a2V5"}')
     assert parts(composer(found).compose_one(source))["key"] == "key"
 
 

@@ -11,18 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bindings.amqp import outgoing as amqp
-from bindings.amqp.forms import typed_of, types_of
-from bindings.amqp.values import Typed
+from bindings.amqp.values import AmqpValue, typed_of, types_of
 from bindings.envelope import Envelope
 from bindings.events import members_of
 from bindings.kafka import publisher as kafka
-from bindings.mqtt import outgoing as mqtt
+from bindings.mqtt import publisher as mqtt
 from bindings.parts import JSON_KIND, Part
 from bindings.protocols import BINDINGS, sending_of
 from bindings.sending import Outbound
-from router.settings.addresses import AddressError, checked, parse_address
-from router.settings.names import NameTemplateError
-from router.sinks.messages.events import Event, Mode, event_of, outbound
+from router.settings.names import AddressError, NameTemplateError, checked, parse_address
+from router.sinks.messages.events import Mode, RoutedEvent, event_of, outbound
 
 TEXT = st.text(
     st.characters(exclude_categories=("Cs", "Cc", "Cn"), exclude_characters="\ufeff"), min_size=1, max_size=20
@@ -36,7 +34,7 @@ EVERY = [(protocol, mode) for protocol in BINDINGS for mode in ("binary", "struc
 
 
 @st.composite
-def events(draw: st.DrawFn) -> Event:
+def events(draw: st.DrawFn) -> RoutedEvent:
     named = {"specversion": "1.0", "id": draw(TEXT), "source": draw(TEXT), "type": draw(TEXT)}
     named |= draw(st.dictionaries(NAMES, TEXT, max_size=4))
     data = draw(DATA)
@@ -44,7 +42,7 @@ def events(draw: st.DrawFn) -> Event:
     if media is not None:
         named["datacontenttype"] = media
     context = draw(st.dictionaries(TEXT, TEXT, max_size=2))
-    return Event(named, data, "/messagegroups/G/messages/M", "/endpoints/E", "e", "t-0-1", context)
+    return RoutedEvent(named, data, "/messagegroups/G/messages/M", "/endpoints/E", "e", "t-0-1", context)
 
 
 def read(made: Outbound, protocol: str) -> Envelope:
@@ -56,7 +54,7 @@ def read(made: Outbound, protocol: str) -> Envelope:
 @pytest.mark.slow
 @pytest.mark.parametrize(("protocol", "mode"), EVERY)
 @given(event=events(), lineage=st.booleans())
-def test_an_event_comes_back_as_it_was(protocol: str, mode: Mode, event: Event, lineage: bool) -> None:
+def test_an_event_comes_back_as_it_was(protocol: str, mode: Mode, event: RoutedEvent, lineage: bool) -> None:
     made = outbound(event, BINDINGS[protocol], mode, "a", lineage=lineage)
     envelope = read(made, protocol)
     expected = dict(event.attributes)
@@ -73,7 +71,7 @@ def test_an_event_comes_back_as_it_was(protocol: str, mode: Mode, event: Event, 
 def test_data_that_is_an_event_itself_is_not_taken_for_this_one(protocol: str) -> None:
     inner = b'{"specversion":"1.0","id":"inner","source":"s","type":"t"}'
     named = {"specversion": "1.0", "id": "outer", "source": "s", "type": "t"}
-    event = Event({**named, "datacontenttype": "application/cloudevents+json"}, inner, "m", "e", "e", "t-0-1", {})
+    event = RoutedEvent({**named, "datacontenttype": "application/cloudevents+json"}, inner, "m", "e", "e", "t-0-1", {})
     envelope = read(outbound(event, BINDINGS[protocol], "binary", "a"), protocol)
     assert (envelope.attributes["id"], envelope.data) == ("outer", inner)
 
@@ -125,7 +123,7 @@ def test_a_partition_key_is_an_annotation_of_amqp(
     mode: Mode, protocol: str, native: str, more: dict[str, str], due: bytes | None
 ) -> None:
     named = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", **more}
-    event = Event(named, None, "/m", "/e", "e", "t-0-1", {}, protocol, native)
+    event = RoutedEvent(named, None, "/m", "/e", "e", "t-0-1", {}, protocol, native)
     key = "message-annotations.x-opt-partition-key"
     parts = {part.key: part.value for part in outbound(event, BINDINGS["AMQP/1.0"], mode, "a").parts}
     assert parts.get(key) == due
@@ -137,7 +135,7 @@ def test_a_partition_key_is_an_annotation_of_amqp(
 @pytest.mark.parametrize("protocol", [name for name, binding in BINDINGS.items() if binding.binary])
 def test_lineage_tells_how_it_was_decided_between_definitions(protocol: str) -> None:
     named = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
-    event = Event(named, None, "/m", "/e", "e", "t-0-1", {}, more_lineage={"ambiguous": "first of /a, /b"})
+    event = RoutedEvent(named, None, "/m", "/e", "e", "t-0-1", {}, more_lineage={"ambiguous": "first of /a, /b"})
     parts = outbound(event, BINDINGS[protocol], "binary", "a").parts
     (told,) = [part.text for part in parts if part.key.endswith("xrouter-ambiguous")]
     assert (told or "").replace("%20", " ") == "first of /a, /b"
@@ -145,7 +143,7 @@ def test_lineage_tells_how_it_was_decided_between_definitions(protocol: str) -> 
 
 def made(protocol: str, mode: Mode = "binary", given: tuple[Part, ...] = (), **attributes: str) -> Outbound:
     named: Mapping[str, str] = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", **attributes}
-    event = Event(named, b"{}", "/messagegroups/G/messages/M", "/endpoints/E", "e", "t-0-1", {"x": "é"})
+    event = RoutedEvent(named, b"{}", "/messagegroups/G/messages/M", "/endpoints/E", "e", "t-0-1", {"x": "é"})
     return outbound(event, BINDINGS[protocol], mode, "a", given)
 
 
@@ -168,9 +166,9 @@ def test_an_amqp_message_keeps_types() -> None:
         Part("properties.subject", b"s"),
     )
     message = amqp.message_of(made("AMQP/1.0", given=given, datacontenttype="text/plain"))
-    assert message.application_properties["count"] == Typed("long", 7)
+    assert message.application_properties["count"] == AmqpValue("long", 7)
     assert message.application_properties["cloudEvents:type"] == "t"
-    assert message.properties["creation-time"] == Typed("timestamp", 1_767_323_045_678)
+    assert message.properties["creation-time"] == AmqpValue("timestamp", 1_767_323_045_678)
     assert (message.properties["subject"], message.properties["content-type"]) == ("s", "text/plain")
     assert message.body == b"{}"
 

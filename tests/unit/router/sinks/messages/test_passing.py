@@ -12,17 +12,16 @@ from hypothesis import strategies as st
 from bindings.amqp import outgoing as amqp
 from bindings.amqp.outgoing import encode
 from bindings.amqp.sections import decode
-from bindings.amqp.values import Typed
-from bindings.http.sending import FIELD_NAME, FIELD_VALUE
-from bindings.mqtt import outgoing as mqtt
-from bindings.mqtt.outgoing import properties_of
-from bindings.nats.headers import block_of
+from bindings.amqp.values import AmqpValue
+from bindings.http.binding import FIELD_NAME, FIELD_VALUE
+from bindings.mqtt import publisher as mqtt
+from bindings.mqtt.publisher import properties_of
+from bindings.nats.binding import block_of
 from bindings.protocols import BINDINGS
 from bindings.sending import Outbound
 from router.settings import HttpSink, KafkaSink, MqttSink
-from router.sinks.messages.events import Event, Mode, outbound
-from router.sinks.messages.opening import passing_of
-from router.sinks.messages.passing import HeaderPassing
+from router.sinks.messages.definitions import passing_of
+from router.sinks.messages.events import HeaderPassing, Mode, RoutedEvent, outbound
 
 NAMED = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 PLACES = {"HTTP": "headers", "NATS": "headers", "KAFKA": "headers", "MQTT/5.0": "user_properties"}
@@ -36,7 +35,7 @@ def native_of(protocol: str, headers: list[dict[str, Any]], **more: Any) -> str:
 
 
 def sent(target: str, source: str, native: str, mode: Mode = "binary", taken: frozenset[str] = frozenset()) -> Outbound:
-    event = Event(NAMED, b"{}", "/m", "/endpoints/in", "e", "t-0-1", {}, source, native)
+    event = RoutedEvent(NAMED, b"{}", "/m", "/endpoints/in", "e", "t-0-1", {}, source, native)
     binding = BINDINGS[target]
     return outbound(event, binding, mode, "a", lineage=False, passing=HeaderPassing(binding, taken))
 
@@ -107,9 +106,9 @@ def test_types_of_amqp_are_kept_there_and_are_text_elsewhere() -> None:
     assert passed("HTTP", "AMQP/1.0", headers) == {"n": "7", "b": "true", "big": str(2**64)}
     message = amqp.message_of(sent("AMQP/1.0", "AMQP/1.0", native_of("AMQP/1.0", headers)))
     told = {name: message.application_properties[name] for name in ("n", "b", "big")}
-    assert told == {"n": Typed("long", 7), "b": Typed("boolean", True), "big": str(2**64)}
+    assert told == {"n": AmqpValue("long", 7), "b": AmqpValue("boolean", True), "big": str(2**64)}
     raw = native_of("KAFKA", [{"name": "x", "value_base64": "/w=="}])
-    assert amqp.message_of(sent("AMQP/1.0", "KAFKA", raw)).application_properties["x"] == Typed("binary", b"\xff")
+    assert amqp.message_of(sent("AMQP/1.0", "KAFKA", raw)).application_properties["x"] == AmqpValue("binary", b"\xff")
     assert mqtt.message_of(sent("MQTT/5.0", "KAFKA", raw)).user_properties == tuple(NAMED.items())
 
 

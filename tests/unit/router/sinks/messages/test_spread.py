@@ -9,14 +9,13 @@ import pyarrow as pa
 import pytest
 
 from bindings.protocols import BINDINGS, sending_of
-from bindings.sending import Outbound, Refusal
+from bindings.sending import MessageRefusal, Outbound
 from router.settings import KafkaSink, MqttSink
-from router.settings.addresses import parse_address
+from router.settings.names import parse_address
 from router.sinks.contract import Commit
-from router.sinks.messages.events import MESSAGE
-from router.sinks.messages.opening import spread_key
+from router.sinks.messages.definitions import spread_key
+from router.sinks.messages.events import MESSAGE, Spread, kept_spread
 from router.sinks.messages.sink import ConfirmedSink, TemplateComposer
-from router.sinks.messages.spread import Spread, kept_spread
 
 
 class Taking:
@@ -25,7 +24,7 @@ class Taking:
     def __init__(self) -> None:
         self.addresses: list[str] = []
 
-    def send(self, messages: Sequence[Outbound]) -> list[Refusal | None]:
+    def send(self, messages: Sequence[Outbound]) -> list[MessageRefusal | None]:
         self.addresses += [each.address for each in messages]
         return [None] * len(messages)
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from router.settings import JsonLinesSink, TableSink
 from router.sinks import Commit, open_sink
-from router.sinks.forms import WIDE
+from router.sinks.jsonlines import WIDE
 
 ROWS = 50
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from catalog.model import Catalog
 from router.sinks import Commit, DeltaSink
 from router.sinks.contract import Staged, WriteResult
-from router.sinks.forms import WIDE
+from router.sinks.jsonlines import WIDE
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 from tests.support.kill_points import Point
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from router.sinks.tables.datasets import dataset_of
+from router.sinks.tables.head import dataset_of
 from tests.support.weights import ROOT
 
 ODD = ["a b", "c:d", "e%20f", "g/h", "ü", "i#j?k", "l=m", None]
@@ -29,4 +29,4 @@ def test_rows_of_odd_places_are_those_that_were_written(tmp_path: Path, name: st
 
 def test_nobody_reads_them_otherwise() -> None:
     asking = [path.name for path in (ROOT / "router").rglob("*.py") if ".to_pyarrow_" in path.read_text("utf-8")]
-    assert asking == ["datasets.py"]
+    assert asking == ["head.py"]

@@ -21,14 +21,13 @@ from structlog.testing import capture_logs
 from catalog.load import load
 from catalog.model import Catalog
 from catalog.schemas.columns_of import payload_column
-from catalog.schemas.ids.frames import Frames
+from catalog.schemas.ids.deciding import Frames
 from router.errors import SinkError
 from router.settings import TableSink
 from router.sinks import ArrowSink, Commit, WriteResult, open_sink
 from router.sinks.contract import Staged
-from router.sinks.forms import DEAD_LETTER, WIDE
-from router.sinks.tables.definition_staging import DefinitionStaging
-from router.sinks.tables.definition_tables import DefinitionTablesSink
+from router.sinks.jsonlines import DEAD_LETTER, WIDE
+from router.sinks.tables.opening import DefinitionStaging, DefinitionTablesSink
 from router.sinks.tables.staging import TableStaging
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.sinks.tables.evolving import conformed, evolved
+from router.sinks.tables.staging import conformed, evolved
 
 
 def grown(*tables: pa.Table) -> pa.Table:

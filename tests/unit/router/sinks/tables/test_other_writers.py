@@ -21,9 +21,10 @@ from catalog.model import Catalog
 from router.errors import SinkError
 from router.sinks import Commit, DeltaSink
 from router.sinks.contract import Staged
-from router.sinks.forms import WIDE
-from router.sinks.tables import log, merging
-from router.sinks.tables.head import Head
+from router.sinks.jsonlines import WIDE
+from router.sinks.tables import head as log
+from router.sinks.tables import upkeep as merging
+from router.sinks.tables.head import TableHead
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 from tests.unit.router.sinks.tables.tended_writer import APP, AT_ONCE, write
 from tests.unit.router.sinks.tables.test_staging import ids, rows, staged
@@ -145,15 +146,15 @@ def test_a_merge_meets_appends_of_batches_and_commits_behind_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = table_of(tmp_path)
-    rewrite, more = Head.rewrite, iter(range(BATCHES, BATCHES + 3))
+    rewrite, more = TableHead.rewrite, iter(range(BATCHES, BATCHES + 3))
 
-    def late(self: Head, *arguments: Any) -> None:
+    def late(self: TableHead, *arguments: Any) -> None:
         for version in more:
             write(sink, version)
             break
         rewrite(self, *arguments)
 
-    monkeypatch.setattr(Head, "rewrite", late)
+    monkeypatch.setattr(TableHead, "rewrite", late)
     assert merging.merge(str(tmp_path), tmp_path, 1 << 20).before == 2 * BATCHES
     assert ids(tmp_path) == sorted([*known(), *(f"{BATCHES + each}-{row}" for each in range(3) for row in range(2))])
 
@@ -193,15 +194,15 @@ def test_a_commit_whose_files_go_at_that_very_moment_is_taken_back(
     write(sink, 0)
     commit = Commit(APP, 1)
     files = staged(sink, commit, rows("1-0"), rows("1-1"))
-    append = Head.append
+    append = TableHead.append
 
-    def raced(self: Head, *arguments: Any) -> None:
+    def raced(self: TableHead, *arguments: Any) -> None:
         append(self, *arguments)
         (tmp_path / files.files[0].path).unlink()
         if dies:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Head, "append", raced)
+    monkeypatch.setattr(TableHead, "append", raced)
     with pytest.raises(KeyboardInterrupt if dies else SinkError):
         sink.take(files, commit)
     monkeypatch.undo()
@@ -217,15 +218,15 @@ def test_a_commit_whose_files_go_at_that_very_moment_is_taken_back(
 
 def test_a_merge_whose_file_goes_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table_of(tmp_path)
-    rewrite = Head.rewrite
+    rewrite = TableHead.rewrite
 
-    def raced(self: Head, removed: Any, added: Any) -> None:
+    def raced(self: TableHead, removed: Any, added: Any) -> None:
         rewrite(self, removed, added)
         for file in added:
             if "-merged" in file["path"]:
                 (tmp_path / file["path"]).unlink()
 
-    monkeypatch.setattr(Head, "rewrite", raced)
+    monkeypatch.setattr(TableHead, "rewrite", raced)
     assert merging.merge(str(tmp_path), tmp_path, 1 << 20).before == 0
     assert ids(tmp_path) == known()
 
@@ -255,15 +256,15 @@ def test_an_entry_that_another_writer_renames_over_ours_is_no_commit(
 def test_many_commits_of_others_hold_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = DeltaSink("lake", str(tmp_path), WIDE)
     write(sink, 0)
-    link, busy = log.Log.link, iter(range(10))
+    link, busy = log.TableLog.link, iter(range(10))
 
-    def raced(self: log.Log, number: int, actions: Any) -> None:
+    def raced(self: log.TableLog, number: int, actions: Any) -> None:
         for _ in busy:
             write_deltalake(tmp_path, rows("foreign"), mode="append")
             break
         link(self, number, actions)
 
-    monkeypatch.setattr(log.Log, "link", raced)
+    monkeypatch.setattr(log.TableLog, "link", raced)
     assert write(sink, 1).rows == 2
     assert len(ids(tmp_path)) == 14
 
@@ -274,9 +275,9 @@ def test_who_never_lets_us_commit_is_an_error_that_says_so(tmp_path: Path, monke
     staging = sink.staging(commit)
     assert staging is not None
 
-    def refused(self: log.Log, number: int, actions: Any) -> None:
+    def refused(self: log.TableLog, number: int, actions: Any) -> None:
         raise CommitFailedError(f"version {number} is there already")
 
-    monkeypatch.setattr(log.Log, "link", refused)
+    monkeypatch.setattr(log.TableLog, "link", refused)
     with pytest.raises(SinkError, match="commits in a row were refused"):
         sink.take(Staged(tuple(staging.write(rows("1-0"), "0-x", Catalog()))), commit)

@@ -15,9 +15,9 @@ from deltalake.schema import PrimitiveType
 from router.errors import SinkError
 from router.sinks import Commit, DeltaSink
 from router.sinks.contract import Staged, WriteResult
-from router.sinks.forms import WIDE
+from router.sinks.jsonlines import WIDE
 from router.sinks.tables.form import checks_of
-from router.sinks.tables.head import Head
+from router.sinks.tables.head import TableHead
 from tests.unit.router.sinks.tables.test_staging import ids, rows, staged
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def table(folder: Path, **constraints: str) -> DeltaSink:
 
 def constrain(folder: Path, **constraints: str) -> None:
     """Set constraints as Spark does; delta-rs takes only what it can evaluate itself."""
-    Head(str(folder), DeltaTable(folder)).configure(
+    TableHead(str(folder), DeltaTable(folder)).configure(
         {f"delta.constraints.{name}": sql for name, sql in constraints.items()}
     )
 

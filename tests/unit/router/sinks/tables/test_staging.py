@@ -13,12 +13,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from catalog.model import Catalog
-from router.errors import SinkError
-from router.faults import fault_of
-from router.rendering.instants import INSTANT
+from router.errors import SinkError, fault_of
+from router.rendering.texts import INSTANT
 from router.sinks import Commit, DeltaSink
 from router.sinks.contract import Staged, StagedFile
-from router.sinks.forms import DECIDED, WIDE
+from router.sinks.jsonlines import DECIDED, WIDE
 from router.sinks.tables import staging
 from router.sinks.tables.staging import prefix_of
 from tests.support.table_readers import by_delta, by_duckdb

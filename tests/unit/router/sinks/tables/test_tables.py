@@ -14,13 +14,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from router.errors import SinkError
-from router.faults import fault_of
-from router.rendering.instants import INSTANT
+from router.errors import SinkError, fault_of
+from router.rendering.texts import INSTANT
 from router.settings import JsonLinesSink, TableSink
 from router.sinks import Commit, DeltaSink, ParquetSink, StandardOutputSink, open_sink
-from router.sinks.forms import DEAD_LETTER, DECIDED, WIDE
-from router.sinks.lines import event_lines
+from router.sinks.jsonlines import DEAD_LETTER, DECIDED, WIDE, event_lines
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 
 

@@ -21,10 +21,11 @@ from deltalake import DeltaTable, write_deltalake
 from catalog.model import Catalog
 from router.sinks import Commit, DeltaSink
 from router.sinks.contract import Staged
-from router.sinks.forms import WIDE
-from router.sinks.tables import merging, staging
+from router.sinks.jsonlines import WIDE
+from router.sinks.tables import staging
+from router.sinks.tables import upkeep as merging
 from router.sinks.tables import upkeep as tending
-from router.sinks.tables.head import Head
+from router.sinks.tables.head import TableHead
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 from tests.support.waiting import wait_until
 from tests.unit.router.sinks.tables.tended_writer import APP, AT_ONCE, EVERY, write
@@ -35,10 +36,10 @@ HOUR: Final = timedelta(hours=1)
 POINTS: Final = (
     ("router.sinks.tables.upkeep:Upkeep._set_retention", "before"),
     ("router.sinks.tables.upkeep:Upkeep._set_retention", "after"),
-    ("router.sinks.tables.head:Head.rewrite", "before"),
-    ("router.sinks.tables.log:Log.link", "before"),
-    ("router.sinks.tables.log:Log.link", "after"),
-    ("router.sinks.tables.log:os.link", "before"),
+    ("router.sinks.tables.head:TableHead.rewrite", "before"),
+    ("router.sinks.tables.head:TableLog.link", "before"),
+    ("router.sinks.tables.head:TableLog.link", "after"),
+    ("router.sinks.tables.head:os.link", "before"),
     ("router.sinks.tables.upkeep:merge", "after"),
     ("deltalake.table:DeltaTable.vacuum", "before"),
     ("deltalake.table:DeltaTable.vacuum", "after"),
@@ -98,7 +99,7 @@ def test_upkeep_makes_no_batch_read_the_log_anew(tmp_path: Path, monkeypatch: py
     opened: list[int] = []
     given = DeltaSink._opened
 
-    def counted(self: DeltaSink) -> Head | None:
+    def counted(self: DeltaSink) -> TableHead | None:
         opened.append(0)
         return given(self)
 

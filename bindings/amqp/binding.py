@@ -1,0 +1,332 @@
+"""What AMQP 1.0 is to the others: native records, addresses and options, receiving, and messages to send."""
+
+from __future__ import annotations
+
+import operator
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from bindings.addresses import AddressForm
+from bindings.amqp.sections import HEADER_FIELDS, PROPERTY_FIELDS
+from bindings.amqp.values import TYPES, AmqpValue, milliseconds
+from bindings.amqp.values import part as part_of
+from bindings.envelope import AttributeRule
+from bindings.gateways import EndpointSubscription, Gateway, GatewayConfig, GatewayError, Receiving, paths_of
+from bindings.parts import BINARY_KIND, JSON_KIND, NativeForm, Part, json_of, native_of, parts_of
+from bindings.sending import Expand, Sending
+from catalog.model import Catalog, Endpoint, Property
+from catalog.protocols.properties import AMQP_SECTIONS, squash
+from catalog.values import INT32_MAX, INT32_MIN, INT64_MAX, binary_value, is_valid
+
+# AMQP 1.0 messages: their native form, and where the CloudEvents AMQP binding keeps attributes.
+
+FORM: Final = NativeForm(maps=AMQP_SECTIONS)
+RULE: Final = AttributeRule(
+    prefixes=("application-properties.cloudEvents:", "application-properties.cloudEvents_"),
+    content_type="properties.content-type",
+    typed=True,
+)
+
+
+def parts(native: Mapping[str, Any]) -> list[Part]:
+    """Take a native record apart."""
+    return parts_of(native, FORM)
+
+
+def native(taken: list[Part]) -> dict[str, Any]:
+    """Put a native record together: the inverse of :func:`parts`."""
+    return native_of(taken, FORM)
+
+
+# What a definition declares, as an AMQP value of the type that it names (JUDGING.md#sending).
+#
+# A field that the specification gives a type has that one. Elsewhere an AMQP type that the definition names counts,
+# then the CloudEvents AMQP binding's for the property's type: ``integer`` is an int (a long, or ulong, past 32 bits),
+# ``number`` a double, what is no other a string.
+
+FIELD_TYPES: Final[Mapping[str, str]] = {
+    f"{section}.{name}": usual
+    for section, fields in (("header", HEADER_FIELDS), ("properties", PROPERTY_FIELDS))
+    for name, usual in fields
+    if usual is not None
+}
+"""The types that the specification gives to fields."""
+_IDENTIFIERS: Final = frozenset({"properties.message-id", "properties.correlation-id"})
+_IDENTIFIER_TYPES: Final = frozenset({"ulong", "uuid", "binary", "string"})
+_BY_TYPE: Final[Mapping[str, str]] = {
+    "binary": "binary",
+    "boolean": "boolean",
+    "number": "double",
+    "symbol": "symbol",
+    "timestamp": "timestamp",
+}
+_DIGITS: Final = 40
+
+
+def typed_value(prop: Property, text: str) -> AmqpValue:
+    """Return the value that *text* stands for; a string when it does not fit the type; the receiver will notice."""
+    kind = _kind(prop, text)
+    if prop.type == "binary" and kind in ("string", "symbol"):
+        return _bytes_as_text(kind, binary_value(text))
+    value = _READ.get(kind, str)(text)
+    return AmqpValue("string", text) if value is None else AmqpValue(kind, value)
+
+
+def _kind(prop: Property, text: str) -> str:
+    usual = FIELD_TYPES.get(prop.name)
+    if usual is not None:
+        return usual
+    kind = prop.wire or _by_type(prop, text)
+    if prop.name in _IDENTIFIERS and kind not in _IDENTIFIER_TYPES:
+        return "ulong" if prop.type == "integer" else "string"
+    return kind
+
+
+def _bytes_as_text(kind: str, data: bytes) -> AmqpValue:
+    try:
+        return AmqpValue(kind, data.decode("utf-8"))
+    except UnicodeDecodeError:
+        return AmqpValue(kind, data)
+
+
+def _by_type(prop: Property, text: str) -> str:
+    if prop.type == "any" and isinstance(prop.value, (bool, int, float)):
+        return {bool: "boolean", int: "long"}.get(type(prop.value), "double")
+    if prop.type != "integer":
+        return _BY_TYPE.get(prop.type, "string")
+    number = _whole(text) or 0
+    return "int" if INT32_MIN <= number <= INT32_MAX else "long" if number <= INT64_MAX else "ulong"
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if len(text) <= _DIGITS and is_valid("integer", text) else None
+
+
+def _fraction(text: str) -> float | None:
+    return float(text) if is_valid("number", text) else None
+
+
+def _truth(text: str) -> bool | None:
+    return {"true": True, "false": False}.get(text)
+
+
+def _uuid(text: str) -> str | None:
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        return None
+
+
+def _character(text: str) -> int | None:
+    return ord(text) if len(text) == 1 else None
+
+
+_READ: Final[Mapping[str, Callable[[str], Any]]] = {
+    **dict.fromkeys(("byte", "short", "int", "long", "ubyte", "ushort", "uint", "ulong"), _whole),
+    "float": _fraction,
+    "double": _fraction,
+    "boolean": _truth,
+    "timestamp": milliseconds,
+    "uuid": _uuid,
+    "binary": binary_value,
+    "char": _character,
+}
+
+
+# The endpoint options of AMQP, which go by any of their spellings (``distributionmode``, ``distribution-mode``).
+#
+# The specification has ``node``, ``durable`` (for producers; here it makes a subscription durable),
+# ``link-properties``, ``connection-properties``, ``distribution-mode``, ``source-filters`` and ``node-capabilities``.
+# Real catalogs write ``address`` for ``node`` too.
+
+_NODE_OPTIONS: Final = ("node", "address")
+_MODES: Final = ("move", "copy")
+_DESCRIPTORS: Final[Mapping[str, str]] = {
+    "selector": "apache.org:selector-filter:string",
+    "jmsselector": "apache.org:selector-filter:string",
+    "nolocal": "apache.org:no-local-filter:list",
+    "legacyamqpdirectbinding": "apache.org:legacy-amqp-direct-binding:string",
+    "legacyamqptopicbinding": "apache.org:legacy-amqp-topic-binding:string",
+    "legacyamqpheadersbinding": "apache.org:legacy-amqp-headers-binding:map",
+}
+"""The filters that AMQP has registered, by their squashed short names."""
+_NO_LOCAL: Final = _DESCRIPTORS["nolocal"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFilter:
+    """One filter of a link's source: its name in the filter set, its descriptor, and its value."""
+
+    name: str
+    descriptor: str
+    value: Any
+
+
+def option(options: Mapping[str, Any], name: str) -> Any:
+    """Return an endpoint option by its squashed name; None when there is none."""
+    for key, value in options.items():
+        if squash(key) == name:
+            return value
+    return None
+
+
+def node_of(options: Mapping[str, Any]) -> str | None:
+    """Return the node that the options name; None when they name none, and the path of the address counts."""
+    values = (option(options, name) for name in _NODE_OPTIONS)
+    return next((str(value) for value in values if value), None)
+
+
+def option_map(options: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Return an option that is a map of texts.
+
+    Raises:
+        GatewayError: it is no such map.
+    """
+    value = option(options, name)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(each, str) for pair in value.items() for each in pair):
+        raise GatewayError(f"the option {name} is no map of texts to texts; write it as {{name: value}}")
+    return dict(value)
+
+
+def source_filters(options: Mapping[str, Any]) -> tuple[SourceFilter, ...]:
+    """Return the filters of the option ``source-filters``: by short name or descriptor, or ``{descriptor, value}``.
+
+    Raises:
+        GatewayError: it is no map, or has a filter without descriptor or value.
+    """
+    written = option(options, "sourcefilters")
+    if written is None:
+        return ()
+    if not isinstance(written, Mapping):
+        raise GatewayError("the option source-filters is no map; write it as {selector: EXPRESSION}")
+    return tuple(_filter(str(name), value) for name, value in written.items() if value is not None)
+
+
+def _filter(name: str, written: Any) -> SourceFilter:
+    if isinstance(written, Mapping) and "descriptor" in written:
+        descriptor, value = written["descriptor"], written.get("value")
+    else:
+        descriptor, value = _DESCRIPTORS.get(squash(name), name if ":" in name else None), written
+    if not isinstance(descriptor, str) or not descriptor.isascii() or not descriptor:
+        raise GatewayError(
+            f"the source filter {name!r:.80} is not known; write selector, no-local, a descriptor such as "
+            f"apache.org:selector-filter:string, or {{descriptor, value}}"
+        )
+    if descriptor == _NO_LOCAL:
+        if value is False:
+            raise GatewayError(f"the source filter {name} is false; remove it")
+        return SourceFilter(name, descriptor, [])
+    if value is None or (descriptor.endswith(":string") and not isinstance(value, str)):
+        raise GatewayError(
+            f"the source filter {name!r:.80} has no text as value, but {value!r:.80}; write an expression"
+        )
+    return SourceFilter(name, descriptor, value)
+
+
+def capabilities_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the option ``node-capabilities``, a text or several.
+
+    Raises:
+        GatewayError: it is something else.
+    """
+    written = option(options, "nodecapabilities")
+    listed = [] if written is None else [written] if isinstance(written, str) else written
+    if not isinstance(listed, list) or not all(isinstance(each, str) and each.isascii() for each in listed):
+        raise GatewayError("the option node-capabilities is no list of texts; write it as [queue]")
+    return tuple(listed)
+
+
+def check_options(subscription: EndpointSubscription) -> None:
+    """Make sure that a subscription can be attached.
+
+    Raises:
+        GatewayError: it has no address, or an option has a value that AMQP does not know.
+    """
+    if not subscription.address:
+        raise GatewayError(f"{subscription.endpoint} has no AMQP node; give the endpoint the option node")
+    try:
+        option_map(subscription.options, "linkproperties")
+        source_filters(subscription.options)
+        capabilities_of(subscription.options)
+    except GatewayError as error:
+        raise GatewayError(f"{subscription.endpoint}: {error}") from error
+    mode = option(subscription.options, "distributionmode")
+    if mode is not None and mode not in _MODES:
+        raise GatewayError(f"{subscription.endpoint}: distributionmode is move or copy, not {mode!r}")
+
+
+# The receiving side of AMQP 1.0: the nodes of an endpoint, and the gateway; see :mod:`bindings.gateways`.
+
+
+def _addresses(endpoint: Endpoint, _catalog: Catalog) -> tuple[str, ...]:
+    node = node_of(endpoint.options)
+    return (node,) if node is not None else tuple(dict.fromkeys(paths_of(endpoint)))
+
+
+def _gateway(terms: GatewayConfig) -> Gateway:
+    from bindings.amqp.gateway import AmqpGateway
+
+    return AmqpGateway(terms)
+
+
+def _check(subscriptions: Sequence[EndpointSubscription]) -> None:
+    for subscription in subscriptions:
+        check_options(subscription)
+
+
+AMQP: Final = Receiving(_addresses, operator.eq, _gateway, _check)
+
+
+# How messages for AMQP 1.0 are addressed and made; they go by :mod:`bindings.amqp.sender`.
+
+_NO_ADDRESS: Final = "a URI of an AMQP broker has no form of one; write amqp://host:5672 or amqps://host:5671"
+_LONG: Final = 2**63
+
+
+class AmqpSending(Sending):
+    """See :class:`~bindings.sending.Sending`; an address is a node."""
+
+    family = "amqp"
+    # Not quoted in its texts: a URI that cannot be read may have a password anywhere.
+    form = AddressForm("AMQP", {"amqp": 5672}, {"amqps": 5671}, _NO_ADDRESS, _NO_ADDRESS, _NO_ADDRESS)
+    literal = (re.compile(r"[^\x00-\x1f{}]*"), "no control characters or braces")
+    whole = (re.compile(r"[^\x00-\x1f]*"), "a node has no control characters")
+    most_bytes = 4096
+
+    def option_parts(self, options: Iterable[tuple[Property, str]]) -> list[Part]:
+        """Return the parts for options and their texts, with the AMQP types that parts do not show."""
+        types: dict[str, str] = {}
+        parts: list[Part] = []
+        for prop, text in options:
+            part = part_of(prop.name, typed_value(prop, text), types, FIELD_TYPES.get(prop.name))
+            parts += [] if part is None else [part]
+        return [*parts, Part(TYPES, msgspec.json.encode(types), JSON_KIND)] if types else parts
+
+    def address_of(self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand) -> str:
+        """Return the node: that of the endpoint, of its address's path, else the property ``to``."""
+        to = next((part.text for part in parts if part.key == "properties.to"), None)
+        path = next((urlsplit(uri).path.lstrip("/") for uri in endpoint.uris if urlsplit(uri).path), "")
+        node = node_of(endpoint.options) or path
+        return expand(node) if node else to or ""
+
+    def carries_bytes(self, key: str) -> bool:
+        """Always True: types are checked when a message is encoded."""
+        return True
+
+    def header(self, name: str, part: Part) -> Part | None:
+        """Return the application property that a header becomes: binary where it is no text."""
+        if part.text is None:
+            return Part(name, part.value, BINARY_KIND)
+        if part.kind != JSON_KIND:
+            return Part(name, part.value, part.kind)
+        value = json_of(part.value or b"null")
+        typed = isinstance(value, (bool, float)) or (isinstance(value, int) and -_LONG <= value < _LONG)
+        return Part(name, part.value, JSON_KIND if typed else None)

@@ -1,0 +1,106 @@
+"""What HTTP is to the others: native records, and messages to send."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from bindings.addresses import AddressForm
+from bindings.envelope import AttributeRule
+from bindings.http.request import query_parts
+from bindings.parts import NativeForm, Part, native_of, parts_of
+from bindings.sending import Expand, Outbound, Sending
+from catalog.model import Definition, Endpoint
+from catalog.protocols.properties import CONNECTION_HEADERS, CREDENTIAL_HEADERS
+
+# HTTP messages: their native form, and where the CloudEvents HTTP binding keeps attributes.
+
+PROTOCOL: Final = "HTTP"
+FORM: Final = NativeForm(lists=("headers", "query"), lower=("headers",))
+RULE: Final = AttributeRule(prefixes=("headers.ce-",), content_type="headers.content-type", encoded=True)
+
+
+def parts(native: Mapping[str, Any]) -> list[Part]:
+    """Take a native record apart; header names become lower case."""
+    return parts_of(native, FORM)
+
+
+def native(taken: list[Part]) -> dict[str, Any]:
+    """Put a native record together: the inverse of :func:`parts`."""
+    return native_of(taken, FORM)
+
+
+# How messages for HTTP are addressed and made; they go by :mod:`bindings.http.poster`.
+
+_CLIENT: Final = frozenset({"accept", "accept-charset", "accept-encoding", "accept-language", "user-agent"})
+"""What an HTTP client says of itself."""
+FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+FIELD_VALUE: Final = re.compile(rb"(?:[!-~\x80-\xff](?:[!-~\x80-\xff \t]*[!-~\x80-\xff])?)?")
+_QUERY: Final = "query."
+_NEVER_SENT: Final = frozenset({"path", "status"})
+_DEFAULT_METHOD: Final = "POST"
+
+
+class HttpSending(Sending):
+    """See :class:`~bindings.sending.Sending`; an address is a URL, of which a record has path and query."""
+
+    family = "http"
+    form = AddressForm("HTTP", {"http": 80}, {"https": 443})
+    literal = (re.compile(r"[!-z|~]*"), "ASCII without spaces or braces")
+    whole = (
+        re.compile(r"https?://[^/?#@\s]+(?:[/?#][!-~]*)?", re.IGNORECASE),
+        "a URL begins with http:// or https://",
+    )
+    most_bytes = 8000
+    authority = re.compile(r"https?://[^/?#@\s]+[/?#].*", re.IGNORECASE | re.DOTALL)
+    by_channel = frozenset({"path", "method", "status"})
+    listed = ("headers", "query")
+    texts = ("headers.", _QUERY)
+
+    def channel(self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False) -> dict[str, str]:
+        """Return method and path; a response, which a definition with a ``status`` describes, has neither."""
+        if any(prop.name == "status" for prop in definition.protocoloptions):
+            return {}
+        options = endpoint.options if endpoint else {}
+        path = options.get("path") or path_of(endpoint.uris if endpoint else ())
+        fallback = f"/{endpoint.xid.rsplit('/', 1)[-1]}" if endpoint else "/"
+        return {"method": str(options.get("method") or _DEFAULT_METHOD).upper(), "path": str(path or fallback)}
+
+    def address_of(self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand) -> str:
+        """Return the URL: that of *base* or the endpoint, with the path and the query of the parts."""
+        url = urlsplit(base or next(iter(endpoint.uris), ""))
+        path = url.path
+        if declared or endpoint.options.get("path") or path.strip("/"):
+            path = next((part.text or "" for part in parts if part.key == "path"), path)
+        query = "&".join(
+            f"{quote(part.key.removeprefix(_QUERY), safe='')}={quote(part.value or b'', safe='')}"
+            for part in parts
+            if part.key.startswith(_QUERY)
+        )
+        return urlunsplit((url.scheme, url.netloc, path, "&".join(filter(None, (url.query, query))), ""))
+
+    def carries_bytes(self, key: str) -> bool:
+        """Tell whether a part may be bytes: those of headers and of the query."""
+        return key.startswith(("headers.", _QUERY))
+
+    def header(self, name: str, part: Part) -> Part | None:
+        """Return a header in lower case; None for one of a connection or client, credentials, or without a form."""
+        name = name.lower()
+        ours = name in CREDENTIAL_HEADERS or name in _CLIENT or name in CONNECTION_HEADERS
+        if ours or not FIELD_NAME.fullmatch(name) or not FIELD_VALUE.fullmatch(part.value or b""):
+            return None
+        return Part(name, part.value)
+
+    def received(self, message: Outbound, *, binary: bool) -> Iterator[Part]:
+        """Give path and query of the URL, and all parts but those that no request has."""
+        url = urlsplit(message.address)
+        yield Part("path", (url.path or "/").encode())
+        yield from query_parts(url.query.encode())
+        yield from (part for part in message.parts if part.key not in _NEVER_SENT)
+
+
+def path_of(uris: Sequence[str]) -> str:
+    """Return the path of the first address that has one."""
+    return next((path for path in (urlsplit(uri).path for uri in uris) if path not in ("", "/")), "")

@@ -1,0 +1,374 @@
+"""Reading an inbox: what is visible of it, and the Spark source over that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, TimestampType
+
+from bindings.inbox.format import (
+    SCHEMA,
+    DurableEnd,
+    InboxPosition,
+    offset_json,
+    partition_directory,
+    positions_of,
+    published_end,
+    read_layout,
+    read_rows,
+    rows_in,
+    rows_within,
+    seed_of,
+    segment_path,
+    segments_in,
+    shares,
+)
+from bindings.inbox.log import joined
+from bindings.inbox.space import InboxDamaged, InboxFormatError
+from catalog.values import whole_number
+
+# The reading side of an inbox, without Spark: which rows are visible, how many, and the rows themselves.
+
+READ_SCHEMA = SCHEMA.append(pa.field("position", pa.string()))
+"""The columns of a frame, and ``position``: ``<inbox>-<partition>-<segment>-<row>``, unique for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows ``first`` to ``last`` (exclusive) of one segment; ``hint`` as for :func:`segments.read_rows`."""
+
+    segment: int
+    first: int
+    last: int
+    hint: int = 0
+
+
+class InboxView:
+    """What a reader sees of an inbox: durable rows only, however far the writer has got beyond them.
+
+    It keeps row counts of sealed segments, which never change, and nothing that a restart would miss.
+
+    Raises:
+        InboxFormatError: there is no inbox at *path*, or not one this version reads.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.layout = read_layout(path)
+        self.partitions = range(self.layout.partitions)
+        self._sealed_rows: dict[tuple[int, int], int] = {}
+        self._seen: dict[int, tuple[DurableEnd, ...]] = {}
+
+    def first(self, partition: int) -> InboxPosition:
+        """Return the position before the oldest row that is kept."""
+        existing = segments_in(self._directory(partition))
+        return InboxPosition(existing[0] if existing else self.end(partition).segment, 0)
+
+    def end(self, partition: int) -> InboxPosition:
+        """Return the position behind the last durable row that is published."""
+        published = published_end(self._directory(partition))
+        if published is None:
+            # Not written yet, or lost with the power: nothing can be vouched for until the writer has opened the log.
+            return InboxPosition(0, 0)
+        # The one before as well: a batch begins there when its end is looked for.
+        seen = self._seen.get(partition, ())
+        if not seen or published > seen[-1]:
+            self._seen[partition] = (*seen[-1:], published)
+        return InboxPosition(published.segment, published.rows)
+
+    def count(self, partition: int, start: InboxPosition, end: InboxPosition) -> int:
+        """Return the number of rows from *start* to *end*; the caller no longer needs what lies before *start*.
+
+        Raises:
+            InboxDamaged: a segment between them is gone or broken.
+        """
+        for segment in [known for owner, known in self._sealed_rows if owner == partition and known < start.segment]:
+            del self._sealed_rows[partition, segment]
+        return sum(span.last - span.first for span in self.spans(partition, start, end))
+
+    def advance(self, partition: int, start: InboxPosition, rows: int, end: InboxPosition) -> InboxPosition:
+        """Return the position *rows* rows behind *start*, at most *end*; past a finished segment it is in the next.
+
+        Raises:
+            InboxDamaged: a segment between them is gone or broken.
+        """
+        segment, row = start
+        while segment < end.segment:
+            left = max(0, self._rows(partition, segment) - row)
+            if left > rows:
+                return InboxPosition(segment, row + rows)
+            segment, row, rows = segment + 1, 0, rows - left
+        return max(start, InboxPosition(segment, row + max(0, min(rows, end.row - row))))
+
+    def size(self, partition: int, start: InboxPosition, end: InboxPosition) -> int:
+        """Return at least the bytes that lie from *start* to *end*: those of the segments, but for what was seen read.
+
+        Raises:
+            InboxDamaged: a segment between them is gone.
+        """
+        total = -self._hint(partition, start.segment, start.row)
+        for segment in range(start.segment, end.segment + 1):
+            path = segment_path(self._directory(partition), segment)
+            try:
+                total += path.stat().st_size
+            except FileNotFoundError:
+                if segment != end.segment or end.row:
+                    raise self._gone(path, 0) from None
+        return total
+
+    def reach(self, partition: int, start: InboxPosition, end: InboxPosition, size: int) -> InboxPosition:
+        """Return the last position up to *end* before which lie at most *size* bytes; at least a row behind *start*.
+
+        Raises:
+            InboxDamaged: a segment between them is gone or broken.
+        """
+        if self.size(partition, start, end) <= size:
+            return end
+        left = size
+        for span in self.spans(partition, start, end):
+            path = segment_path(self._directory(partition), span.segment)
+            seed = seed_of(self.layout.inbox, partition, span.segment)
+            try:
+                taken, left = rows_within(path, span.first, span.last, left, seed, span.hint)
+            except FileNotFoundError:
+                raise self._gone(path, span.first) from None
+            position = InboxPosition(span.segment, span.first + taken)
+            if span.first + taken < span.last:
+                return max(position, InboxPosition(start.segment, start.row + 1))
+        return end
+
+    def spans(self, partition: int, start: InboxPosition, end: InboxPosition) -> list[Span]:
+        """Return what has to be read from *start* to *end*, in order.
+
+        Raises:
+            InboxDamaged: a segment between them is gone or broken.
+        """
+        spans = []
+        for segment in range(start.segment, end.segment + 1):
+            first = start.row if segment == start.segment else 0
+            last = end.row if segment == end.segment else self._rows(partition, segment)
+            if first < last:
+                spans.append(Span(segment, first, last, self._hint(partition, segment, first)))
+        return spans
+
+    def read(self, partition: int, spans: list[Span]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of *spans* in order, as batches of :data:`READ_SCHEMA`; the same rows at every reading.
+
+        Raises:
+            InboxDamaged: a row cannot be read.
+        """
+        for span in spans:
+            path = segment_path(self._directory(partition), span.segment)
+            seed = seed_of(self.layout.inbox, partition, span.segment)
+            prefix = f"{self.layout.inbox}-{partition}-{span.segment}-"
+            row = span.first
+            try:
+                for batch in joined(read_rows(path, span.first, span.last, seed, span.hint)):
+                    positions = pa.array([f"{prefix}{row + index}" for index in range(batch.num_rows)], pa.string())
+                    yield pa.RecordBatch.from_arrays([*batch.columns, positions], schema=READ_SCHEMA)
+                    row += batch.num_rows
+            except FileNotFoundError:
+                raise self._gone(path, span.first) from None
+
+    def trim(self, partition: int, before: InboxPosition) -> None:
+        """Delete the segments that lie wholly behind a position; never the open one.
+
+        Raises:
+            OSError: a file cannot be deleted.
+        """
+        directory = self._directory(partition)
+        limit = min(before.segment, self.end(partition).segment)
+        for segment in segments_in(directory):
+            if segment < limit:
+                segment_path(directory, segment).unlink(missing_ok=True)
+                self._sealed_rows.pop((partition, segment), None)
+
+    def _directory(self, partition: int) -> Path:
+        return partition_directory(self.path, partition)
+
+    def _rows(self, partition: int, segment: int) -> int:
+        known = self._sealed_rows.get((partition, segment))
+        if known is None:
+            path = segment_path(self._directory(partition), segment)
+            try:
+                known = rows_in(path)
+            except FileNotFoundError:
+                raise self._gone(path, 0) from None
+            self._sealed_rows[partition, segment] = known
+        return known
+
+    def _hint(self, partition: int, segment: int, row: int) -> int:
+        """Return the byte where a row starts, when an end was seen there. It saves walking over old frames."""
+        seen = (end for end in self._seen.get(partition, ()) if (end.segment, end.rows) == (segment, row))
+        return next((end.size for end in seen), 0)
+
+    def _gone(self, path: Path, row: int) -> InboxDamaged:
+        return InboxDamaged(
+            f"{path} is gone though its rows were not committed by this query; restore it together with the "
+            f"checkpoint, or start a new checkpoint generation",
+            file=str(path),
+            row=row,
+        )
+
+
+# The Spark source over an inbox: format ``xrouter_inbox``.
+#
+# Register it once per session, ``spark.dataSource.register(InboxDataSource)``, then
+# ``spark.readStream.format("xrouter_inbox").option("path", ...).option("max_records", 100000).load()``.
+#
+# Promises: only durable rows are offered; a range once offered reads back identically, before and after compaction,
+# restart and crash; rows of one inbox partition come in order, in one task; ``commit`` is the only place that trims,
+# and only what the checkpoint has finished with. Nothing is lost by a crash and no row is offered under two positions.
+
+NAME: Final = "xrouter_inbox"
+_PROPERTY: Final = StructType(
+    [StructField("key", StringType()), StructField("value", BinaryType()), StructField("type", StringType())]
+)
+SPARK_SCHEMA: Final = StructType(
+    [
+        StructField("endpoint", StringType()),
+        StructField("protocol", StringType()),
+        StructField("received", TimestampType()),
+        StructField("properties", ArrayType(_PROPERTY)),
+        StructField("body", BinaryType()),
+        StructField("position", StringType()),
+    ]
+)
+
+
+class InboxDataSource(DataSource):
+    """Options: ``path``, the inbox directory; ``max_records`` and ``max_bytes``, the most of one batch (default: all).
+
+    A row beyond ``max_bytes`` is a batch of its own.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's short name."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """Return the columns of a frame and ``position``."""
+        return SPARK_SCHEMA
+
+    def streamReader(self, schema: StructType) -> InboxStreamReader:
+        """Return the reader; called on the driver and, pickled, on workers."""
+        return InboxStreamReader(self.options)
+
+
+@dataclass(frozen=True)
+class InboxRange(InputPartition):
+    """What one task reads: the spans of one inbox partition in one micro-batch."""
+
+    partition: int
+    spans: tuple[Span, ...]
+
+
+class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches over an inbox and reads them. See the module for its promises.
+
+    Raises:
+        InboxFormatError: an option is missing or no number, an offset is foreign, or there is no such inbox.
+        InboxDamaged: rows that the checkpoint still needs are gone or broken.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        path = options.get("path")
+        if not path:
+            raise InboxFormatError(f"the source {NAME} needs the option path, the inbox directory")
+        self._path = Path(path)
+        self._max_records = _limit_of("max_records", options)
+        self._max_bytes = _limit_of("max_bytes", options)
+        self._target: dict[int, InboxPosition] | None = None
+        self._opened: InboxView | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what a worker opens for itself."""
+        return {**self.__dict__, "_opened": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the oldest rows kept; called once, for a checkpoint without batches."""
+        view = self._view()
+        return offset_json(view.layout.inbox, {each: view.first(each) for each in view.partitions})
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit that ``max_records`` asks for."""
+        return ReadAllAvailable() if self._max_records is None else ReadMaxRows(self._max_records)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the end: rows that become visible later are left for the next run."""
+        view = self._view()
+        self._target = {each: view.end(each) for each in view.partitions}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return the end of the next batch: never before *start*, never past a limit, *start* when nothing is new."""
+        view = self._view()
+        positions = self._positions(start)
+        ends = {each: max(position, self._end(each)) for each, position in positions.items()}
+        available = {each: view.count(each, position, ends[each]) for each, position in positions.items()}
+        taken = shares(available, limit.max_rows) if isinstance(limit, ReadMaxRows) else available
+        moved = {each: view.advance(each, position, taken[each], ends[each]) for each, position in positions.items()}
+        if self._max_bytes is not None:
+            sizes = {
+                each: view.size(each, position, moved[each])
+                for each, position in positions.items()
+                if moved[each] > position
+            }
+            allowed = shares(sizes, self._max_bytes)
+            moved |= {each: view.reach(each, positions[each], moved[each], size) for each, size in allowed.items()}
+        return offset_json(view.layout.inbox, moved)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the durable end, for the progress report and with it the lag."""
+        view = self._view()
+        return offset_json(view.layout.inbox, {each: self._end(each) for each in view.partitions})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return one range for each inbox partition that has rows between the offsets."""
+        view = self._view()
+        ends = self._positions(end)
+        ranges = []
+        for partition, position in self._positions(start).items():
+            spans = view.spans(partition, position, ends[partition])
+            if spans:
+                ranges.append(InboxRange(partition, tuple(spans)))
+        return ranges
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one range; runs on a worker, any number of times, always with the same result."""
+        if not isinstance(partition, InboxRange):
+            raise TypeError(f"not a range of an inbox: {partition!r}")
+        return self._view().read(partition.partition, list(partition.spans))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Delete the segments wholly behind *end*; called after the batch that ends there is in the commit log."""
+        view = self._view()
+        for partition, position in self._positions(end).items():
+            view.trim(partition, position)
+
+    def _view(self) -> InboxView:
+        if self._opened is None:
+            self._opened = InboxView(self._path)
+        return self._opened
+
+    def _positions(self, offset: Mapping[str, Any]) -> dict[int, InboxPosition]:
+        return positions_of(offset, self._view().layout.inbox)
+
+    def _end(self, partition: int) -> InboxPosition:
+        return self._view().end(partition) if self._target is None else self._target[partition]
+
+
+def _limit_of(name: str, options: Mapping[str, str]) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    limit = whole_number(text)
+    if not limit:
+        raise InboxFormatError(f"{name} must be a whole number above 0, not {text!r}")
+    return limit

@@ -1,0 +1,178 @@
+"""What MQTT 3.1.1 and 5 are to the others: native records, options, receiving, and messages to send."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import urlsplit
+
+from bindings.addresses import AddressForm
+from bindings.envelope import AttributeRule
+from bindings.gateways import (
+    EndpointSubscription,
+    Gateway,
+    GatewayConfig,
+    GatewayError,
+    Receiving,
+    paths_of,
+    templates_of,
+)
+from bindings.mqtt import messages as filters
+from bindings.parts import NativeForm, Part, native_of, parts_of
+from bindings.sending import Sending
+from catalog.model import Catalog, Definition, Endpoint
+from catalog.protocols.properties import squashed
+from catalog.values import whole_number
+
+if TYPE_CHECKING:
+    from bindings.mqtt.messages import Version
+
+# MQTT messages, 3.1.1 and 5: their native form, and where the CloudEvents MQTT binding keeps attributes.
+
+FORM: Final = NativeForm(lists=("user_properties",), binary=("correlation_data",))
+RULE: Final = AttributeRule(prefixes=("user_properties.",), content_type="content_type", strict=False)
+
+
+def parts(native: Mapping[str, Any]) -> list[Part]:
+    """Take a native record apart."""
+    return parts_of(native, FORM)
+
+
+def native(taken: list[Part]) -> dict[str, Any]:
+    """Put a native record together: the inverse of :func:`parts`."""
+    return native_of(taken, FORM)
+
+
+# The receiving side of MQTT: topic filters for an endpoint, and the gateway; see :mod:`bindings.gateways`.
+
+
+def _addresses(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
+    named = filters.filter_of_options(endpoint.options)
+    chosen = [named] if named is not None else [filters.checked(path) for path in paths_of(endpoint)]
+    return tuple(filters.uncovered(chosen) or filters.filters_of_templates(_filterable(endpoint, catalog)))
+
+
+def _filterable(endpoint: Endpoint, catalog: Catalog) -> Iterator[str]:
+    """Give topics that a filter can be made of; no message can have another one, and lint says so."""
+    for template in templates_of(endpoint, catalog, "topic_name"):
+        try:
+            filters.filter_of_template(template)
+        except filters.TopicFilterError:
+            continue  # its finding is publish-wildcard; one such definition must not cost the endpoint
+        yield template
+
+
+def _gateway(version: Version, terms: GatewayConfig) -> Gateway:
+    from bindings.mqtt.gateway import MqttGateway
+
+    return MqttGateway(terms, version)
+
+
+def _check(subscriptions: Sequence[EndpointSubscription]) -> None:
+    filters.requests_of(subscriptions)
+
+
+MQTT_5: Final = Receiving(_addresses, filters.overlap, partial(_gateway, "MQTT/5.0"), _check)
+MQTT_3: Final = Receiving(_addresses, filters.overlap, partial(_gateway, "MQTT/3.1.1"), _check)
+
+
+# How messages for MQTT, 3.1.1 and 5, are addressed and made; they go by :mod:`bindings.mqtt.publisher`.
+
+_NO_ADDRESS: Final = "{address} is no MQTT address"
+_MOST_BYTES: Final = 65_535
+
+
+class MqttSending(Sending):
+    """See :class:`~bindings.sending.Sending`; an address is a topic."""
+
+    family = "mqtt"
+    form = AddressForm(
+        "MQTT",
+        {"mqtt": 1883, "tcp": 1883, "ws": 80},
+        {"mqtts": 8883, "ssl": 8883, "tls": 8883, "wss": 443},
+        f"{_NO_ADDRESS}; write mqtt://host:1883 or mqtts://host:8883",
+        f"{_NO_ADDRESS}: its host or port is none",
+        f"{_NO_ADDRESS}: it lacks a host or a port; write mqtt://host:1883",
+        bare="mqtt",
+        raised=True,
+    )
+    literal = (re.compile(r"[^+#\x00{}]*"), "no '+', '#' or braces")
+    whole = (re.compile(r"[^+#\x00]+", re.DOTALL), "a topic is not empty and has no '+', '#' or NUL")
+    most_bytes = _MOST_BYTES
+    address = "topic_name"
+    by_channel = frozenset({"topic_name"})
+    scalars = ("qos", "retain")
+    least: ClassVar[Mapping[str, int]] = {"qos": 1}
+    blobs = frozenset({"correlation_data"})
+    texts = ("user_properties.",)
+    bare = frozenset({"topic_name", "qos", "retain"})
+
+    def channel(self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False) -> dict[str, str]:
+        """Return the topic: that of the options, of an address's path, else the name of the message."""
+        options = endpoint.options if endpoint else {}
+        topic = str(options.get("topic") or options.get("topic_name") or "")
+        if not topic and connected and endpoint is not None:
+            uris = (urlsplit(uri) for uri in endpoint.uris)
+            topic = next((uri.path.lstrip("/") for uri in uris if uri.scheme.startswith("mqtt") and uri.path[1:]), "")
+        return {self.address: topic or definition.messageid}
+
+    def carries_bytes(self, key: str) -> bool:
+        """Tell whether a part may be bytes; user properties are texts."""
+        return key in self.blobs
+
+    def header(self, name: str, part: Part) -> Part | None:
+        """Return the user property that a header becomes; None where name or value is no MQTT text."""
+        return Part(name, part.value) if _is_text(Part("", name.encode("utf-8", "surrogatepass")), part) else None
+
+
+def _is_text(*parts: Part) -> bool:
+    return all(
+        part.text is not None and "\0" not in part.text and len(part.value or b"") <= _MOST_BYTES for part in parts
+    )
+
+
+# The endpoint options of MQTT that concern a connection.
+
+DEFAULT_SESSION_SECONDS: Final = 86_400
+"""How long a broker keeps our session, and what it queues for it, while we are away: a night's outage loses nothing."""
+DEFAULT_KEEPALIVE_SECONDS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What endpoint options say of a connection, in seconds.
+
+    ``expiry`` is MQTT 5's session expiry (option ``sessionexpiryinterval``; in 3.1.1 the broker decides), ``keepalive``
+    how long a connection may be silent (option ``keepalive``). ``cleansession`` is not honoured by gateways: a session
+    that ends with its connection loses what arrives in between.
+    """
+
+    expiry: int = DEFAULT_SESSION_SECONDS
+    keepalive: int = DEFAULT_KEEPALIVE_SECONDS
+
+
+def session_options(options: Mapping[str, Any]) -> SessionOptions:
+    """Read the options; names count without regard to case, dashes and underscores.
+
+    Raises:
+        GatewayError: a value is no whole number in range.
+    """
+    known = squashed(options)
+    return SessionOptions(
+        expiry=_whole(known, "sessionexpiryinterval", DEFAULT_SESSION_SECONDS, 1, 2**32 - 1),
+        keepalive=_whole(known, "keepalive", DEFAULT_KEEPALIVE_SECONDS, 1, 65_535),
+    )
+
+
+def _whole(options: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
+    given = value = options.get(name)
+    if value is None:
+        return default
+    if isinstance(value, str):
+        value = whole_number(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise GatewayError(f"option {name} must be a whole number of seconds from {low} to {high}, not {given!r:.40}")
+    return value

@@ -1,0 +1,423 @@
+"""What NATS is to the others: native records, subjects and options, receiving, and messages to send."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from bindings.addresses import AddressForm
+from bindings.envelope import AttributeRule
+from bindings.gateways import EndpointSubscription as Subscription
+from bindings.gateways import Gateway, GatewayError, Receiving, templates_of
+from bindings.gateways import GatewayConfig as Terms
+from bindings.parts import JSON_KIND, InboxRow, NativeForm, Part, native_of, parts_of
+from bindings.sending import Sending
+from catalog.model import Catalog, Endpoint
+from catalog.protocols.addresses import BLANK, PLACEHOLDER, subject_fault
+from catalog.protocols.properties import squashed
+from catalog.values import whole_number
+
+# NATS messages: their native form, and where the CloudEvents NATS binding keeps attributes.
+
+FORM: Final = NativeForm(lists=("headers",))
+RULE: Final = AttributeRule(
+    prefixes=("headers.ce-",), content_type="headers.content-type", encoded=True, own_datacontenttype=True
+)
+
+
+def parts(native: Mapping[str, Any]) -> list[Part]:
+    """Take a native record apart."""
+    return parts_of(native, FORM)
+
+
+def native(taken: list[Part]) -> dict[str, Any]:
+    """Put a native record together: the inverse of :func:`parts`."""
+    return native_of(taken, FORM)
+
+
+# How messages for NATS are addressed and made; they go by :mod:`bindings.nats.publisher`.
+
+_NAME: Final = re.compile(r"[!-9;-~]+")
+
+
+class NatsSending(Sending):
+    """See :class:`~bindings.sending.Sending`; an address is a subject."""
+
+    family = "nats"
+    form = AddressForm(
+        "NATS",
+        {"nats": 4222, "ws": 80},
+        {"tls": 4222, "wss": 443},
+        "{host}: NATS over {scheme}:// is not supported; use nats:// or tls://",
+        "a NATS address has no form; write nats://host:4222 or tls://host:4222",
+        "a NATS address names no host; write nats://host:4222 or tls://host:4222",
+        bare="nats",
+        raised=True,
+    )
+    literal = (re.compile(r"[^\s*>\x00{}]*"), "no spaces, '*', '>' or braces")
+    whole = (
+        re.compile(r"[^\s.*>\x00-\x1f]+(?:\.[^\s.*>\x00-\x1f]+)*"),
+        "a subject has no empty token, space, '*' or '>'",
+    )
+    most_bytes = 1024
+    dotted = True
+    address = "subject"
+    by_channel = frozenset({"subject"})
+
+    def header(self, name: str, part: Part) -> Part | None:
+        """Return a header as it is; None where servers have no form for it, or would act upon it."""
+        # A name that begins with Nats- would set conditions for storing the message.
+        if name.lower().startswith("nats-") or not _NAME.fullmatch(name) or set(part.value or b"") & set(b"\r\n"):
+            return None
+        return Part(name, part.value)
+
+
+# What an endpoint's options say about taking messages from NATS.
+#
+# The specification has ``subject`` only. These are ours, each a text unless it says otherwise, dashes optional:
+#
+# ``queue``
+#     Core NATS: the queue group, whose members share the messages (also ``queuegroup``, ``consumergroup``, ``group``).
+# ``stream``
+#     Take the subject from this JetStream stream, by a durable pull consumer. Without it the subscription is core NATS.
+# ``durable``
+#     The name of that consumer (also ``consumer``); by default the queue group, whose members share its messages, else
+#     a name made of endpoint and subject. It is created when it is missing, and used as it is when it exists.
+# ``ackwait``
+#     Seconds after which JetStream delivers a message again that nobody acknowledged, when the consumer is created
+#     here; 30 by default. A gateway that still holds a message says so in time.
+# ``deliver``
+#     Where a consumer created here begins: ``all`` (the default) or ``new`` (also ``deliverpolicy``).
+
+DEFAULT_ACK_WAIT: Final = 30.0
+_QUEUE: Final = ("queue", "queuegroup", "consumergroup", "group")
+_DURABLE: Final = ("durable", "consumer", *_QUEUE)
+_DELIVER: Final = ("deliver", "deliverpolicy")
+_MAX_SUBJECT: Final = 1024
+_BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
+_CONSUMER_NAME: Final = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]{1,255}")
+"""What a server takes as the name of a stream or consumer."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorePlan:
+    """One core subscription; ``queue`` is empty without a group."""
+
+    endpoint: str
+    subject: str
+    queue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """One durable pull consumer; ``ack_wait`` (seconds) and ``from_first`` count when it is created."""
+
+    endpoint: str
+    subject: str
+    stream: str
+    durable: str
+    ack_wait: float = DEFAULT_ACK_WAIT
+    from_first: bool = True
+
+
+Plan = CorePlan | StreamPlan
+
+
+def plans_of(subscriptions: Sequence[Subscription], options: Mapping[str, Any]) -> tuple[Plan, ...]:
+    """Return how to take each subscription; its own options come before *options*, those of the connection.
+
+    Raises:
+        GatewayError: a subject or option that no server takes, or one consumer for two subjects.
+    """
+    plans = tuple(dict.fromkeys(_plan(one, {**squashed(options), **squashed(one.options)}) for one in subscriptions))
+    subjects: dict[tuple[str, str], Plan] = {}
+    for plan in plans:
+        if isinstance(plan, StreamPlan) and subjects.setdefault((plan.stream, plan.durable), plan) != plan:
+            raise GatewayError(
+                f"{plan.endpoint}: the durable {plan.durable} of stream {plan.stream} is named for two subjects or "
+                f"endpoints; leave the options durable and queuegroup out, or give each its own"
+            )
+    return plans
+
+
+def is_subject(text: str, *, wildcards: bool) -> bool:
+    """Tell whether a server takes *text* as a subject: tokens between dots, none empty, no blanks."""
+    if not text or len(text) > _MAX_SUBJECT or _BLANK.search(text):
+        return False
+    tokens = text.split(".")
+    if not all(tokens):
+        return False
+    wild = [token for token in tokens if token in ("*", ">")]
+    return (wildcards or not wild) and ">" not in tokens[:-1]
+
+
+def _plan(one: Subscription, options: Mapping[str, Any]) -> Plan:
+    if not is_subject(one.address, wildcards=True):
+        raise GatewayError(
+            f"{one.endpoint}: {one.address[:200]!r} is no NATS subject; write tokens between dots, without blanks, "
+            f"* for any token and > for all that follow"
+        )
+    stream = _text(one, options, "stream")
+    if not stream:
+        return CorePlan(one.endpoint, one.address, _text(one, options, *_QUEUE))
+    durable = _text(one, options, *_DURABLE) or _durable(one)
+    for option, name in (("stream", stream), ("durable", durable)):
+        if not _CONSUMER_NAME.fullmatch(name):
+            raise GatewayError(f"{one.endpoint}: {name[:200]!r} cannot be a {option}; use letters, digits, - and _")
+    deliver = _text(one, options, *_DELIVER) or "all"
+    if deliver not in ("all", "new"):
+        raise GatewayError(f"{one.endpoint}: option deliver is {deliver[:50]!r}; write all or new")
+    return StreamPlan(one.endpoint, one.address, stream, durable, _ack_wait(one, options), deliver == "all")
+
+
+def _ack_wait(one: Subscription, options: Mapping[str, Any]) -> float:
+    value = options.get("ackwait", DEFAULT_ACK_WAIT)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= 86_400:
+        raise GatewayError(f"{one.endpoint}: option ackwait is {str(value)[:50]!r}; write seconds from 1 to 86400")
+    return float(value)
+
+
+def _text(one: Subscription, options: Mapping[str, Any], *names: str) -> str:
+    """Return the first of these options that says something; an empty text when none does."""
+    for name in names:
+        value = options.get(name)
+        if value is None or value == "":
+            continue
+        if not isinstance(value, str) or _BLANK.search(value):
+            raise GatewayError(f"{one.endpoint}: option {name} is {str(value)[:50]!r}; write a text without blanks")
+        return value
+    return ""
+
+
+def _durable(one: Subscription) -> str:
+    """Make a name that is the same at every start: a readable text, made unique by a checksum."""
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", one.endpoint.removeprefix("/endpoints/")).strip("-")[:64]
+    return f"xrouter-{readable}-{zlib.crc32(f'{one.endpoint} {one.address}'.encode()):08x}"
+
+
+# Subjects that are subscribed to: made from templates, and held against each other (NATS, subject-based messaging).
+#
+# ``*`` stands for one token, ``>`` at the end for one or more.
+
+_SUBJECT_OPTIONS: Final = ("subjectfilter", "subject")
+
+
+def subject_of_template(template: str) -> str:
+    """Return the narrowest subject that takes every subject which fits a template (JUDGING.md#templates).
+
+    A token with a placeholder becomes ``*``, since a placeholder never takes a dot; a template that is one placeholder
+    takes anything and becomes ``>``. Wildcards that stand in the template already are kept.
+    """
+    if PLACEHOLDER.fullmatch(template):
+        return ">"
+    tokens = PLACEHOLDER.sub(BLANK, template).split(".")
+    return ".".join("*" if BLANK in token else token for token in tokens)
+
+
+def subjects_of_templates(templates: Iterable[str]) -> list[str]:
+    """Return the subjects of several definitions, each once, without those that another one covers."""
+    return uncovered(subject_of_template(template) for template in templates)
+
+
+def subject_of_options(options: Mapping[str, Any]) -> str | None:
+    """Return the subject that an endpoint's options name (``subjectfilter``, else ``subject``); None without one.
+
+    Raises:
+        ValueError: nobody can subscribe to it.
+    """
+    known = squashed(options)
+    values = (known.get(name) for name in _SUBJECT_OPTIONS)
+    named = next((value for value in values if isinstance(value, str) and value), None)
+    if named is None:
+        return None
+    if fault := subject_fault(named):
+        raise ValueError(f"{named!r:.80} is no subject: {fault}")
+    return subject_of_template(named)
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Tell whether whatever *narrow* takes, *wide* takes as well."""
+    outer, inner = wide.split("."), narrow.split(".")
+    for place, token in enumerate(outer):
+        if place >= len(inner):
+            return False
+        if token == ">":
+            return True
+        if inner[place] == ">" or (token != "*" and token != inner[place]):
+            return False
+    return len(outer) == len(inner)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Tell whether some subject fits both."""
+    left, right = one.split("."), other.split(".")
+    for here, there in zip(left, right, strict=False):
+        if ">" in (here, there):
+            return True
+        if here != there and "*" not in (here, there):
+            return False
+    return len(left) == len(right)
+
+
+def uncovered(subjects: Iterable[str]) -> list[str]:
+    """Return the subjects that no other one covers, each once, in order."""
+    distinct = list(dict.fromkeys(subjects))
+    return [each for each in distinct if not any(other != each and covers(other, each) for other in distinct)]
+
+
+# The receiving side of NATS: the subjects of an endpoint, and the gateway; see :mod:`bindings.gateways`.
+
+
+def _addresses(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
+    named = subject_of_options(endpoint.options)
+    if named is not None:
+        return (named,)
+    return tuple(subjects_of_templates(templates_of(endpoint, catalog, "subject")))
+
+
+def _gateway(terms: Terms) -> Gateway:
+    from bindings.nats.gateway import NatsGateway
+
+    return NatsGateway(terms)
+
+
+def _check(subscriptions: Sequence[Subscription]) -> None:
+    plans_of(subscriptions, {})
+
+
+NATS: Final = Receiving(_addresses, overlap, _gateway, _check)
+
+
+# From a message as NATS delivered it to a row of the inbox (JUDGING.md#records).
+
+# The header block of a NATS message, byte for byte.
+#
+# Client libraries give headers as a map, which loses repeats, order and whatever is no UTF-8; all of that has a meaning
+# in a native record (JUDGING.md#records). So the block is read and written here, as ``HPUB`` and ``HMSG`` carry it.
+
+VERSION: Final = b"NATS/1.0"
+_HEADER_NAME: Final = re.compile(rb"[!-9;-~]+")
+"""What may be sent: printable ASCII without the colon, which is all that servers and clients agree on."""
+
+
+class Header(NamedTuple):
+    """One header as it was written; ``value`` is None for a line without a colon."""
+
+    name: bytes
+    value: bytes | None
+
+
+class NatsStatus(NamedTuple):
+    """What a server sends in place of a message: 100 idle heartbeat, 404, 408, 409, 503 and so on."""
+
+    code: int
+    description: str
+
+
+def headers_of(block: bytes) -> list[Header]:
+    """Return the headers of a raw block, in order and with repeats; blanks around names and values are not theirs."""
+    return [_header(line) for line in block.split(b"\r\n")[1:] if line]
+
+
+def status_of(block: bytes) -> NatsStatus | None:
+    """Return the status that the first line of a raw block has; None for the headers of a message."""
+    line = block.partition(b"\r\n")[0].removeprefix(VERSION).strip()
+    word, _, description = line.partition(b" ")
+    code = whole_number(word, 999)
+    if code is None:
+        return None
+    return NatsStatus(code, description.strip().decode("utf-8", "replace"))
+
+
+def block_of(headers: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return the raw block that carries these headers.
+
+    Raises:
+        ValueError: a name is no printable ASCII or has a colon, or a value has a line break, which would end the line.
+    """
+    lines = [VERSION]
+    for name, value in headers:
+        encoded = name.encode("utf-8", "surrogatepass")
+        if not _HEADER_NAME.fullmatch(encoded):
+            raise ValueError(f"header name {name[:100]!r} is not printable ASCII without a colon")
+        if b"\r" in value or b"\n" in value:
+            raise ValueError(f"the value of header {name[:100]} has a line break")
+        lines.append(encoded + b": " + value)
+    return b"\r\n".join((*lines, b"", b""))
+
+
+def _header(line: bytes) -> Header:
+    name, colon, value = line.partition(b":")
+    return Header(name.strip(b" \t"), value.strip(b" \t") if colon else None)
+
+
+PROTOCOL: Final = "NATS"
+ACK_PREFIX: Final = b"$JS.ACK."
+UINT64_MAX: Final = 2**64 - 1
+_TOKENS: Final = 9
+_TOKENS_WITH_DOMAIN: Final = 11
+
+
+class NatsDelivery(NamedTuple):
+    """One message as it came: bytes throughout, ``headers`` the raw block or empty."""
+
+    subject: bytes
+    reply: bytes
+    data: bytes
+    headers: bytes
+
+
+class Stored(NamedTuple):
+    """Where JetStream keeps a message, and since when (microseconds since 1970 UTC)."""
+
+    stream: bytes
+    sequence: int
+    time: int
+
+
+def stored_at(reply: bytes) -> Stored | None:
+    """Return what the acknowledgement subject of a JetStream message says; None when it is no such subject.
+
+    ``$JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<nanoseconds>.<pending>``, with
+    domain and account before the stream where the server puts them.
+    """
+    if not reply.startswith(ACK_PREFIX):
+        return None
+    tokens = reply.split(b".")
+    shift = 0 if len(tokens) == _TOKENS else 2
+    if len(tokens) != _TOKENS and len(tokens) < _TOKENS_WITH_DOMAIN:
+        return None
+    sequence, nanoseconds = whole_number(tokens[5 + shift], UINT64_MAX), whole_number(tokens[7 + shift])
+    if sequence is None or nanoseconds is None:
+        return None  # no server writes this: the subject is a sender's own
+    return Stored(tokens[2 + shift], sequence, nanoseconds // 1000)
+
+
+def row_of(endpoint: str, arrival: NatsDelivery, stored: Stored | None, received: int, max_body_bytes: int) -> InboxRow:
+    """Return the row of a message; *received* is its arrival in microseconds since 1970 UTC.
+
+    A message from JetStream has ``stream`` and ``sequence``, and JetStream's own time in place of the arrival, so that
+    a redelivery makes the same event; the subject that acknowledges it is not the sender's ``reply-to``. A body of more
+    than *max_body_bytes* is stored whole, with the part ``oversized``.
+    """
+    parts = [Part("subject", arrival.subject)]
+    if stored is None and arrival.reply:
+        parts.append(Part("reply-to", arrival.reply))
+    if arrival.headers:
+        parts.extend(_header_parts(arrival.headers))
+    if stored is not None:
+        parts.append(Part("stream", stored.stream))
+        parts.append(Part("sequence", b"%d" % stored.sequence, JSON_KIND))
+    body: bytes | None = arrival.data or None
+    if body is not None and len(body) > max_body_bytes:
+        parts.append(Part("oversized", b"%d" % len(body), JSON_KIND))
+    return InboxRow(endpoint, PROTOCOL, received if stored is None else stored.time, parts, body)
+
+
+def _header_parts(block: bytes) -> Iterator[Part]:
+    for name, value in headers_of(block):
+        # The key of a part is text; bytes that are none stay recognisable.
+        yield Part(f"headers.{name.decode('utf-8', 'backslashreplace')}", value)

@@ -1,0 +1,402 @@
+"""Where every value of a definition comes from, and what ``xrouter catalog show`` makes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from catalog.definitions.levels import Laid, Level, Said, giving, laid, levels_of
+from catalog.dialects.reading import default_version
+from catalog.findings import Declarations
+from catalog.findings import SourceLocation as Place
+from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
+from catalog.protocols.properties import ALWAYS_REQUIRED, ATTRIBUTE_TYPES, NAMED, VOCABULARIES
+from catalog.schemas.library import SchemaRegistry
+from catalog.schemas.library import SchemaVersion as Entry
+
+# Where every value of a definition comes from: itself, a base, its group, an endpoint, or a table of a specification.
+#
+# ``xrouter catalog show`` writes what is here; the JSON forms are stable. Places are a file and a JSON pointer, empty
+# for what no document says.
+
+Source = Literal["message", "base", "group", "endpoint", "cloudevents", "protocol", "default"]
+"""``cloudevents`` and ``protocol`` are tables of the specifications, ``default`` what holds where they are silent."""
+ATTRIBUTES: Final = ("datacontenttype", "dataschemaformat", "dataschemauri", "dataschemaxid", "dataschema")
+SCHEMA: Final = ("dataschema", "dataschemaxid", "dataschemauri")
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyOrigin:
+    """A value and who gives it: ``xid`` is the message, group or endpoint, empty for a table."""
+
+    value: Any
+    source: Source
+    xid: str = ""
+    place: Place | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return ``{value, source, xid, file, pointer}``."""
+        place = self.place or Place("")
+        origin = {"value": self.value, "source": self.source, "xid": self.xid}
+        return {**origin, "file": place.file, "pointer": place.pointer}
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """One attribute of a definition: the value that counts, and those it overrides, nearest first."""
+
+    name: str
+    origin: PropertyOrigin
+    overrides: tuple[PropertyOrigin, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the origin and ``overrides``."""
+        return {**self.origin.to_json(), "overrides": [each.to_json() for each in self.overrides]}
+
+
+@dataclass(frozen=True, slots=True)
+class TracedProperty:
+    """One property: where its type, its value and its need come from; ``section`` is where 1.0 has it."""
+
+    section: str
+    name: str
+    type: Traced
+    value: Traced | None
+    required: Traced
+
+    def to_json(self) -> dict[str, Any]:
+        """Return ``{section, name, type, value, required, from}``."""
+        parts = {"type": self.type, "value": self.value, "required": self.required}
+        values = {name: part.origin.value if part else None for name, part in parts.items()}
+        origins = {name: part.to_json() for name, part in parts.items() if part is not None}
+        return {"section": self.section, "name": self.name, **values, "from": origins}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """An endpoint that expects a definition, with the envelope and protocol the definition has there."""
+
+    endpoint: str
+    envelope: PropertyOrigin | None
+    protocol: PropertyOrigin | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A definition with all its origins."""
+
+    definition: Definition
+    place: Place
+    envelope: Traced | None
+    protocol: Traced | None
+    attributes: tuple[Traced, ...]
+    envelopeoptions: tuple[Traced, ...]
+    properties: tuple[TracedProperty, ...]
+    endpoints: tuple[Expected, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form of ``catalog show --format json``."""
+        definition = self.definition
+        return {
+            "kind": "message",
+            "xid": definition.xid,
+            "file": self.place.file,
+            "pointer": self.place.pointer,
+            "group": definition.group,
+            "base": list(definition.base),
+            "envelope": self.envelope and self.envelope.to_json(),
+            "protocol": self.protocol and {**self.protocol.to_json(), "declared": definition.protocol_declared},
+            "properties": [each.to_json() for each in self.properties],
+            "envelopeoptions": {each.name: each.to_json() for each in self.envelopeoptions},
+            "attributes": {each.name: each.to_json() for each in self.attributes},
+            "schema": schema_state(definition),
+            "endpoints": [
+                {
+                    "xid": each.endpoint,
+                    "envelope": each.envelope and each.envelope.to_json(),
+                    "protocol": each.protocol and each.protocol.to_json(),
+                }
+                for each in self.endpoints
+            ],
+        }
+
+
+def explain(definition: Definition, catalog: Catalog, declarations: Declarations) -> Explanation:
+    """Trace every value of *definition*, which must be one of *catalog*, read from *declarations*."""
+    levels = levels_of((definition.xid, *definition.base), declarations)
+    envelope = _selector("envelope", levels)
+    protocol = _selector("protocol", levels)
+    giving_options = giving("envelopeoptions", levels)
+    options = {name: None for level in giving_options for name in level.message.attributes.get("envelopeoptions") or {}}
+    return Explanation(
+        definition,
+        levels[0].message.place,
+        envelope,
+        protocol,
+        tuple(_attributes(levels)),
+        tuple(filter(None, (_option(name, giving_options) for name in options))),
+        tuple(_property(each, definition, levels[0].xid) for each in laid(levels)),
+        tuple(_expected(definition, catalog, declarations, envelope, protocol)),
+    )
+
+
+def schema_state(definition: Definition) -> dict[str, Any] | None:
+    """Return format, reference and loaded document of the data schema; None when there is none.
+
+    ``key`` names the loaded document, None when it was not found or not loaded.
+    """
+    inline = definition.dataschema is not None
+    reference = definition.dataschemauri or definition.dataschemaxid
+    if not inline and reference is None:
+        return None
+    return {
+        "format": definition.dataschemaformat,
+        "inline": inline,
+        "reference": reference,
+        "key": definition.schemakey,
+        "name": definition.schemaname,
+        "pointer": definition.schemapointer,
+        "resolved": definition.schemakey is not None,
+    }
+
+
+def _of_level(level: Level, nearest: str, value: Any, place: Place | None) -> PropertyOrigin:
+    return PropertyOrigin(value, "message" if level.xid == nearest else "base", level.xid, place)
+
+
+def _selector(name: str, levels: Sequence[Level]) -> Traced | None:
+    """Trace envelope or protocol: what messages say, nearest first, then what their groups do, farthest first."""
+    origins: list[PropertyOrigin] = []
+    for level in levels:
+        value = level.message.attributes.get(name)
+        if value:
+            origins.append(_of_level(level, levels[0].xid, value, level.message.at(name)))
+    for level in reversed(levels):
+        value = getattr(level.group, name, None)
+        if value and level.group:
+            origins.append(PropertyOrigin(value, "group", level.group.xid, level.group.place))
+    known = list(dict.fromkeys(origins))
+    return Traced(name, known[0], tuple(known[1:])) if known else None
+
+
+def _attributes(levels: Sequence[Level]) -> Iterator[Traced]:
+    """Trace what is said of data; the ways to give a schema exclude each other, so those written nearest count."""
+    written = [{name for name in SCHEMA if name in level.message.attributes} for level in levels]
+    nearest = next((names for names in written if names), set())
+    for name in ATTRIBUTES:
+        origins = [
+            _of_level(level, levels[0].xid, _shown(name, level.message.attributes[name]), level.message.at(name))
+            for level in levels
+            if level.message.attributes.get(name) is not None
+        ]
+        if origins and (name not in SCHEMA or name in nearest):
+            yield Traced(name, origins[0], tuple(origins[1:]))
+
+
+def _shown(name: str, value: Any) -> Any:
+    """Return the value to show: of an inline schema only that it is there."""
+    return True if name == "dataschema" else value
+
+
+def _option(name: str, levels: Sequence[Level]) -> Traced | None:
+    origins = []
+    for level in levels:
+        given = level.message.attributes.get("envelopeoptions") or {}
+        if given.get(name) is not None:
+            place = level.message.at("envelopeoptions") / name
+            origins.append(_of_level(level, levels[0].xid, given[name], place))
+    return Traced(name, origins[0], tuple(origins[1:])) if origins else None
+
+
+def _property(each: Laid, definition: Definition, nearest: str) -> TracedProperty:
+    table = _table(each, definition)
+    kind, required = _part(each, "type", nearest, table), _part(each, "required", nearest, table)
+    return TracedProperty(each.section, each.property.name, kind, _value(each, nearest), required)
+
+
+def _part(each: Laid, member: Literal["type", "required"], nearest: str, table: Mapping[str, Source]) -> Traced:
+    """Trace type or need; a need that CloudEvents insists on is not that of a message which denies it."""
+    effective = getattr(each.property, member)
+    said = each.members.get(member)
+    if said is None or (effective is True and said.value is False):
+        return Traced(member, PropertyOrigin(effective, table[member]), _overridden(each, member, nearest))
+    return Traced(member, replace(_said(said, nearest), value=effective), _overridden(each, member, nearest))
+
+
+def _value(each: Laid, nearest: str) -> Traced | None:
+    """Trace the value; None when there is none and none is overridden either."""
+    said, over = each.members.get("value"), _overridden(each, "value", nearest)
+    if each.property.value is None and not over:
+        return None
+    origin = _said(said, nearest) if said is not None else PropertyOrigin(None, "message", nearest)
+    return Traced("value", replace(origin, value=each.property.value), over)
+
+
+def _overridden(each: Laid, member: str, nearest: str) -> tuple[PropertyOrigin, ...]:
+    words = (word for word in reversed(each.hidden) if word.member == member and word.value is not None)
+    return tuple(_said(word, nearest) for word in words)
+
+
+def _said(said: Said, nearest: str) -> PropertyOrigin:
+    return _of_level(said.level, nearest, said.value, said.place)
+
+
+def _table(each: Laid, definition: Definition) -> dict[str, Source]:
+    """Tell which table gives the type and the need of a property that nobody says them of."""
+    name = each.property.name
+    if each.section == "envelopemetadata":
+        known = definition.envelope in (CLOUDEVENTS, None)
+        forced: Source = "cloudevents" if known and name in ALWAYS_REQUIRED else "default"
+        return {"type": "cloudevents" if known and name in ATTRIBUTE_TYPES else "default", "required": forced}
+    listed = name.startswith(NAMED)
+    return {
+        "type": "protocol" if definition.protocol in VOCABULARIES and not listed else "default",
+        "required": "default",
+    }
+
+
+def _expected(
+    definition: Definition,
+    catalog: Catalog,
+    declarations: Declarations,
+    envelope: Traced | None,
+    protocol: Traced | None,
+) -> Iterator[Expected]:
+    for endpoint in catalog.endpoints.values():
+        if definition.xid in endpoint.candidates:
+            place = declarations.endpoints[endpoint.xid].place
+            yield Expected(
+                endpoint.xid,
+                envelope.origin if envelope else _endpoint_default("envelope", endpoint, place),
+                protocol.origin if protocol else _endpoint_default("protocol", endpoint, place),
+            )
+
+
+def _endpoint_default(name: str, endpoint: Endpoint, place: Place) -> PropertyOrigin | None:
+    value = getattr(endpoint, name)
+    return PropertyOrigin(value, "endpoint", endpoint.xid, place) if value else None
+
+
+# What ``xrouter catalog show`` shows of anything that has an xid; one JSON form for each kind of thing.
+
+MASK: Final = "***"
+_USERINFO: Final = re.compile(r"(?<=//)[^/?#@\s]+(?=@)")
+_SECRET: Final = re.compile(r"password|secret|token|credential|api-?_?key|sas-?_?key", re.IGNORECASE)
+
+
+def entity_to_json(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str, Any] | None:
+    """Return what is known of a definition, endpoint, message group, schema group, schema or version of one.
+
+    None when *xid* is none of these. ``kind`` tells which; credentials in addresses and options are masked.
+    """
+    if xid in catalog.definitions:
+        return explain(catalog.definitions[xid], catalog, declarations).to_json()
+    if xid in catalog.endpoints:
+        return _endpoint(xid, catalog, declarations)
+    if xid in catalog.groups:
+        return _group(xid, catalog, declarations)
+    if xid in declarations.schemagroups:
+        members = [each for each in declarations.schemas if each.startswith(f"{xid}/schemas/")]
+        return {"kind": "schemagroup", "xid": xid, "schemas": members}
+    schema, mark, version = xid.partition("/versions/")
+    if schema in declarations.schemas:
+        form = _schema(schema, catalog, declarations)
+        if not mark:
+            return form
+        versions = [each for each in form["versions"] if each["versionid"] == version]
+        return {**form, "xid": xid, "versions": versions} if versions else None
+    return None
+
+
+def known_xids(catalog: Catalog, declarations: Declarations) -> Iterable[str]:
+    """Give every xid that :func:`entity_to_json` knows, but those of versions."""
+    yield from catalog.definitions
+    yield from catalog.endpoints
+    yield from catalog.groups
+    yield from declarations.schemagroups
+    yield from declarations.schemas
+
+
+def masked(value: Any, name: str = "") -> Any:
+    """Return *value* without user names and passwords in addresses, and without what is named like a secret."""
+    if isinstance(value, str):
+        return MASK if value and _SECRET.search(name) else _USERINFO.sub(MASK, value)
+    if isinstance(value, Mapping):
+        return {key: masked(member, str(key)) for key, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [masked(member, name) for member in value]
+    return value
+
+
+def _endpoint(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str, Any]:
+    endpoint, place = catalog.endpoints[xid], declarations.endpoints[xid].place
+    return {
+        "kind": "endpoint",
+        "xid": xid,
+        "file": place.file,
+        "pointer": place.pointer,
+        "usage": list(endpoint.usage),
+        "envelope": endpoint.envelope,
+        "protocol": endpoint.protocol,
+        "envelopeoptions": dict(endpoint.envelopeoptions),
+        "uris": masked(endpoint.uris),
+        "options": masked(endpoint.options),
+        "messagegroups": list(endpoint.messagegroups),
+        "candidates": list(endpoint.candidates),
+    }
+
+
+def _group(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str, Any]:
+    group = declarations.groups[xid]
+    return {
+        "kind": "messagegroup",
+        "xid": xid,
+        "file": group.place.file,
+        "pointer": group.place.pointer,
+        "envelope": group.envelope,
+        "protocol": group.protocol,
+        "messages": list(catalog.groups[xid]),
+        "endpoints": [each.xid for each in catalog.endpoints.values() if xid in each.messagegroups],
+    }
+
+
+def _schema(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str, Any]:
+    body, place = declarations.schemas[xid], declarations.schema_places[xid]
+    versions = body.get("versions")
+    listed = {str(k): v for k, v in versions.items() if isinstance(v, dict)} if isinstance(versions, dict) else {}
+    default = default_version(body, listed)
+    entries = {entry.key: entry for entry in SchemaRegistry(declarations).entries()}
+    keys = {name: f"{xid}/versions/{name}" for name in listed} or {str(body.get("versionid") or ""): xid}
+    used = {key: [each.xid for each in catalog.definitions.values() if each.schemakey == key] for key in keys.values()}
+    return {
+        "kind": "schema",
+        "xid": xid,
+        "file": place.file,
+        "pointer": place.pointer,
+        "versions": [
+            {
+                "versionid": name,
+                "key": key,
+                "default": default in (name, None),
+                **_document(entries.get(key)),
+                "loaded": key in catalog.schemas,
+                "definitions": used[key],
+            }
+            for name, key in keys.items()
+        ],
+    }
+
+
+def _document(entry: Entry | None) -> dict[str, Any]:
+    """Return format, address and place of a version; it is embedded when it has neither address nor nothing."""
+    if entry is None:
+        return {"format": None, "embedded": False, "address": None, "file": "", "pointer": ""}
+    return {
+        "format": entry.format,
+        "embedded": entry.document is not None,
+        "address": masked(entry.address),
+        "file": entry.place.file,
+        "pointer": entry.place.pointer,
+    }

@@ -1,1 +1,0 @@
-"""References: what they mean among the documents that were read, and beyond them."""

@@ -1,1 +1,0 @@
-"""Columns of payloads: the shapes that all families of schemas are read into."""

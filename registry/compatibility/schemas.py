@@ -1,0 +1,454 @@
+"""Whether a reader's Avro or Protobuf schema reads what a writer's wrote, as far as schemas decide it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from google.protobuf.descriptor import FieldDescriptor as Field
+
+from catalog.schemas.contract import SchemaError, SchemaSource
+from catalog.schemas.families import FAMILIES, SchemaFormat, compile_schema, family_of, parse_format, references_of
+from catalog.schemas.protobuf.validating import open_message
+from registry.errors import Refusal
+from registry.model.types import ResourceType
+from registry.store.entities import Version
+
+# Whether the document of a version is what its format says, judged by the catalog's own schema families.
+
+FORMATS: Final = tuple(f"{family.name}*" for family in FAMILIES)
+"""The formats whose documents are validated, as capabilities list them."""
+VALIDATED: Final = ("formatvalidated", "formatvalidatedreason")
+
+
+class NoLibrary:
+    """Knows no other document."""
+
+    def document(self, reference: str, base: str) -> tuple[str, Any] | None:
+        """Return nothing."""
+        return None
+
+
+def check_format(kind: ResourceType, version: Version, document: bytes | None) -> None:
+    """Validate a version, and note in its attributes whether that could be done.
+
+    Raises:
+        Refusal: it does not comply, or its type requires a validation that cannot be done here.
+    """
+    for name in VALIDATED:
+        version.attributes.pop(name, None)
+    written = version.attributes.get("format")
+    if not kind.validateformat or not written:
+        return
+    known = parse_format(written)
+    reason = ""
+    if known is None:
+        if kind.strictvalidation:
+            raise Refusal("format_unknown", version.xid, format=written)
+        reason = f"The format {written} is not known here."
+    elif kind.hasdocument and f"{kind.singular}url" in version.attributes:
+        if kind.strictvalidation:
+            raise Refusal("format_external", version.xid)
+        reason = "The document is stored elsewhere."
+    elif document:
+        reason = _validate(version, written, source_of(version, known, document))
+    version.attributes["formatvalidated"] = not reason
+    if reason:
+        version.attributes["formatvalidatedreason"] = reason
+
+
+def source_of(version: Version, form: SchemaFormat, document: bytes) -> SchemaSource:
+    """Return the document of a version as schemas are compiled from.
+
+    Raises:
+        Refusal: it is no UTF-8.
+    """
+    try:
+        return SchemaSource(form.family, form.version, _tree(form.family, document))
+    except UnicodeDecodeError as error:
+        written = str(version.attributes.get("format"))
+        raise Refusal("format_violation", version.xid, detail="the document is no UTF-8", format=written) from error
+
+
+def _tree(family: str, document: bytes) -> Any:
+    """Return a document as its family has it: a JSON tree, or a text."""
+    if family_of(family).is_tree:
+        try:
+            return msgspec.json.decode(document)
+        except (msgspec.DecodeError, RecursionError):
+            return document.decode("utf-8")
+    text = document.decode("utf-8")
+    if text[:1] == '"':
+        try:
+            return msgspec.json.decode(document, type=str)
+        except msgspec.DecodeError:
+            return text
+    return text
+
+
+def _validate(version: Version, written: str, source: SchemaSource) -> str:
+    try:
+        if any(True for _ in references_of(source)):
+            return "The document refers to others, which are not looked at."
+        compile_schema(source, NoLibrary())
+    except SchemaError as error:
+        raise Refusal("format_violation", version.xid, detail=str(error), format=written) from error
+    return ""
+
+
+# What a checker of compatibility raises when it can decide neither way, and what bounds its work.
+
+MAX_STEPS: Final = 1_000_000
+"""Steps of comparing two schemas, past which nothing is decided."""
+
+
+class Undecided(Exception):
+    """It is neither proven that readers of one schema can read what another wrote, nor that they cannot."""
+
+
+class Budget:
+    """A number of steps that may be taken; each also counts against *whole*, if that is given.
+
+    Authors of schemas decide how much there is to compare, and all other writers wait until it is done.
+    """
+
+    def __init__(self, steps: int = MAX_STEPS, whole: Budget | None = None) -> None:
+        self._left = steps
+        self._whole = whole
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether more was asked for than there was."""
+        return self._left < 0
+
+    def spend(self, steps: int) -> None:
+        """Count steps of work.
+
+        Raises:
+            Undecided: there were fewer left.
+        """
+        self._left -= steps
+        if self._whole is not None:
+            self._whole.spend(steps)
+        if self._left < 0:
+            raise Undecided("there is more to compare than is looked into")
+
+
+# Avro's schema resolution, as far as schemas decide it: whether a reader's schema reads what a writer's wrote.
+
+_PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
+    "int": frozenset(("long", "float", "double")),
+    "long": frozenset(("float", "double")),
+    "float": frozenset(("double",)),
+    "string": frozenset(("bytes",)),
+    "bytes": frozenset(("string",)),
+}
+_NAMED: Final = frozenset(("record", "error", "enum", "fixed"))
+
+
+def unreadable_avro(reader: Any, writer: Any, budget: Budget) -> str:
+    """Return why data written with *writer* cannot be read with *reader*, '' when it always can.
+
+    Raises:
+        Undecided: it takes more than the budget.
+    """
+    return _Resolution(_named(reader), _named(writer), budget).fault(reader, writer, "", "")
+
+
+@dataclass(slots=True)
+class _Resolution:
+    readers: Mapping[str, Any]
+    writers: Mapping[str, Any]
+    budget: Budget
+    seen: set[tuple[str, str]] = field(default_factory=set)
+
+    def fault(self, reader: Any, writer: Any, space: str, other: str) -> str:
+        """Compare two schemas, which stand in the namespaces *space* and *other*."""
+        self.budget.spend(1)
+        reader, space = _resolved(reader, space, self.readers)
+        writer, other = _resolved(writer, other, self.writers)
+        if isinstance(writer, list):
+            return next((why for each in writer if (why := self.fault(reader, each, space, other))), "")
+        if isinstance(reader, list):
+            faults = [self.fault(each, writer, space, other) for each in reader]
+            return "" if "" in faults else f"no branch of the union reads {_type(writer)}"
+        one, two = _type(reader), _type(writer)
+        if one != two:
+            return "" if one in _PROMOTIONS.get(two, ()) else f"{two} cannot be read as {one}"
+        if one in ("array", "map"):
+            key = "items" if one == "array" else "values"
+            return self.fault(reader.get(key), writer.get(key), space, other)
+        if one in _NAMED:
+            return self._named_fault(one, reader, writer, space, other)
+        return _logical(reader, writer)
+
+    def _named_fault(self, kind: str, reader: Any, writer: Any, space: str, other: str) -> str:
+        name, written = _full(reader, space), _full(writer, other)
+        aliases = {_qualified(str(each), name.rpartition(".")[0]) for each in reader.get("aliases") or ()}
+        if name.rpartition(".")[2] != written.rpartition(".")[2] and written not in aliases:
+            return f"{kind} {written} is called {name}"
+        if kind == "fixed":
+            return "" if reader.get("size") == writer.get("size") else f"fixed {name} changes its size"
+        if kind == "enum":
+            known = set(reader.get("symbols") or ())
+            gone = [each for each in writer.get("symbols") or () if each not in known]
+            self.budget.spend(len(known))
+            return f"enum {name} lacks {gone[0]}" if gone and "default" not in reader else ""
+        if (name, written) in self.seen:
+            return ""
+        self.seen.add((name, written))
+        return self._record_fault(name, reader, writer, name.rpartition(".")[0], written.rpartition(".")[0])
+
+    def _record_fault(self, name: str, reader: Any, writer: Any, space: str, other: str) -> str:
+        written = {each["name"]: each for each in writer.get("fields") or ()}
+        self.budget.spend(len(written))
+        for each in reader.get("fields") or ():
+            names = (each["name"], *(each.get("aliases") or ()))
+            counterpart = next((written[alias] for alias in names if alias in written), None)
+            if counterpart is None:
+                if "default" not in each:
+                    return f"field {name}.{each['name']} has no default, and older data lacks it"
+                continue
+            why = self.fault(each.get("type"), counterpart.get("type"), space, other)
+            if why:
+                return f"field {name}.{each['name']}: {why}"
+        return ""
+
+
+def _logical(reader: Any, writer: Any) -> str:
+    """Compare what scalars mean; decimals of another scale are other numbers."""
+    one = reader if isinstance(reader, dict) else {}
+    two = writer if isinstance(writer, dict) else {}
+    if one.get("logicalType") == two.get("logicalType") == "decimal" and one.get("scale", 0) != two.get("scale", 0):
+        return "the scale of a decimal changes"
+    return ""
+
+
+def _named(schema: Any) -> dict[str, Any]:
+    """Return the named types that a schema defines, by full name."""
+    types: dict[str, Any] = {}
+    waiting = [(schema, "")]
+    while waiting:
+        each, space = waiting.pop()
+        if isinstance(each, list):
+            waiting.extend((branch, space) for branch in each)
+        elif isinstance(each, dict):
+            kind = each.get("type")
+            if isinstance(kind, dict | list):
+                waiting.append((kind, space))
+            if kind in _NAMED:
+                name = _full(each, space)
+                types[name] = each
+                space = name.rpartition(".")[0]
+            waiting.extend((each[key], space) for key in ("items", "values") if key in each)
+            waiting.extend((one.get("type"), space) for one in each.get("fields") or () if isinstance(one, dict))
+    return types
+
+
+def _resolved(schema: Any, space: str, names: Mapping[str, Any]) -> tuple[Any, str]:
+    while isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
+        schema = schema["type"]
+    text = schema if isinstance(schema, str) else schema.get("type") if isinstance(schema, dict) else None
+    if isinstance(text, str):
+        for name in (_qualified(text, space), text):
+            if name in names:
+                return names[name], name.rpartition(".")[0]
+    return schema, space
+
+
+def _type(schema: Any) -> str:
+    if isinstance(schema, dict):
+        kind = schema.get("type")
+        return "record" if kind == "error" else str(kind)
+    return str(schema)
+
+
+def _full(schema: Mapping[str, Any], space: str) -> str:
+    return _qualified(str(schema.get("name")), str(schema.get("namespace", space)))
+
+
+def _qualified(name: str, space: str) -> str:
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+# Protobuf's compatibility, as far as descriptors decide it: whether a reader's messages read what a writer's wrote.
+#
+# What counts is the binary encoding: numbers and types of fields, and not their names. A reader passes over fields that
+# it does not have. What it reads is to be what was written: a number that can turn into another is a fault, even though
+# every parser takes it.
+
+_MESSAGE: Final = 10
+"""Steps that a pair of messages costs, and each field of either."""
+_NAMES: Final = {getattr(Field, name): name.removeprefix("TYPE_").lower() for name in dir(Field) if name[:5] == "TYPE_"}
+_WIDER: Final = {
+    Field.TYPE_INT32: {Field.TYPE_INT64},
+    Field.TYPE_UINT32: {Field.TYPE_UINT64, Field.TYPE_INT64},
+    Field.TYPE_SINT32: {Field.TYPE_SINT64},
+    Field.TYPE_BOOL: {Field.TYPE_INT32, Field.TYPE_INT64, Field.TYPE_UINT32, Field.TYPE_UINT64},
+    Field.TYPE_ENUM: {Field.TYPE_INT32, Field.TYPE_INT64},
+    Field.TYPE_STRING: {Field.TYPE_BYTES},
+}
+"""By what was written: the other types that read all of its values as they were."""
+_UNKNOWN: Final = {
+    (Field.TYPE_ENUM, Field.TYPE_INT32),
+    (Field.TYPE_BYTES, Field.TYPE_MESSAGE),
+}
+"""Reader and writer of which some values are read, and others may be."""
+Messages = Mapping[str, Any]
+"""The messages of a file by their names within its package, the first one first."""
+Fields = Mapping[int, Any]
+
+
+def unreadable_protobuf(reader: Messages, writer: Messages, budget: Budget) -> str:
+    """Return why data written with *writer* cannot be read with *reader*, '' when it always can.
+
+    Messages are those of one name within their packages; the first of both files, which are meant where a reference
+    names none, are compared as well.
+
+    Raises:
+        Undecided: there is no certain answer.
+    """
+    resolution = _ProtobufResolution(budget)
+    for name, message in writer.items():
+        if name not in reader:
+            return f"message {name} is not there any more"
+        if why := resolution.fault(reader[name], message):
+            return why
+    if why := resolution.fault(next(iter(reader.values())), next(iter(writer.values()))):
+        return why
+    if resolution.doubts:
+        raise Undecided(resolution.doubts[0])
+    return ""
+
+
+class _ProtobufResolution:
+    """Compares messages, each pair of them once; ``doubts`` are the questions without a certain answer."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.doubts: list[str] = []
+        self._budget = budget
+        self._seen: set[tuple[str, str]] = set()
+        self._fields: dict[tuple[int, str], Fields] = {}
+
+    def fault(self, reader: Any, writer: Any) -> str:
+        """Return why messages of one type cannot be read as those of another, '' when they can or it is uncertain."""
+        waiting = [(reader, writer)]
+        while waiting:
+            one, other = waiting.pop()
+            pair = one.full_name, other.full_name
+            if pair in self._seen:
+                continue
+            self._seen.add(pair)
+            known, written = self._fields_of(one, 0), self._fields_of(other, 1)
+            ranges = len(one.extension_ranges) + len(other.extension_ranges)
+            self._budget.spend(_MESSAGE * (1 + len(known) + len(written)) + ranges * (len(known) + len(written)))
+            if why := self._own_fault(one, other, known, written):
+                return why
+            for number, member in written.items():
+                same = known.get(number)
+                if same is not None and same.message_type is not None and member.message_type is not None:
+                    waiting.append((same.message_type, member.message_type))
+        return ""
+
+    def _fields_of(self, message: Any, side: int) -> Fields:
+        """Return the fields of a message of one side by number, with the extensions that its file gives it."""
+        key = side, message.full_name
+        if key not in self._fields:
+            extensions = message.file.pool.FindAllExtensions(message)
+            self._fields[key] = {**message.fields_by_number, **{each.number: each for each in extensions}}
+        return self._fields[key]
+
+    def _own_fault(self, reader: Any, writer: Any, known: Fields, written: Fields) -> str:
+        """Compare two messages, but for the messages in them."""
+        for number, member in known.items():
+            was = written.get(number)
+            if member.is_required and (was is None or not was.is_required):
+                return f"{member.full_name} is required, and may be missing in what was written"
+            if was is None and _extends(writer, number):
+                self.doubts.append(f"{member.full_name} has a number that extensions had")
+        members: Counter[str] = Counter()
+        for number, member in written.items():
+            same = known.get(number)
+            if same is None:
+                if _extends(reader, number):
+                    self.doubts.append(f"{member.full_name} has a number that extensions have")
+                continue
+            if why := self._field_fault(same, member):
+                return f"{same.full_name}: {why}"
+        for together in _oneofs(writer, written):
+            members.update({name for number in together for name in _oneof_of(known.get(number))})
+        crowded = next((name for name, count in members.items() if count > 1), None)
+        return f"fields of oneof {reader.full_name}.{crowded} could be set beside one another" if crowded else ""
+
+    def _field_fault(self, reader: Any, writer: Any) -> str:
+        if writer.is_repeated and not reader.is_repeated:
+            return "it had several values, and has one"
+        if _is_map(reader) != _is_map(writer) and writer.is_repeated:
+            if reader.type == writer.type:
+                self.doubts.append(f"{reader.full_name} is a map, and its entries were none, or the other way round")
+                return ""
+            return "it is a map on one side only"
+        one, other = reader.type, writer.type
+        if one != other and one not in _WIDER.get(other, ()):
+            if (one, other) in _UNKNOWN:
+                self.doubts.append(f"{reader.full_name} is {_NAMES[one]} and was {_NAMES[other]}")
+                return ""
+            return f"{_NAMES[other]} cannot be read as {_NAMES[one]}"
+        if one != Field.TYPE_ENUM or other != Field.TYPE_ENUM:
+            return ""
+        self._budget.spend(len(reader.enum_type.values) + len(writer.enum_type.values))
+        return _enum_fault(reader.enum_type, writer.enum_type)
+
+
+def messages_of(source: SchemaSource) -> Messages:
+    """Return the messages that a file defines.
+
+    Raises:
+        Undecided: it cannot be compiled here.
+    """
+    try:
+        file = open_message(source, NoLibrary()).message.DESCRIPTOR.file
+    except SchemaError as error:
+        raise Undecided(str(error)) from error
+    prefix = f"{file.package}." if file.package else ""
+    tops = file.message_types_by_name.values()
+    return {each.full_name.removeprefix(prefix): each for each in _nested(tops)}
+
+
+def _nested(messages: Any) -> Iterator[Any]:
+    for each in messages:
+        if not each.GetOptions().map_entry:
+            yield each
+            yield from _nested(each.nested_types)
+
+
+def _is_map(field: Any) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def _extends(message: Any, number: int) -> bool:
+    return any(first <= number < end for first, end in message.extension_ranges)
+
+
+def _oneofs(message: Any, fields: Fields) -> Iterator[list[int]]:
+    """Yield the numbers of fields of which one at most is set."""
+    yield from ([field.number for field in each.fields] for each in message.oneofs)
+    yield from ([number] for number, each in fields.items() if each.containing_oneof is None)
+
+
+def _oneof_of(field: Any) -> Iterator[str]:
+    if field is not None and field.containing_oneof is not None:
+        yield field.containing_oneof.name
+
+
+def _enum_fault(reader: Any, writer: Any) -> str:
+    """Compare two enums: an open one keeps the numbers that it has no name for, a closed one refuses them."""
+    if not reader.is_closed:
+        return ""
+    if not writer.is_closed:
+        return f"enum {reader.full_name} is closed, and {writer.full_name} was open"
+    gone = [each for each in writer.values if each.number not in reader.values_by_number]
+    return f"enum {reader.full_name} lacks {gone[0].name}" if gone else ""

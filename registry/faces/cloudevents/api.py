@@ -1,0 +1,455 @@
+"""The face itself: requests read, carried out in one transaction, and refusals reported under older names."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from bindings.http.request import Reply, RequestHead
+from registry.core.requests import Given, ResourcePath, check_id
+from registry.core.service import RegistryService, RegistrySession
+from registry.core.views import ShownResource, shown_resources
+from registry.errors import Refusal
+from registry.faces.cloudevents import views as answers
+from registry.faces.cloudevents import views as headers
+from registry.faces.cloudevents.mapping import (
+    XREF,
+    GroupForm,
+    SchemaForm,
+    body_of,
+    content_type,
+    definition_body,
+    list_of,
+    object_of,
+    replaced,
+    taken_document,
+)
+from registry.faces.cloudevents.names import Links, ParsedRequest, asked, following, older_path, present
+from registry.faces.cloudevents.requesting import Requester, check_epoch, compare, core_body, held_by
+from registry.faces.cloudevents.views import CloudEventsView, Edition, ReadRequest, resource_at
+from registry.http.access import READING, Call
+from registry.http.replies import refusal_of
+
+# What all POSTs and PUTs have in common: what is there is looked up, held against what the sender knows, and shown.
+
+
+class Writing:
+    """One POST or PUT. All methods raise :class:`Refusal`; nothing has changed then."""
+
+    def __init__(self, session: RegistrySession, call: Call, asked: ParsedRequest) -> None:
+        self.session: Final = session
+        self.call: Final = call
+        self.asked: Final = asked
+        self.links: Final = Links(call.url)
+        self.requester: Final = Requester(session, call)
+        self.viewer: Final = CloudEventsView(session, call.url, call.max_answer)
+
+    @property
+    def adding(self) -> bool:
+        """Whether it is a POST."""
+        return self.call.head.method == "POST"
+
+    @property
+    def owner(self) -> ResourcePath:
+        """The resource that the request is directed at, or at a version of."""
+        place = self.asked.place
+        return place if place.kind == "resource" else place.owner
+
+    def headers(self) -> dict[str, str | None]:
+        """Return what the headers say, None for what is to be taken away."""
+        return headers.given(self.call.head, self.asked.path)
+
+    def there(self, place: ResourcePath) -> ShownResource | None:
+        """Return a resource, None when there is none."""
+        return next(shown_resources(self.session.reader, place, "", place.rid), None)
+
+    def fresh(self, place: ResourcePath, name: object) -> ResourcePath:
+        """Return the place of a new entity of a collection, by its id or one of ours."""
+        if place.kind == "resources":
+            self.housed(place)
+        where = place.child(check_id(name if name is not None else str(uuid.uuid4()), place.xid))
+        reader = self.session.reader
+        if (reader.group if place.kind == "groups" else reader.resource)(where.xid) is not None:
+            raise Refusal("conflict", where.xid, error_detail="it exists already")
+        self.requester.absent(where, self.asked.epoch)
+        return where
+
+    def housed(self, place: ResourcePath) -> None:
+        """Make sure that the group of a new resource is there."""
+        if self.session.reader.group(place.owner.xid) is None:
+            raise Refusal("not_found", place.owner.xid)
+
+    def check(self, place: ResourcePath, edition: Edition, tree: Mapping[str, Any]) -> None:
+        """Compare what a request knows of a resource with what is there; it cannot know the number of a new version."""
+        if self.adding and tree.get("version") is not None:
+            why = "the registry gives a new version its number"
+            raise Refusal("extra_xregistry_header", place.xid, name="Registry-version", error_detail=why)
+        if edition.version is not None:
+            compare(tree, "version", place.xid, edition.version.id)
+        tag = answers.tag_of(self.session, edition)
+        self.requester.hold(tag, edition.epoch, place, self.asked.epoch, tree.get("epoch"))
+
+    def resource(self, place: ResourcePath, status: int, name: str = "") -> Reply:
+        """Return the reply that shows a resource as it became, or one version of it."""
+        edition = self.viewer.edition(resource_at(self.session, place), name)
+        more = self.fields(place, status)
+        if not self.asked.meta:
+            return answers.resource(self.session, self.viewer, place, edition, status, more, redirect=False)
+        defaults = self.viewer.defaults(place)
+        if name:
+            return answers.entity(self.viewer.version(place, edition, defaults, inline=False), status, more)
+        return answers.entity(self.viewer.resource(place, edition, "listed", defaults), status, more)
+
+    def fields(self, place: ResourcePath, status: int) -> list[tuple[bytes, bytes]]:
+        """Return the headers of a reply: what lint says, and where a new entity is."""
+        location = f"{self.call.url}{older_path(place.xid)}".encode("ascii")
+        return [*self.requester.findings, *([(b"Location", location)] if status == 201 else [])]
+
+
+# POST and PUT of groups and endpoints.
+
+
+class GroupWriting(Writing):
+    """See :class:`Writing`."""
+
+    def reply(self) -> Reply:
+        """Do it, and return the reply."""
+        place = self.asked.place
+        tree = object_of(self.call, place.xid)
+        if self.adding:
+            return self._make(self.fresh(place, tree.get("id")), tree, held=True)
+        compare(tree, "id", place.xid, place.gid)
+        group = self.session.reader.group(place.xid)
+        if group is None:
+            self.requester.absent(place, self.asked.epoch)
+            return self._make(place, tree, held=False)
+        tag = answers.tag_of(self.session, group)
+        self.requester.hold(tag, group.epoch, place, self.asked.epoch, tree.get("epoch"))
+        body = body_of(tree, held=True)
+        form = GroupForm(place.group.plural, place.gid, self.links)
+        attributes = replaced(place.group.plural, form, group.attributes, body.said)
+        self.requester.perform("replace", place, {**attributes, **body.times})
+        return self._group(place, 200)
+
+    def _make(self, place: ResourcePath, tree: Mapping[str, Any], *, held: bool) -> Reply:
+        """Make a group; with *held* make what it holds too, which a PUT has to ignore."""
+        body = body_of(tree, held=True)
+        attributes = GroupForm(place.group.plural, place.gid, self.links).read(present(body.said))
+        members = held_by(place, tree, attributes, self.links) if held else {}
+        self.requester.perform("replace", place, {**attributes, **body.times, **members})
+        return self._group(place, 201)
+
+    def _group(self, place: ResourcePath, status: int) -> Reply:
+        group = self.session.reader.group(place.xid)
+        assert group is not None
+        shown = self.viewer.group(place, group, "listed")
+        return answers.entity(shown, status, self.fields(place, status), answers.tag_of(self.session, group))
+
+
+# POST and PUT of definitions, which have no versions but the latest, and of their metadata alone.
+
+_SHARED: Final = ("name", "description", "docs", "tags")
+"""What registry and definition have in common: it stays where a request says nothing of it."""
+
+
+class DefinitionWriting(Writing):
+    """See :class:`Writing`."""
+
+    def reply(self) -> Reply:
+        """Do it, and return the reply."""
+        place = self.asked.place
+        needs_body = self.adding or self.asked.meta or self.call.body.strip()
+        tree = _with_headers(object_of(self.call, place.xid) if needs_body else {}, self.headers(), place)
+        if place.kind == "resources":
+            return self._make(self.fresh(place, tree.get("id")), tree)
+        owner = self.owner
+        compare(tree, "id", owner.xid, owner.rid)
+        if self.adding:
+            return self._next(owner, tree)
+        shown = self.there(owner)
+        if shown is None:
+            self.housed(owner)
+            self.requester.absent(owner, self.asked.epoch)
+            return self._make(owner, tree, {"versionid": place.vid} if place.vid else {})
+        edition = self.viewer.edition(shown, place.vid)
+        self.check(owner, edition, tree)
+        self.requester.perform("replace", owner, self._replacement(owner, edition, tree, meta=self.asked.meta))
+        return self.resource(owner, 200)
+
+    def _make(self, place: ResourcePath, tree: Mapping[str, Any], version: Mapping[str, str] | None = None) -> Reply:
+        body = definition_body(tree)
+        attributes = self.viewer.form(place, self.viewer.defaults(place)).read(present(body.said))
+        self.requester.perform("replace", place, core_body(attributes, {**body.times, **(version or {})}))
+        return self.resource(place, 201)
+
+    def _next(self, place: ResourcePath, tree: Mapping[str, Any]) -> Reply:
+        """Make a version that takes the place of the latest, which the core keeps."""
+        edition = self.viewer.edition(resource_at(self.session, place))
+        self.check(place, edition, tree)
+        body = self._replacement(place, edition, tree, meta=False)
+        if "meta" in body:
+            raise Refusal("extra_xref_attribute", place.xid, name="versions", singular="definition")
+        self.requester.perform("add", place, body, sticky=edition.shown.resource.sticky)
+        return self.resource(place, 201)
+
+    def _replacement(
+        self, place: ResourcePath, edition: Edition, tree: Mapping[str, Any], *, meta: bool
+    ) -> dict[str, Any]:
+        """Return a definition as the core takes it, once *tree* has replaced it; with *meta* its content stays."""
+        form = self.viewer.form(place, self.viewer.defaults(place))
+        stored = self.viewer.stored(edition)
+        body = definition_body(tree)
+        kept = {name: each for name, each in form.shown(stored).items() if (name in _SHARED) != meta}
+        attributes = replaced("messages", form, stored, {**kept, **body.said})
+        again: dict[str, Any] = {"meta": {}} if XREF in stored and XREF not in attributes else {}
+        return {**core_body(attributes, body.times), **again}
+
+
+def _with_headers(tree: Mapping[str, Any], said: Mapping[str, str | None], place: ResourcePath) -> dict[str, Any]:
+    """Lay what headers say over a body, with which they need to agree; None stays, for what is to be taken away."""
+    laid = dict(tree)
+    for name, value in said.items():
+        if laid.get(name) is not None and str(laid[name]) != (value or ""):
+            why = f"the body says otherwise: {str(laid[name])[:80]}"
+            raise Refusal("extra_xregistry_header", place.xid, name=f"Registry-{name}", error_detail=why)
+        laid.setdefault(name, value)
+    return laid
+
+
+# POST and PUT of schemas and their versions: the body is the document, or, with ``?meta``, the metadata.
+
+_IDENTITY: Final = ("id", "version", "epoch", "createdOn", "modifiedOn")
+_OF_DOCUMENT: Final = (headers.ELSEWHERE, "contenttype")
+_FIRST: Final = "1"
+
+
+class SchemaWriting(Writing):
+    """See :class:`Writing`."""
+
+    def reply(self) -> Reply:
+        """Do it, and return the reply."""
+        place, said = self.asked.place, self.headers()
+        if place.kind == "resources":
+            return self._make(self.fresh(place, said.get("id")), _FIRST, said)
+        return self._next(place, said) if self.adding else self._put(said)
+
+    def _put(self, said: Mapping[str, str | None]) -> Reply:
+        owner, name = self.owner, self.asked.place.vid
+        tree: Mapping[str, Any] = object_of(self.call, owner.xid) if self.asked.meta else said
+        compare(tree, "id", owner.xid, owner.rid, name or owner.rid)
+        shown = self.there(owner)
+        if shown is None or (name and not self._has(owner, name)):
+            if self.asked.meta:
+                raise Refusal("not_found", self.asked.place.xid)
+            if shown is None:
+                self.housed(owner)
+            self.requester.absent(self.asked.place, self.asked.epoch)
+            return self._make(owner, name or _FIRST, said, shown=name)
+        edition = self.viewer.edition(shown, name)
+        self.check(owner, edition, tree)
+        if edition.version is None:
+            raise Refusal("not_found", owner.xid)
+        where, stored = owner.collection("versions").child(edition.version.id), edition.version.attributes
+        if self.asked.meta:
+            self.requester.perform("replace", where, _metadata(stored, tree))
+        else:
+            self._document(where, _said(stored, said))
+        return self.resource(owner, 200, name)
+
+    def _make(self, place: ResourcePath, name: str, said: Mapping[str, str | None], *, shown: str = "") -> Reply:
+        self._document(place.collection("versions").child(name), _said({}, said))
+        return self.resource(place, 201, shown)
+
+    def _next(self, place: ResourcePath, said: Mapping[str, str | None]) -> Reply:
+        """Make a version after the latest, of which it inherits what the request does not say."""
+        edition = self.viewer.edition(resource_at(self.session, place))
+        compare(said, "id", place.xid, place.rid)
+        self.check(place, edition, said)
+        if edition.version is None:
+            raise Refusal("not_found", place.xid)
+        name = following(edition.version.id, place.xid)
+        given = {**_said(edition.version.attributes, said), "versionid": name, "ancestorid": edition.version.id}
+        self._document(place, given, verb="add")
+        return self.resource(place, 201)
+
+    def _document(self, place: ResourcePath, attributes: dict[str, Any], *, verb: Any = "replace") -> None:
+        """Write a version with the body as its document, unless the attributes say that this is elsewhere."""
+        body, media = self.call.body, self.call.head.header(b"content-type")
+        if attributes.get(headers.ELSEWHERE) is not None:
+            if body:
+                why = "the document is elsewhere, so the body needs to be empty"
+                raise Refusal("extra_xregistry_header", place.xid, name="Registry-schemaURI", error_detail=why)
+            document, kind = Given(None, url=True), None
+        else:
+            kind = media.decode("latin-1").strip() if media and body else content_type(body)
+            document, attributes = Given(body), {**attributes, headers.ELSEWHERE: None}
+        self.requester.perform(verb, place, {**attributes, "contenttype": kind}, document=document)
+
+    def _has(self, place: ResourcePath, name: str) -> bool:
+        source = resource_at(self.session, place).source
+        return source is not None and self.session.reader.version(f"{source.versions}/{name}") is not None
+
+
+def _said(stored: Mapping[str, Any], said: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return what a version says once headers have had their say, with None for what they take away."""
+    form = SchemaForm()
+    shown = {name: value for name, value in form.shown(stored).items() if name not in _OF_DOCUMENT}
+    named = {name: value for name, value in said.items() if name not in _IDENTITY}
+    return {**dict.fromkeys(stored), **replaced("schemas", form, stored, {**shown, **named})}
+
+
+def _metadata(stored: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a version once its metadata is replaced; where its document is stays."""
+    form, body = SchemaForm(), body_of(tree)
+    shown, said = form.shown(stored), body.said
+    if headers.ELSEWHERE in shown and not any(name.lower() in ("schemauri", headers.ELSEWHERE) for name in said):
+        said = {**said, headers.ELSEWHERE: shown[headers.ELSEWHERE]}
+    return {**taken_document(replaced("schemas", form, stored, said)), **body.times}
+
+
+# DELETE: one entity, those that a list names, or all of a collection.
+
+
+class Deleting:
+    """Carries one DELETE out. All methods raise :class:`Refusal`; nothing has changed then."""
+
+    def __init__(self, session: RegistrySession, call: Call, asked: ParsedRequest) -> None:
+        self._session = session
+        self._call = call
+        self._asked = asked
+        self._requester = Requester(session, call)
+        self._viewer = CloudEventsView(session, call.url, call.max_answer)
+
+    def reply(self) -> Reply:
+        """Do it, and return what the entities were."""
+        place = self._asked.place
+        if place.is_collection:
+            return self._several(place)
+        if place.kind == "group":
+            return self._group(place)
+        owner = place if place.kind == "resource" else place.owner
+        edition = self._viewer.edition(resource_at(self._session, owner), place.vid)
+        said: Mapping[str, Any] = headers.given(self._call.head, place.xid)
+        tag = answers.tag_of(self._session, edition)
+        self._requester.hold(tag, edition.epoch, place, self._asked.epoch, said.get("epoch"))
+        if place.kind == "version":
+            self._keep_one(owner, {place.vid})
+        reply = answers.resource(self._session, self._viewer, owner, edition, redirect=False)
+        self._requester.perform("delete", place)
+        return reply
+
+    def _group(self, place: ResourcePath) -> Reply:
+        group = self._session.reader.group(place.xid)
+        if group is None:
+            raise Refusal("not_found", place.xid)
+        self._requester.hold(answers.tag_of(self._session, group), group.epoch, place, self._asked.epoch)
+        shown = self._viewer.group(place, group, "listed")
+        self._requester.perform("delete", place)
+        return answers.entity(shown)
+
+    def _several(self, place: ResourcePath) -> Reply:
+        given = list_of(self._call, place.xid)
+        if place.kind == "versions":
+            return self._versions(place, given)
+        if place.kind == "resources" and self._session.reader.group(place.owner.xid) is None:
+            raise Refusal("not_found", place.owner.xid)
+        if given is None:
+            self._requester.perform("delete", place)
+            return Reply(204)
+        shown = dict(self._one(place, each) for each in given)
+        self._requester.perform("delete", place, {name: {} for name in shown})
+        return answers.entity(shown)
+
+    def _one(self, place: ResourcePath, given: Mapping[str, Any]) -> tuple[str, msgspec.Raw]:
+        """Return the id of an entity of a list, and what it is, which is known to whoever wants it deleted."""
+        name = given.get("id")
+        if not isinstance(name, str):
+            raise Refusal("bad_request", place.xid, error_detail="each object of the list needs an id")
+        where = place.child(name)
+        if place.kind == "groups":
+            group = self._session.reader.group(where.xid)
+            if group is None:
+                raise Refusal("not_found", where.xid)
+            check_epoch(group.epoch, where.xid, given.get("epoch"))
+            return name, self._viewer.weighed(self._viewer.group(where, group, "listed"))
+        edition = self._viewer.edition(resource_at(self._session, where))
+        check_epoch(edition.epoch, where.xid, given.get("epoch"))
+        defaults = self._viewer.defaults(where)
+        return name, self._viewer.weighed(self._viewer.resource(where, edition, "listed", defaults))
+
+    def _versions(self, place: ResourcePath, given: list[Mapping[str, Any]] | None) -> Reply:
+        owner = place.owner
+        latest = self._viewer.edition(resource_at(self._session, owner))
+        if given is None:
+            others = self._names(owner, latest) - {latest.version.id if latest.version is not None else ""}
+            if others:
+                self._requester.perform("delete", place, {name: {} for name in sorted(others)})
+            return Reply(204)
+        shown: dict[str, Any] = {}
+        for each in given:
+            name = str(each.get("version") if each.get("version") is not None else each.get("id"))
+            compare(each, "id", owner.xid, owner.rid, name)
+            edition = self._viewer.edition(latest.shown, name)
+            check_epoch(edition.epoch, f"{owner.xid}/versions/{name}", each.get("epoch"))
+            shown[name] = self._viewer.version(owner, edition, self._viewer.defaults(owner), inline=False)
+        self._keep_one(owner, set(shown))
+        if shown:
+            self._requester.perform("delete", place, {name: {} for name in shown})
+        return answers.entity(shown)
+
+    def _keep_one(self, place: ResourcePath, names: set[str]) -> None:
+        """Make sure that a resource keeps a version; of a definition there is none but the latest."""
+        if names >= self._names(place, self._viewer.edition(resource_at(self._session, place))):
+            why = "a resource keeps one version; delete the resource itself"
+            raise Refusal("bad_request", place.xid, error_detail=why)
+
+    def _names(self, place: ResourcePath, edition: Edition) -> set[str]:
+        source = edition.shown.source
+        if place.resource.plural == "messages" or source is None:
+            return {edition.version.id} if edition.version is not None else set()
+        return {each.id for each in self._session.reader.versions(source.versions)}
+
+
+_RESOURCES: Final[Mapping[str, type[DefinitionWriting | SchemaWriting]]] = {
+    "messages": DefinitionWriting,
+    "schemas": SchemaWriting,
+}
+"""Who writes resources of a type."""
+
+
+class CloudEventsFace:
+    """CloudEvents Registry 0.4/0.5; see :class:`registry.http.access.Face`."""
+
+    def __init__(self, service: RegistryService) -> None:
+        self._service = service
+
+    def reply(self, call: Call) -> Reply:
+        """Carry a request out."""
+        with self._service.session(writing=call.head.method not in READING) as session:
+            return _reply(session, call)
+
+    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+        """Report a refusal as the core API does, since the specification leaves open how."""
+        if refusal.subject.startswith("/"):
+            refusal.subject = older_path(refusal.subject)
+        return refusal_of(head, url, refusal)
+
+
+def _reply(session: RegistrySession, call: Call) -> Reply:
+    given, method = asked(call, session.model), call.head.method
+    if method == "OPTIONS":
+        return Reply(200, (answers.allow(given.methods),))
+    if method not in given.methods or (given.meta and method not in ("GET", "HEAD", "PUT")):
+        refusal = Refusal("action_not_supported", older_path(given.place.xid), action=method)
+        reply = refusal_of(call.head, call.url, refusal)
+        return Reply(reply.status, (*reply.headers, answers.allow(given.methods)), reply.body)
+    if method in READING:
+        return ReadRequest(session, call, given).reply()
+    if method == "DELETE":
+        return Deleting(session, call, given).reply()
+    if given.place.resource_type is None:
+        return GroupWriting(session, call, given).reply()
+    return _RESOURCES[given.place.resource_type.plural](session, call, given).reply()

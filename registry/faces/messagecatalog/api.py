@@ -1,0 +1,505 @@
+"""The face of CNCF Message Catalog 0.1 (section 4), and the look-up of versions by their URIs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import msgspec
+
+from bindings.http.request import Reply, RequestHead
+from catalog.dialects.messagesections import format_of
+from registry.core.lineage import number_of
+from registry.core.requests import ABSENT, RegistryRequest, Response, Verb
+from registry.core.service import RegistryService, RegistrySession
+from registry.errors import Refusal, invalid
+from registry.faces.messagecatalog.documents import (
+    OWN,
+    definitions_of,
+    group_attributes,
+    version_attributes,
+    versions_in,
+)
+from registry.faces.messagecatalog.reading import (
+    FILTERS,
+    GROUPS,
+    MESSAGES,
+    CatalogPath,
+    CatalogReader,
+    ListRequest,
+    Representation,
+    check_new_id,
+    split_uri,
+    target_of,
+)
+from registry.http.access import Call
+from registry.http.replies import JSON, MAX_FINDINGS, PROBLEM, finding_header
+from registry.http.requests import limit_of, query_of, seen_before, tags, tree_of
+from registry.replication.applying import Applier, Author
+from registry.replication.changes import decoded, encoded
+from registry.replication.peers import PAGE, changes_after
+from registry.store.entities import GroupEntity, Version
+from registry.store.history import WriteMarks
+
+# What is written to a message catalog: one core request for each, within one transaction with what it looks up.
+
+_MAX_NUMBER: Final = 10**18
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of a write: the core's answer, the place to be shown, and whether it is new."""
+
+    answer: Response
+    target: CatalogPath
+    created: bool = False
+
+
+class CatalogWriter:
+    """Writes within one transaction, for one call. All methods raise Refusal, by which nothing is written."""
+
+    def __init__(self, session: RegistrySession, call: Call, authority: str) -> None:
+        self._session = session
+        self._reader = session.reader
+        self._call = call
+        self._catalog = CatalogReader(session, authority)
+        self._authority = authority
+        self._marks = WriteMarks(session.reader.connection)
+        self._highest: dict[str, int] = {}
+
+    def put_groups(self, body: Mapping[str, Any]) -> Done:
+        """Take in the groups of a catalog's document."""
+        listed = body.get("groups")
+        if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
+            raise invalid("/", "groups", "needs to be a list of objects")
+        given: dict[str, Any] = {}
+        for each in listed:
+            name = check_new_id(each.get("id"), "/")
+            if name in given:
+                raise invalid("/", "groups", f"has {name} twice")
+            given[name] = self._group_body(CatalogPath("group", name), each)
+        answer = self._perform("patch", CatalogPath("catalog"), given)
+        self._check_relations(given)
+        return Done(answer, CatalogPath("catalog"))
+
+    def put_group(self, target: CatalogPath, body: Mapping[str, Any]) -> Done:
+        """Create or update a group, and take in the definitions that its document has."""
+        check_new_id(target.group, target.path)
+        created = self._reader.group(f"/{GROUPS}/{target.group}") is None
+        given = self._group_body(target, body)
+        answer = self._perform("patch", target, given)
+        self._check_relations({target.group: given})
+        return Done(answer, target, created)
+
+    def put_definition(self, target: CatalogPath, body: Mapping[str, Any]) -> Done:
+        """Take in a whole definition with its versions; those that are there already need to be the same."""
+        group = self._group(target)
+        created = self._catalog.latest(target) is None
+        versions = self._versions(target, group, body)
+        if versions:
+            answer = self._perform("patch", target, {"versions": versions})
+        else:
+            answer = Response(None)
+        self._check_relations({target.group: {MESSAGES: {target.definition: {"versions": versions}}}})
+        return Done(answer, target, created)
+
+    def post_version(self, target: CatalogPath, body: Mapping[str, Any]) -> Done:
+        """Add a version to a definition, which may be new; its number is the next one."""
+        name = check_new_id(body.get("id"), target.path)
+        group = self._group(target)
+        where = target.below("definition", definition=name)
+        latest = self._catalog.latest(where)
+        given = self._inherited(version_attributes(body, name, group, where.path), latest, where)
+        number = str(self._next(where))
+        place = where.below("version", version=number)
+        self._hold(where, latest)
+        answer = self._perform("replace", place, given, conditional=False)
+        self._check_relations({target.group: {MESSAGES: {name: {"versions": {number: given}}}}})
+        return Done(answer, place, True)
+
+    def delete(self, target: CatalogPath) -> Done:
+        """Take away what the path names, with all that is in it."""
+        if target.version or target.definition:
+            self._catalog.shown(target)
+        elif target.group:
+            self._group(target)
+        return Done(self._perform("delete", target, ABSENT), target)
+
+    def _perform(self, verb: Verb, target: CatalogPath, body: Any, *, conditional: bool = True) -> Response:
+        call = self._call
+        return self._session.perform(
+            RegistryRequest(
+                verb,
+                target.segments,
+                target.path or "/",
+                call.registry,
+                body=body,
+                who=call.writer.name,
+                administrator=call.writer.administrator,
+                may_write=call.writer.may_write,
+                matches=tags(call.head.header(b"if-match")) if conditional else None,
+                max_answer=call.max_answer,
+                known=tags(call.head.header(b"if-none-match")) or () if conditional else (),
+            )
+        )
+
+    def _hold(self, target: CatalogPath, latest: Version | None) -> None:
+        """Compare the conditions of a new version with the definition as it is."""
+        head = self._call.head
+        matches, known = (tags(head.header(name)) for name in (b"if-match", b"if-none-match"))
+        if matches is None and known is None:
+            return
+        there: set[str] = set()
+        if latest is not None:
+            there = {"*", self._catalog.definition(target, self._call.max_answer, whole=False).etag}
+        if (matches is not None and not there & set(matches)) or there & set(known or ()):
+            raise Refusal("precondition_failed", target.path)
+
+    def _group(self, target: CatalogPath) -> GroupEntity:
+        group = self._reader.group(f"/{GROUPS}/{target.group}")
+        if group is None:
+            raise Refusal("not_found", f"/{target.group}")
+        return group
+
+    def _group_body(self, target: CatalogPath, body: Mapping[str, Any]) -> dict[str, Any]:
+        known = self._reader.group(f"/{GROUPS}/{target.group}")
+        given = group_attributes(body, target.group, known)
+        if known is not None:
+            given = self._formatted(target, known, given)
+        group = known or GroupEntity(
+            f"/{GROUPS}", target.group, 0, "", "", {k: v for k, v in given.items() if v is not None}
+        )
+        messages: dict[str, Any] = {}
+        for each in definitions_of(body, target.path):
+            name = check_new_id(each.get("id"), target.path)
+            where = target.below("definition", definition=name)
+            versions = messages.setdefault(name, {"versions": {}})["versions"]
+            versions |= self._versions(where, group, each, versions)
+        messages = {name: each for name, each in messages.items() if each["versions"]}
+        return {**given, **({MESSAGES: messages} if messages else {})}
+
+    def _formatted(self, target: CatalogPath, known: GroupEntity, given: dict[str, Any]) -> dict[str, Any]:
+        """Keep the format, or change that of a group that has no definitions yet."""
+        if not {"envelope", "protocol"} & given.keys():
+            return given
+        now = format_of(known.attributes.get("envelope"), known.attributes.get("protocol"))
+        if format_of(given.get("envelope"), given.get("protocol")) == now:
+            return {name: value for name, value in given.items() if name not in ("envelope", "protocol")}
+        wanted = format_of(given.get("envelope"), given.get("protocol"))
+        if not all(wanted == each and not now for each in self._catalog.formats(target)):
+            raise Refusal("conflict", target.path, error_detail="there are definitions of another format")
+        return {"envelope": None, "protocol": None, **given}
+
+    def _versions(
+        self, target: CatalogPath, group: GroupEntity, body: Mapping[str, Any], before: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return the new versions of a document by their numbers.
+
+        A version that exists and is equal is left out; one that exists and differs is a conflict.
+        """
+        check_new_id(target.definition, target.path)
+        versions: dict[str, Any] = dict(before or {})
+        new: dict[str, Any] = {}
+        latest = self._catalog.latest(target)
+        for each in versions_in(body, target.path):
+            given = version_attributes(each, target.definition, group, target.path)
+            given = {name: value for name, value in given.items() if value is not None}
+            if latest is not None or versions:
+                first = latest.attributes if latest is not None else next(iter(versions.values()))
+                self._same_authority(given, first.get("authority"), target)
+            elif given.get("authority") in ("", self._authority):
+                del given["authority"]
+            number = self._number(each, target, versions)
+            known = self._reader.version(f"{target.xid}/versions/{number}")
+            there = known.attributes if known is not None else versions.get(number)
+            if there is not None and there != given:
+                why = f"version {number} exists already, and differs"
+                raise Refusal("conflict", target.path, error_detail=why)
+            if there is None:
+                versions[number] = new[number] = given
+        return new
+
+    def _number(self, body: Mapping[str, Any], target: CatalogPath, versions: Mapping[str, Any]) -> str:
+        given = body.get("version")
+        if given is None:
+            taken = [number_of(name) or 0 for name in versions]
+            return str(max([self._next(target) - 1, *taken]) + 1)
+        if isinstance(given, str) and number_of(given) is None:
+            return given  # what only the core API makes, and this one shows
+        number = number_of(given) if isinstance(given, str) else given
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < _MAX_NUMBER:
+            raise invalid(target.path, "version", "needs to be a number above 0")
+        return str(number)
+
+    def _next(self, target: CatalogPath) -> int:
+        """Return the next number of a definition: above all that are there, and above all that were given out.
+
+        Marks outlive what they mark, the definition included.
+        """
+        if target.xid not in self._highest:
+            resource = self._reader.resource(target.xid)
+            named = [each.id for each in self._reader.versions(resource.versions)] if resource is not None else []
+            named += self._marks.names(target.xid)
+            given = resource.counter if resource is not None else 0
+            self._highest[target.xid] = max([given, *(number_of(each) or 0 for each in named)])
+        return self._highest[target.xid] + 1
+
+    def _inherited(self, given: dict[str, Any], latest: Version | None, target: CatalogPath) -> dict[str, Any]:
+        """Lay a new version over what the latest says of the definition, and what 0.1 cannot say of a version."""
+        if latest is not None:
+            self._same_authority(given, latest.attributes.get("authority"), target)
+            kept = {name: value for name, value in latest.attributes.items() if name not in OWN}
+            given = {**kept, **given}
+        elif given.get("authority") in ("", self._authority):
+            del given["authority"]
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _same_authority(self, given: dict[str, Any], known: object, target: CatalogPath) -> None:
+        """Make sure that a version is of its definition's authority, which is immutable (section 2.2.4)."""
+        asked = given.get("authority") or known or self._authority
+        if asked != (known or self._authority):
+            why = f"the authority of this definition is {known or self._authority}"
+            raise Refusal("conflict", target.path, error_detail=why)
+        given.pop("authority", None)
+        if known:
+            given["authority"] = known
+
+    def _check_relations(self, groups: Mapping[str, Any]) -> None:
+        """Make sure that ``relatedto`` names definitions of the same group (2.2.4), now that all are written."""
+        for group, body in groups.items():
+            for name, definition in body.get(MESSAGES, {}).items():
+                for version in definition["versions"].values():
+                    other = version.get("relatedto")
+                    where = CatalogPath("definition", group, name)
+                    if (
+                        other is not None
+                        and self._reader.resource(where.below("definition", definition=other).xid) is None
+                    ):
+                        raise invalid(where.path, "relatedto", f"names {other}, which is not in this group")
+
+
+METHODS: Final[Mapping[str, tuple[str, ...]]] = {
+    "catalog": ("GET", "HEAD", "PUT", "POST", "OPTIONS"),
+    "group": ("GET", "HEAD", "PUT", "DELETE", "OPTIONS"),
+    "definitions": ("GET", "HEAD", "POST", "DELETE", "OPTIONS"),
+    "definition": ("GET", "HEAD", "PUT", "DELETE", "OPTIONS"),
+    "versions": ("GET", "HEAD", "OPTIONS"),
+    "version": ("GET", "HEAD", "DELETE", "OPTIONS"),
+}
+"""What can be done where."""
+_CONFLICTS: Final = frozenset(("compatibility_violation", "mismatched_version_attribute"))
+_Headers = list[tuple[bytes, bytes]]
+
+
+class MessageCatalogFace:
+    """See :class:`registry.http.access.Face`. ``?definitions`` and ``?versions`` show documents that are whole."""
+
+    def __init__(self, service: RegistryService) -> None:
+        self._service = service
+
+    def reply(self, call: Call) -> Reply:
+        """Carry a request out."""
+        target, method = target_of(call.path), call.head.method
+        if method not in METHODS[target.kind]:
+            raise Refusal("action_not_supported", target.path or "/", action=method, allow=_allow(target).decode())
+        if method == "OPTIONS":
+            return self._options(call, target)
+        if method in ("GET", "HEAD"):
+            changes = target.kind == "catalog" and "changes" in query_of(call.head.query)
+            return self._give(call) if changes else self._read(call, target)
+        return self._take(call) if target.kind == "catalog" and method == "POST" else self._write(call, target)
+
+    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+        """Report a refusal as a problem (RFC 9457); what a policy or an authority forbids is a conflict."""
+        return refusal_reply(refusal)
+
+    def _authority(self, call: Call) -> str:
+        return self._service.authority or call.url
+
+    def _give(self, call: Call) -> Reply:
+        """Answer with the changes after a position, for other catalogs (:mod:`registry.replication`)."""
+        query = query_of(call.head.query)
+        position = query["changes"][0]
+        if not (position.isascii() and position.isdecimal() and len(position) < 19):
+            raise Refusal("bad_request", "/", error_detail="changes needs to be a position")
+        limit = limit_of(query["limit"][0] if "limit" in query else None, "/") or PAGE
+        with self._service.session(writing=False) as session:
+            page = changes_after(session.reader, int(position), self._authority(call), limit, whole="whole" in query)
+        return Reply(200, ((b"Content-Type", JSON),), encoded(page))
+
+    def _take(self, call: Call) -> Reply:
+        """Take in the changes of another catalog; a sender that may write nothing is refused before the write lock."""
+        if not call.writer.writes:
+            raise Refusal("forbidden", "/", error_detail="changes are for writers")
+        page = decoded(call.body)
+        if page is None:
+            raise Refusal("parsing_data", "/", error_detail="the body needs to be changes of a catalog")
+        if len(page.changes) > PAGE:
+            raise Refusal("bad_request", "/", error_detail=f"a page has {PAGE} changes at most")
+        with self._service.session(writing=True) as session:
+            author = Author(call.writer.name, call.writer.administrator, call.writer.may_write)
+            applier = Applier(session, author, self._authority(call))
+            taken = applier.apply(page)
+            catalog = applier.marks.catalog
+        summary = {
+            "catalog": catalog,
+            "applied": taken.applied,
+            "refused": taken.reported,
+            "refusedcount": taken.refused,
+            "whole": True,
+        }
+        return Reply(200, ((b"Content-Type", JSON),), msgspec.json.encode(summary))
+
+    def _options(self, call: Call, target: CatalogPath) -> Reply:
+        headers = ((b"Allow", _allow(target)), (b"Content-Type", JSON))
+        if target.kind != "catalog":
+            return Reply(200, headers[:1])
+        with self._service.session(writing=False) as session:
+            writer = call.writer
+            update = writer.administrator or writer.may_write(f"/{GROUPS}/*")
+            groups = session.reader.groups(f"/{GROUPS}")
+            update = update or any(writer.may_write(each.xid) for _, each in zip(range(1000), groups, strict=False))
+        features = {"filterattributes": list(FILTERS), "pagination": True, "update": update, "changes": True}
+        return Reply(200, headers, msgspec.json.encode(features))
+
+    def _read(self, call: Call, target: CatalogPath) -> Reply:
+        query = query_of(call.head.query)
+        page = _page(call, query, target)
+        with self._service.session(writing=False) as session:
+            reader = CatalogReader(session, self._authority(call))
+            shown = _shown(reader, target, page, query)
+        if shown.etag and seen_before(call.head, shown.etag):
+            return Reply(304, ((b"ETag", shown.etag.encode("ascii")),))
+        headers: _Headers = [(b"Content-Type", JSON)]
+        if shown.etag:
+            headers.append((b"ETag", shown.etag.encode("ascii")))
+        if shown.after:
+            kept = [(name, value) for name, values in query.items() for value in values]
+            kept = [(name, value) for name, value in kept if name not in ("limit", "cursor")]
+            more = urlencode([*kept, ("limit", str(page.limit)), ("cursor", shown.after)])
+            headers.append((b"Link", f'<{call.url}{target.path}?{more}>;rel="next"'.encode("ascii", "replace")))
+        return Reply(200, tuple(headers), msgspec.json.encode(shown.body))
+
+    def _write(self, call: Call, target: CatalogPath) -> Reply:
+        body = tree_of(call.body, target.path or "/")
+        with self._service.session(writing=True) as session:
+            writer = CatalogWriter(session, call, self._authority(call))
+            done = _written(writer, call, target, body)
+            headers: _Headers = [(b"xRegistry-xregcorrelationid", done.answer.interaction.encode("ascii"))]
+            headers = [] if not done.answer.interaction else headers
+            headers += [finding_header(each) for each in done.answer.findings[:MAX_FINDINGS]]
+            if call.head.method == "DELETE" or done.target.kind == "catalog":
+                return Reply(204, tuple(headers))
+            reader = CatalogReader(session, self._authority(call))
+            whole = done.target.kind == "definition"
+            shown = _show(reader, done.target, call.max_answer, whole=whole)
+        if shown.etag:
+            headers.append((b"ETag", shown.etag.encode("ascii")))
+        if done.created:
+            headers.append((b"Location", f"{call.url}{done.target.path}".encode("ascii", "replace")))
+        return Reply(201 if done.created else 200, ((b"Content-Type", JSON), *headers), msgspec.json.encode(shown.body))
+
+
+class DefinitionLookup:
+    """``GET /messagedefinition?uri=``: a version by its URI (section 4.4.3), of the catalog at the path *catalog*."""
+
+    def __init__(self, service: RegistryService, catalog: str = "/messagecatalog") -> None:
+        self._service = service
+        self._catalog = catalog
+
+    def reply(self, call: Call) -> Reply:
+        """Carry a request out."""
+        if call.path.strip(b"/"):
+            raise Refusal("api_not_found", call.path.decode("latin-1"))
+        allow = (b"Allow", b"GET, HEAD, OPTIONS")
+        if call.head.method == "OPTIONS":
+            return Reply(200, (allow,))
+        if call.head.method not in ("GET", "HEAD"):
+            raise Refusal("action_not_supported", "/", action=call.head.method, allow=allow[1].decode())
+        values = query_of(call.head.query).get("uri", [])
+        if len(values) != 1:
+            raise Refusal("bad_request", "/", error_detail="uri is needed exactly once")
+        with self._service.session(writing=False) as session:
+            shown = _looked_up(
+                CatalogReader(session, self._service.authority or f"{call.registry}{self._catalog}"), values[0]
+            )
+        etag = (b"ETag", shown.etag.encode("ascii"))
+        if seen_before(call.head, shown.etag):
+            return Reply(304, (etag,))
+        return Reply(200, ((b"Content-Type", JSON), etag), msgspec.json.encode(shown.body))
+
+    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+        """Report a refusal."""
+        return refusal_reply(refusal)
+
+
+def refusal_reply(refusal: Refusal) -> Reply:
+    """Return the problem that a refusal is to clients of this face."""
+    status = 409 if refusal.name in _CONFLICTS else refusal.status
+    headers: _Headers = [(b"Content-Type", PROBLEM)]
+    allow = refusal.args_given.pop("allow", "")
+    if allow:
+        headers.append((b"Allow", allow.encode("ascii")))
+    if refusal.name in ("server_busy", "rate_limited"):
+        headers.append((b"Retry-After", refusal.args_given.get("seconds", "1").encode("ascii")))
+    return Reply(status, tuple(headers), msgspec.json.encode({**refusal.body(), "status": status}))
+
+
+def _looked_up(reader: CatalogReader, uri: str) -> Representation:
+    split = split_uri(uri)
+    if split is not None:
+        authority, target = split
+        version = reader.version(target) if target.version else reader.definition(target, 2**63, whole=False)
+        if version.body["authority"].rstrip("/") == authority:
+            return version
+    raise Refusal("not_found", uri)
+
+
+def _shown(
+    reader: CatalogReader, target: CatalogPath, page: ListRequest, query: Mapping[str, list[str]]
+) -> Representation:
+    if target.kind == "catalog":
+        return reader.groups(page, whole="definitions" in query)
+    if target.kind == "definitions":
+        return reader.definitions(target, page)
+    if target.kind == "versions":
+        return reader.versions(target, page)
+    flag = {"group": "definitions", "definition": "versions"}.get(target.kind, "")
+    return _show(reader, target, page.weight, whole=flag in query)
+
+
+def _show(reader: CatalogReader, target: CatalogPath, weight: int, *, whole: bool) -> Representation:
+    if target.kind == "group":
+        return reader.group(target, weight, whole=whole)
+    return reader.definition(target, weight, whole=whole) if target.kind == "definition" else reader.version(target)
+
+
+def _written(writer: CatalogWriter, call: Call, target: CatalogPath, body: Any) -> Done:
+    if call.head.method == "DELETE":
+        return writer.delete(target)
+    if not isinstance(body, Mapping):
+        raise Refusal("parsing_data", target.path or "/", error_detail="the body needs to be a JSON object")
+    if call.head.method == "POST":
+        return writer.post_version(target, body)
+    return {"catalog": lambda: writer.put_groups(body), "group": lambda: writer.put_group(target, body)}.get(
+        target.kind, lambda: writer.put_definition(target, body)
+    )()
+
+
+def _page(call: Call, query: Mapping[str, list[str]], target: CatalogPath) -> ListRequest:
+    path = target.path or "/"
+    for name in ("limit", "cursor", *FILTERS):
+        if len(query.get(name, ())) > 1:
+            raise Refusal("bad_request", path, error_detail=f"{name} is given more than once")
+    limit = limit_of(query["limit"][0] if "limit" in query else None, path)
+    cursor = query.get("cursor", [""])[0]
+    if not (cursor.isascii() and (cursor.isprintable())):
+        raise Refusal("bad_request", path, error_detail="the cursor is not from this registry")
+    wanted = {name: query[name][0] for name in FILTERS if name in query}
+    return ListRequest(min(limit or call.pages.usual, call.pages.most), cursor, wanted, call.max_answer)
+
+
+def _allow(target: CatalogPath) -> bytes:
+    return ", ".join(METHODS[target.kind]).encode("ascii")

@@ -1,1 +1,0 @@
-"""What keeps a store small beside the service."""

@@ -1,0 +1,395 @@
+"""``xrouter dead-letters``: the group, ``list`` and ``replay``."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
+
+import typer
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from router.commands.arguments import OutputFormat
+from router.errors import RouterError
+from router.lazy import lazy_group
+from router.letters.letter import printable, time_text
+from router.letters.listing import (
+    By,
+    Endpoints,
+    Filter,
+    Listed,
+    Listing,
+    Messages,
+    Reasons,
+    Since,
+    Until,
+    filter_of,
+    listing,
+)
+from router.letters.reading import read_letters
+from router.letters.redaction import marked_catalog, redactor_of
+from router.logs import configure_logs
+from router.settings import load_settings
+from router.settings.names import REASONS
+from router.state.ledger import LetterLedger, Standing
+from router.terminal import WIDE, Terminal, counted, say, say_json_lines, say_row, styled, terminal
+
+if TYPE_CHECKING:
+    from router.replay.replay import ReplayOptions
+    from router.replay.replay import ReplayResult as Result
+    from router.replay.replaying import ReplayOutcome as Verdict
+    from router.replay.replaying import Summary
+    from router.state.ledger import PendingReplay
+
+# ``xrouter dead-letters list``: how many there are of what kind, and the newest of them.
+
+_COLUMNS: Final = ("letter", "written", "reason", "endpoint", "attempts", "standing", "detail")
+_DETAIL: Final = 100
+_ID: Final = 12
+"""Characters of a detail and of an id in a table, enough to tell them apart; lines for other programs have all."""
+_TIME: Final = 20
+"""Characters of a time."""
+_ROOM: Final = 120
+"""Columns of a terminal from which on there is room for one line a letter."""
+_INDENT: Final = 2
+_REASON: Final = max(map(len, REASONS))
+_CASES: Final = 20
+"""Lines of one table of counts; the rest is summed."""
+
+
+class StandingOption(StrEnum):
+    """Which letters are listed, by what became of them."""
+
+    open = "open"
+    replayed = "replayed"
+    parked = "parked"
+    all = "all"
+
+
+class ByOption(StrEnum):
+    """What letters are counted by."""
+
+    reason = "reason"
+    endpoint = "endpoint"
+    nearest = "nearest"
+    none = "none"
+
+
+def list_letters(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    reason: Reasons = None,
+    endpoint: Endpoints = None,
+    message: Messages = None,
+    since: Since = None,
+    until: Until = None,
+    standing: Annotated[
+        StandingOption, typer.Option("--standing", help="Letters that are open, replayed, parked, or all.")
+    ] = StandingOption.open,
+    limit: Annotated[int, typer.Option(min=0, help="How many of the newest letters are listed.")] = 20,
+    by: Annotated[
+        list[ByOption] | None, typer.Option("--by", help="What to count by; may be repeated; `none` leaves counts out.")
+    ] = None,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object a line.")] = OutputFormat.text,
+) -> None:
+    """List dead letters: counts by reason, endpoint and nearest definition, then the newest.
+
+    Example: xrouter dead-letters list router.yaml --reason no-match --since 2h
+    """
+    settings = load_settings(config)
+    configure_logs(settings.log)
+    standings: Sequence[Standing] = () if standing is StandingOption.all else (cast(Standing, standing.value),)
+    selection = filter_of(
+        reasons=reason, endpoints=endpoint, messages=message, since=since, until=until, standings=standings
+    )
+    asked = [cast(By, each.value) for each in by or ()] or list(get_args(By))
+    _, marks = marked_catalog(settings)
+    redactor = redactor_of(marks, reveal=reveal)
+    letters = read_letters(settings, bodies=redactor.looks_at_bodies)
+    with LetterLedger.open(Path(settings.state), create=False) as ledger:
+        kinds = () if ByOption.none in (by or ()) else asked
+        page = listing(letters, ledger, selection, redactor, kinds, limit)
+    if format is OutputFormat.json:
+        say_json_lines(_forms(page))
+    elif not page.total:
+        say(_nothing(page), err=True)
+    elif sys.stdout.isatty():
+        _print(page)
+    else:
+        for row in _rows(page):
+            say_row(row)
+
+
+def _nothing(page: Listing) -> str:
+    if not page.seen:
+        return "there are no dead letters; `xrouter top` shows what still waits to be judged"
+    there = "there is" if page.seen == 1 else "there are"
+    return (
+        f"nothing listed: {there} {counted(page.seen, 'dead letter')}, none as asked for (`--standing all` takes more)"
+    )
+
+
+def _forms(page: Listing) -> Iterator[dict[str, object]]:
+    for by, counts in page.counts.items():
+        for value, number in counts.most_common():
+            yield {"by": by, "value": value, "letters": number}
+    yield from (listed.to_json() for listed in page.newest)
+
+
+def _rows(page: Listing) -> Iterator[tuple[str, ...]]:
+    """Yield the lines for a stream that is no terminal: counts, then letters, each with a heading."""
+    for by, counts in page.counts.items():
+        yield by, "letters"
+        yield from ((printable(value), str(number)) for value, number in counts.most_common())
+    if page.newest:
+        yield _COLUMNS
+    yield from (_row(listed, 0) for listed in page.newest)
+
+
+def _row(listed: Listed, most: int) -> tuple[str, ...]:
+    return (
+        listed.id[:_ID] if most else listed.id,
+        time_text(listed.failed, short=True),
+        listed.reason,
+        printable(listed.endpoint or "-"),
+        str(listed.attempts),
+        listed.standing,
+        printable(listed.detail, most),
+    )
+
+
+def _print(page: Listing) -> None:
+    console = terminal()
+    for by, counts in page.counts.items():
+        table = Table(by, "letters")
+        shown = counts.most_common(_CASES)
+        for value, number in shown:
+            table.add_row(printable(value), str(number))
+        if len(counts) > len(shown):
+            table.add_row("and others", str(page.total - sum(number for _, number in shown)))
+        console.print(f"{page.total} dead letters by {by}", table)
+    console.print(f"the newest {len(page.newest)} of {page.total}; `xrouter dead-letters show` takes their ids")
+    if console.width < _ROOM:
+        _print_narrow(console, page)
+        return
+    table = Table()
+    for name, width in zip(_COLUMNS, (_ID, _TIME, None, None, None, None, None), strict=True):
+        table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=width)
+    for listed in page.newest:
+        table.add_row(*_row(listed, _DETAIL))
+    console.print(table)
+
+
+def _print_narrow(console: Terminal, page: Listing) -> None:
+    """Write a letter on a line and its detail below, where columns for all would have no width."""
+    for listed in page.newest:
+        letter, written, reason, endpoint, attempts, standing, detail = _row(listed, _DETAIL)
+        first = styled((f"{letter:<{_ID}}", "bold"), f"  {written:<{_TIME}}  {reason:<{_REASON}}  {endpoint}")
+        console.print(first, no_wrap=True, overflow="ellipsis")
+        summary = f"{standing}, {counted(int(attempts), 'attempt')}: {detail}"
+        console.print(Padding(styled(summary), (0, 0, 0, _INDENT)))
+
+
+# ``xrouter dead-letters replay``: dead letters through the router again, or what would become of them.
+
+INTERRUPTED: Final = 130
+"""Exit code of a replay that was asked to end; the next one goes on."""
+
+
+def replay(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of letters; none is all.")] = None,
+    reason: Reasons = None,
+    endpoint: Endpoints = None,
+    message: Messages = None,
+    since: Since = None,
+    until: Until = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would become of them, and change nothing.")
+    ] = False,
+    rate: Annotated[str | None, typer.Option(metavar="N/s", help="At most so many letters a second.")] = None,
+    batch: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Letters at a time, or 64 MiB.")] = 10_000,
+    parked: Annotated[bool, typer.Option("--parked", help="Also those that are parked.")] = False,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many letters.")] = None,
+    format: Annotated[OutputFormat, typer.Option(help="How the summary is written.")] = OutputFormat.text,
+) -> None:
+    """Route dead letters under the catalog and settings of now; those that no definition takes stay dead letters.
+
+    It may run beside the router. What was replayed is not replayed again; what is interrupted is finished by the next.
+
+    Example: xrouter dead-letters replay router.yaml --reason no-match --dry-run
+    """
+    from router.replay.replay import ReplayOptions  # brings Spark along, which no other command needs
+
+    selection = filter_of(ids=ids, reasons=reason, endpoints=endpoint, messages=message, since=since, until=until)
+    options = ReplayOptions(parked, limit, _rate_of(rate), batch)
+    if dry_run:
+        from router.replay.replay import dry_run as look
+
+        _tell_verdicts(look(load_settings(config), selection, options), format)
+    else:
+        _run(config, selection, options, format)
+
+
+def _run(config: Path, selection: Filter, options: ReplayOptions, format: OutputFormat) -> None:
+    """Replay, and report it.
+
+    Raises:
+        RouterError: also when letters were asked for by ids that no sink has.
+    """
+    from router.replay.replay import matching
+    from router.replay.replay import replay as run
+
+    console = terminal(err=True)
+    total = matching(load_settings(config), selection, options) if console.is_terminal else None
+    with _watcher(console, total) as watcher:
+        result = run(config, selection, options, watcher)
+    _tell_result(result, format)
+    if result.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if result.unknown:
+        hint = "`xrouter dead-letters list` shows those there are"
+        raise RouterError(f"no dead letter has the id {', '.join(result.unknown[:5])}", hint=hint)
+
+
+def _rate_of(text: str | None) -> float | None:
+    """Read ``100/s``, ``100`` or ``0.5/s``.
+
+    Raises:
+        RouterError: it is none of them.
+    """
+    if text is None:
+        return None
+    try:
+        rate = float(text.strip().removesuffix("/s"))
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise RouterError(f"--rate {text!r} is no rate", hint="write --rate 100/s for 100 letters a second")
+    return rate
+
+
+class _Lines:
+    """Reports a replay in lines on standard error, where there is no terminal."""
+
+    def resumed(self, pending: PendingReplay) -> None:
+        _say(f"finishing {counted(len(pending.letters), 'letter')} of an earlier replay first")
+
+    def progress(self, summary: Summary) -> None:
+        routed, dead = summary.routed.total(), summary.dead.total()
+        _say(f"{counted(summary.settled, 'letter')}: {routed} routed, {dead} still dead")
+
+    def held(self, reason: str, seconds: float) -> None:
+        _say(f"held: {reason}; again in {seconds:g} s (an interrupt loses nothing)")
+
+
+class _Bar:
+    """Reports a replay by a progress bar."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._task = progress.add_task("replaying", total=total)
+
+    def resumed(self, pending: PendingReplay) -> None:
+        self._progress.console.print(f"finishing {counted(len(pending.letters), 'letter')} of an earlier replay first")
+
+    def progress(self, summary: Summary) -> None:
+        self._progress.update(self._task, completed=summary.settled, description="replaying")
+
+    def held(self, reason: str, seconds: float) -> None:
+        self._progress.console.print(styled(("held", "yellow"), f": {reason}; again in {seconds:g} s"))
+        self._progress.update(self._task, description="held")
+
+
+@contextmanager
+def _watcher(console: Terminal, total: int | None) -> Iterator[_Lines | _Bar]:
+    if total is None:
+        yield _Lines()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        yield _Bar(progress, total)
+
+
+def _say(line: str) -> None:
+    say(line, err=True)
+
+
+def _tell_verdicts(verdicts: Iterable[Verdict], format: OutputFormat) -> None:
+    """Write how many letters would go where."""
+    counts = Counter((each.message, each.reason, each.sinks) for each in verdicts)
+    rows = sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
+    if format is OutputFormat.json:
+        names = ("message", "reason", "sinks")
+        say_json_lines(
+            [[{"outcome": _outcome(key[1]), **dict(zip(names, key, strict=True)), "letters": n} for key, n in rows]]
+        )
+        return
+    table = Table("outcome", "definition or reason", "sinks", "letters", title="What a replay would do now")
+    for (message, reason, sinks), count in rows:
+        where = ", ".join(sinks) or ("-" if reason else "none: those that lack it are not in its route any more")
+        table.add_row(_outcome(reason), message or reason or "", where, str(count))
+    _print_summary(table if rows else "no letter to replay")
+
+
+def _outcome(reason: str | None) -> str:
+    return "dead-letter" if reason else "routed"
+
+
+def _tell_result(result: Result, format: OutputFormat) -> None:
+    """Write what a replay did."""
+    summary = result.summary
+    if format is OutputFormat.json:
+        form: dict[str, Any] = {
+            "routed": summary.routed.total(),
+            "definitions": dict(summary.routed.most_common()),
+            "dead": dict(summary.dead.most_common()),
+            "parked": summary.parked,
+            "gone": summary.gone,
+            "skipped": dict(result.skipped),
+            "unknown": list(result.unknown),
+            "interrupted": result.interrupted,
+        }
+        say_json_lines([form])
+        return
+    table = Table("letters", "count", title="Replay interrupted" if result.interrupted else "Replay")
+    table.add_row("routed", str(summary.routed.total()))
+    for reason, count in summary.dead.most_common():
+        table.add_row(f"still dead, {reason}", str(count))
+    others = {"parked now": summary.parked, "gone before their turn": summary.gone}
+    others |= {f"left out, {standing}": count for standing, count in result.skipped.items()}
+    for name, count in others.items():
+        if count:
+            table.add_row(name, str(count))
+    _print_summary(table)
+    if result.interrupted:
+        _print_summary("The batch in hand is kept; the next replay begins with it.")
+
+
+def _print_summary(what: Table | str) -> None:
+    terminal(width=WIDE).print(what)
+
+
+# ``xrouter dead-letters``: what became no event, and what to do about it; each command has a module of its own.
+
+COMMANDS: Final = {
+    "list": "router.commands.dead_letters.commands:list_letters",
+    "show": "router.commands.dead_letters.show:show",
+    "replay": "router.commands.dead_letters.commands:replay",
+    "release": "router.commands.dead_letters.show:release",
+    "suggest": "router.commands.dead_letters.suggest:suggest",
+    "purge": "router.commands.dead_letters.show:purge_letters",
+}
+_HELP: Final = "List, show, replay and remove dead letters, or draft definitions for them."
+dead_letters_app = typer.Typer(add_completion=False, cls=lazy_group(COMMANDS), help=_HELP)
+
+
+@dead_letters_app.callback()
+def _dead_letters() -> None:
+    """List, show, replay and remove dead letters, or draft definitions for them."""

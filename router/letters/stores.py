@@ -1,0 +1,553 @@
+"""Dead letters read back from every kind of sink: tables, JSON lines, topics."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from bindings.kafka.binding import PROTOCOL as KAFKA
+from bindings.kafka.binding import native, parts_of_row
+from bindings.kafka.client import TIMEOUT_SECONDS, KafkaClient, KafkaUnreachable
+from catalog.errors import RecordError
+from catalog.parsing.regular import read_regular
+from catalog.record import parse_record
+from catalog.values import whole_number
+from router.errors import BrokerUnreachable, SinkError
+from router.letters.letter import Letter, parse_native, parse_nearest
+from router.logs import get_logger
+from router.settings import JsonLinesSink, KafkaSink, TableSink
+from router.settings.names import DEAD_LETTER_VARIABLES, KAFKA_LIMIT, parse_name
+from router.sinks.jsonlines import DEAD_LETTER
+from router.sinks.messages.events import LINEAGE
+from router.sinks.tables.head import dataset_of
+from router.state.ledger_database import parse_instant
+
+# Dead letters out of tables: Delta and Parquet, a few hundred rows in memory at a time.
+#
+# A Delta table is read at the version it has when reading begins: later commits, compaction among them, do not disturb.
+# Its files, like those of a Parquet folder, hold a batch each and are read by the time that their letters were written.
+
+ROWS: Final = 256
+"""Rows in memory at a time; each may have a body of megabytes."""
+FAILED: Final = "failed"
+PARQUET: Final = ".parquet"
+BODY: Final = "body"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_HINT: Final = "check the path and its permissions, and that the table was written by this router"
+_log = get_logger()
+
+
+def read_table(name: str, sink: TableSink, spill: Path, *, bodies: bool = True) -> Iterator[Letter]:
+    """Yield the letters in the table of a sink, which is no URL where it is one of Parquet files."""
+    if sink.format == "parquet":
+        return read_parquet(name, Path(sink.path), bodies=bodies)
+    return read_delta(name, sink.path, bodies=bodies)
+
+
+def read_delta(sink: str, uri: str, *, bodies: bool = True) -> Iterator[Letter]:
+    """Yield the letters of a Delta table, oldest file first; none when there is no table yet.
+
+    Raises:
+        SinkError: the table cannot be read, or is not one of dead letters.
+    """
+    try:
+        if not DeltaTable.is_deltatable(uri):
+            return
+        whole = dataset_of(DeltaTable(uri))
+        check_columns(sink, uri, whole.schema)
+        yield from _in_order(sink, list(whole.get_fragments()), whole.schema, bodies)
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise SinkError(sink, f"{uri} cannot be read: {error}", hint=_HINT) from error
+
+
+def read_parquet(sink: str, folder: Path, *, bodies: bool = True) -> Iterator[Letter]:
+    """Yield the letters of a folder of Parquet files, oldest file first; none when there is no folder yet.
+
+    Raises:
+        SinkError: a file cannot be read, or does not hold dead letters.
+    """
+    try:
+        for path in ordered_files(folder, PARQUET, first_failed):
+            try:
+                whole = pads.dataset(str(path), format="parquet")
+            except FileNotFoundError:
+                continue  # Retention removed it meanwhile.
+            check_columns(sink, str(path), whole.schema)
+            yield from _letters(sink, whole, bodies)
+    except (OSError, pa.ArrowException) as error:
+        raise SinkError(sink, f"{folder} cannot be read: {error}", hint=_HINT) from error
+
+
+def ordered_files(folder: Path, suffix: str, first: Callable[[Path], datetime | None]) -> list[Path]:
+    """Return the batch files of a folder by the time that *first* says, then by name; hidden ones are half written."""
+    if not folder.is_dir():
+        return []
+    files = [path for path in folder.glob(f"*{suffix}") if not path.name.startswith(".")]
+    return sorted(files, key=lambda path: (first(path) or _EPOCH, path.name))
+
+
+def first_failed(path: Path) -> datetime | None:
+    """Return when the first letters of a Parquet file were written, by its statistics; None when they do not say."""
+    try:
+        return _least(pq.read_metadata(path))
+    except FileNotFoundError:
+        return None
+
+
+def moment(microseconds: int | None) -> datetime | None:
+    """Return an instant; None for one that no ``datetime`` can hold."""
+    if microseconds is None:
+        return None
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return None
+
+
+def letter_of(row: Mapping[str, Any], sink: str) -> Letter:
+    """Return the letter of a row whose instants are microseconds.
+
+    Raises:
+        ValueError: its native record is no JSON object.
+    """
+    return Letter(
+        id=row["letter"] or "",
+        reason=row["reason"] or "",
+        detail=row["detail"] or "",
+        nearest=parse_nearest(row["nearest"]),
+        endpoint=row["endpoint"],
+        protocol=row["protocol"] or "",
+        native=parse_native(row["native"]),
+        body=row.get(BODY),
+        epoch=row["epoch"] or "",
+        position=row["position"] or "",
+        received=moment(row["received"]),
+        failed=moment(row["failed"]),
+        attempts=row["attempts"] or 1,
+        sink=sink,
+    )
+
+
+def _in_order(sink: str, fragments: list[Any], schema: pa.Schema, bodies: bool) -> Iterator[Letter]:
+    """Read a table's files by the time of their first letters."""
+    dated = [(_least(fragment.metadata) or _EPOCH, fragment.path, fragment) for fragment in fragments]
+    for _, _, fragment in sorted(dated, key=lambda each: each[:2]):
+        yield from _letters(sink, fragment, bodies, schema)
+
+
+def _letters(sink: str, rows: Any, bodies: bool, schema: pa.Schema | None = None) -> Iterator[Letter]:
+    columns = [name for name in DEAD_LETTER.names if bodies or name != BODY]
+    options = {"columns": columns, "batch_size": ROWS, "batch_readahead": 1, "fragment_readahead": 1}
+    scanner = rows.scanner(**options) if schema is None else rows.scanner(schema=schema, **options)
+    for batch in scanner.to_batches():
+        yield from letters_of(batch, sink)
+
+
+def letters_of(batch: pa.RecordBatch, sink: str) -> Iterator[Letter]:
+    """Yield the letters of these rows; a damaged one is left out and logged."""
+    for row in _plain(batch).to_pylist():
+        try:
+            yield letter_of(row, sink)
+        except ValueError as error:
+            _log.warning("dead letter left out: it is damaged", sink=sink, letter=row["letter"], problem=str(error))
+
+
+def _plain(batch: pa.RecordBatch) -> pa.Table:
+    """Turn instants into microseconds: some that a table can hold are beyond Python's calendar."""
+    table = pa.Table.from_batches([batch])
+    for name in ("received", FAILED):
+        at = table.schema.get_field_index(name)
+        micros = table.column(at).cast(DEAD_LETTER.field(name).type).cast(pa.int64())
+        table = table.set_column(at, name, micros)
+    return table
+
+
+def _least(metadata: pq.FileMetaData) -> datetime | None:
+    """Return the least time of the column ``failed`` by the statistics of its row groups."""
+    at = metadata.schema.to_arrow_schema().get_field_index(FAILED)
+    minima: list[datetime] = []
+    for group in range(metadata.num_row_groups if at >= 0 else 0):
+        for column in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(column)
+            if chunk.path_in_schema == FAILED and chunk.statistics is not None and chunk.statistics.has_min_max:
+                minima.append(chunk.statistics.min)
+    return min((each if each.tzinfo else each.replace(tzinfo=UTC) for each in minima), default=None)
+
+
+def check_columns(sink: str, place: str, schema: pa.Schema) -> None:
+    """Make sure that a table is one of dead letters.
+
+    Raises:
+        SinkError: it lacks columns.
+    """
+    missing = [name for name in DEAD_LETTER.names if name not in schema.names]
+    if missing:
+        hint = "name the sink that dead letters go to, or move the table away"
+        raise SinkError(sink, f"{place} is no table of dead letters: it lacks {', '.join(missing)}", hint=hint)
+
+
+# Dead letters out of a folder of JSON lines, one line in memory at a time.
+
+SUFFIX: Final = ".jsonl"
+_LINES_HINT: Final = "check the path and its permissions"
+_NULL: Final = msgspec.Raw(b"null")
+
+
+class _Line(msgspec.Struct):
+    """The members of a line (JUDGING.md#what-comes-out); only the id is required."""
+
+    letter: str
+    reason: str | None = None
+    detail: str | None = None
+    nearest: msgspec.Raw = _NULL
+    endpoint: str | None = None
+    protocol: str | None = None
+    native: msgspec.Raw = _NULL
+    body: str | None = None
+    epoch: str | None = None
+    position: str | None = None
+    received: str | None = None
+    failed: str | None = None
+    attempts: int | None = None
+
+
+_LINE: Final = msgspec.json.Decoder(_Line)
+
+
+def read_lines(sink: str, folder: Path) -> Iterator[Letter]:
+    """Yield the letters of a folder, oldest file first; none when there is no folder yet.
+
+    A line that is no dead letter is left out and logged with its place.
+
+    Raises:
+        SinkError: the folder or a file of it cannot be read.
+    """
+    try:
+        for path in ordered_files(folder, SUFFIX, first_failed_line):
+            yield from _file(sink, path)
+    except OSError as error:
+        raise SinkError(sink, f"{folder} cannot be read: {error.strerror}", hint=_LINES_HINT) from error
+
+
+def read_lines_of(name: str, sink: JsonLinesSink, spill: Path, *, bodies: bool = True) -> Iterator[Letter]:
+    """Yield the letters in the files of a sink; see :func:`read_lines`."""
+    return read_lines(name, Path(sink.path))
+
+
+def first_failed_line(path: Path) -> datetime | None:
+    """Return when the first letter of a file was written; None when it does not say."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline()
+        form = msgspec.json.decode(line)
+        return parse_instant(form.get("failed")) if isinstance(form, dict) else None
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None  # Gone, or damaged; reading says so line by line.
+
+
+def letter_of_line(line: bytes, sink: str) -> Letter:
+    """Return the letter that a line holds.
+
+    Raises:
+        ValueError: it holds none.
+    """
+    try:
+        form = _LINE.decode(line)
+        body = None if form.body is None else base64.b64decode(form.body, validate=True)
+    except (msgspec.DecodeError, binascii.Error) as error:
+        raise ValueError(f"no dead letter: {error}") from error
+    return Letter(
+        id=form.letter,
+        reason=form.reason or "",
+        detail=form.detail or "",
+        nearest=parse_nearest(_embedded(form.nearest)),
+        endpoint=form.endpoint,
+        protocol=form.protocol or "",
+        native=parse_native(_embedded(form.native)),
+        body=body,
+        epoch=form.epoch or "",
+        position=form.position or "",
+        received=parse_instant(form.received),
+        failed=parse_instant(form.failed),
+        attempts=form.attempts or 1,
+        sink=sink,
+    )
+
+
+def letters_of_lines(lines: Iterable[tuple[int | None, bytes]], sink: str, path: Path) -> Iterator[Letter]:
+    """Yield the letters of these lines of a file, with their numbers if known; one without is left out and logged."""
+    for number, line in lines:
+        try:
+            yield letter_of_line(line, sink)
+        except ValueError as error:
+            _log.warning("line left out", sink=sink, file=str(path), line=number, problem=str(error))
+
+
+def _file(sink: str, path: Path) -> Iterator[Letter]:
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return  # Retention removed it meanwhile.
+    with file:
+        yield from letters_of_lines(enumerate(file, 1), sink, path)
+
+
+def _embedded(raw: msgspec.Raw) -> str | None:
+    """Return the JSON text of a member: as it stands, or what a string holds that could not be embedded."""
+    text = bytes(raw).decode("utf-8").strip()
+    if text.startswith('"'):
+        return msgspec.json.decode(text, type=str)
+    return None if text == "null" else text
+
+
+# Dead letters out of Kafka topics: from their beginning to where they end when reading begins.
+#
+# A letter is the record it was made from (key, value, headers), and behind those headers ours, ``xrouter-*``
+# (:meth:`router.writing.writer.BatchWriter`). A record that came from Kafka has no header with its native form: that is
+# what the letter's own key and headers show, and the position names the rest. What was too large for a topic lies in a
+# file. Records without our headers are somebody else's and left out. Nothing is committed, and no consumer group is
+# joined.
+
+# All records of some topics up to their present ends, in the order of their timestamps.
+
+HELD_BYTES: Final = 64 * 2**20
+"""Bytes of records that wait for those of other partitions; each partition has an equal share, and one record more.
+
+A partition that is paused loses what the client has fetched of it, and fetching again costs a round trip: it must be
+rare.
+"""
+STALL_SECONDS: Final = 30.0
+"""Longest time without a record while some are still to come."""
+_POLL: Final = 0.5
+PartitionKey = tuple[str, int]
+
+
+def merged(client: KafkaClient, topics: re.Pattern[str], last: int | None = None) -> Iterator[Message]:
+    """Yield the records of all topics whose names fit, oldest timestamp first; offsets order those of one partition.
+
+    With *last*, only so many at the end of each partition.
+
+    Retention that removes what was to be read is no error; what is gone is left out.
+
+    Raises:
+        KafkaUnreachable: no broker answers, or records that should be there do not come.
+    """
+    config = {
+        **client.librdkafka(),
+        "group.id": "xrouter-dead-letters",  # a name is required; nothing is joined or committed
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+        "queued.max.messages.kbytes": 16_384,
+        # At the end of a partition the broker keeps a fetch that long, and with it those of other partitions.
+        "fetch.wait.max.ms": 20,
+        "log_level": 0,
+    }
+    try:
+        consumer = Consumer(config)
+        try:
+            yield from _Merge(consumer, _ranges(consumer, topics, last)).run()
+        finally:
+            consumer.close()
+    except KafkaException as error:
+        reason = error.args[0].str() if error.args else str(error)
+        raise KafkaUnreachable(f"Kafka at {client.servers} does not answer: {reason}") from error
+
+
+def _ranges(
+    consumer: Consumer, topics: re.Pattern[str], last: int | None = None
+) -> dict[PartitionKey, tuple[int, int]]:
+    """Return first and end offset of each partition that has records, or of the *last* of them."""
+    ranges: dict[PartitionKey, tuple[int, int]] = {}
+    for name, topic in consumer.list_topics(timeout=TIMEOUT_SECONDS).topics.items():
+        if name.startswith("__") or not topics.fullmatch(name):
+            continue
+        for partition in topic.partitions:
+            low, high = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=TIMEOUT_SECONDS)
+            if low < high:
+                ranges[(name, partition)] = (low if last is None else max(low, high - last), high)
+    return ranges
+
+
+class _Merge:
+    """Holds at most :data:`HELD_BYTES`: a partition that is far ahead of others is paused."""
+
+    def __init__(self, consumer: Consumer, ranges: dict[PartitionKey, tuple[int, int]]) -> None:
+        self._consumer = consumer
+        self._ends = {place: end for place, (_, end) in ranges.items()}
+        self._held: dict[PartitionKey, deque[Message]] = {place: deque() for place in ranges}
+        self._bytes = dict.fromkeys(ranges, 0)
+        self._share = HELD_BYTES // max(1, len(ranges))
+        self._reading = set(ranges)
+        self._paused: set[PartitionKey] = set()
+        consumer.assign([TopicPartition(*place, first) for place, (first, _) in ranges.items()])
+
+    def run(self) -> Iterator[Message]:
+        """Yield all records."""
+        while True:
+            self._fill()
+            heads = [(held[0].timestamp()[1], place) for place, held in self._held.items() if held]
+            if not heads:
+                return
+            place = min(heads)[1]
+            message = self._held[place].popleft()
+            self._bytes[place] -= _size(message)
+            yield message
+            if place in self._paused and not self._held[place]:
+                self._paused.discard(place)
+                self._consumer.resume([TopicPartition(*place)])
+
+    def _fill(self) -> None:
+        """Wait until each partition that has more shows its next record."""
+        last = time.monotonic()
+        while any(not self._held[place] for place in self._reading):
+            message = self._consumer.poll(_POLL)
+            if message is not None:
+                last = time.monotonic()
+                self._take(message)
+            elif time.monotonic() - last > STALL_SECONDS:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no record in {STALL_SECONDS:g} s"))
+
+    def _take(self, message: Message) -> None:
+        place = (str(message.topic()), int(message.partition() or 0))
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
+        if place not in self._reading:
+            return
+        offset = int(message.offset() or 0)
+        if error is None and offset < self._ends[place]:
+            self._held[place].append(message)
+            self._bytes[place] += _size(message)
+        if error is not None or offset >= self._ends[place] - 1:
+            self._reading.discard(place)
+            self._consumer.pause([TopicPartition(*place)])
+        elif self._bytes[place] >= self._share:
+            self._paused.add(place)
+            self._consumer.pause([TopicPartition(*place)])
+
+
+def _size(message: Message) -> int:
+    """Return about how much memory a record takes."""
+    headers: Sequence[tuple[str, bytes | None]] = message.headers() or []  # type: ignore[assignment]
+    told = sum(len(name) + len(value or b"") for name, value in headers)
+    return 500 + len(message.value() or b"") + len(message.key() or b"") + told
+
+
+FIRST: Final = f"{LINEAGE}letter"
+"""The first header that is ours; an earlier one of that name was the record's own."""
+_TOPIC_HINT: Final = "start the broker, or correct bootstrap_servers and credentials of the sink"
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+def read_topics(
+    sink: str, settings: KafkaSink, spill: Path, *, bodies: bool = True, last: int | None = None
+) -> Iterator[Letter]:
+    """Yield the letters in the topics of a sink, by the time they were written; *spill* is the folder of large ones.
+
+    With *last*, only so many records at the end of each partition are read.
+
+    Raises:
+        BrokerUnreachable: no broker answers, or what was to be read does not come.
+    """
+    client = settings.cluster()
+    try:
+        for message in merged(client, fitting(settings.topic), last):
+            try:
+                letter = letter_of_record(message, sink, spill)
+            except (ValueError, RecordError) as error:
+                place = f"{message.topic()}-{message.partition()}-{message.offset()}"
+                _log.warning("record left out: no dead letter", sink=sink, record=place, problem=str(error))
+                continue
+            if letter is not None:
+                yield letter
+    except KafkaUnreachable as error:
+        raise BrokerUnreachable(f"sink {sink}: {error}", hint=_TOPIC_HINT) from error
+
+
+def fitting(template: str) -> re.Pattern[str]:
+    """Return the pattern of all topics that a template for dead letters can give."""
+    name = parse_name(template, DEAD_LETTER_VARIABLES)
+    pieces = ["[A-Za-z0-9._-]+" if place % 2 else re.escape(part) for place, part in enumerate(name.parts)]
+    # A name that is too long is cut and ends in a digest: of such a one only the beginning is known.
+    capped = rf"(?=.{{{KAFKA_LIMIT}}}$){re.escape(name.parts[0])}.*-[0-9a-f]{{16}}"
+    return re.compile(f"(?:{''.join(pieces)}|{capped})" if name.variables else "".join(pieces))
+
+
+def letter_of_record(message: Message, sink: str, spill: Path) -> Letter | None:
+    """Return the letter that a record is; None for one without our headers.
+
+    Raises:
+        ValueError: its headers contradict what we write, or its file is gone.
+        RecordError: its file holds no record.
+    """
+    headers: Headers = message.headers() or []  # type: ignore[assignment]  # confluent's own type allows less
+    at = next((place for place in reversed(range(len(headers))) if headers[place][0] == FIRST), None)
+    if at is None:
+        return None
+    lineage = {name: value.decode("utf-8", "replace") for name, value in headers[at:] if value is not None}
+    body, form = message.value(), _native(lineage, message.key(), headers[:at])
+    if f"{LINEAGE}spill" in lineage:
+        form, body = _spilled(spill / f"{lineage[FIRST]}.json")
+    return Letter(
+        id=lineage[FIRST],
+        reason=lineage.get(f"{LINEAGE}reason", ""),
+        detail=lineage.get(f"{LINEAGE}detail", ""),
+        nearest=parse_nearest(lineage.get(f"{LINEAGE}nearest")),
+        endpoint=lineage.get(f"{LINEAGE}endpoint"),
+        protocol=lineage.get(f"{LINEAGE}protocol", ""),
+        native=form,
+        body=body,
+        epoch=lineage.get(f"{LINEAGE}epoch", ""),
+        position=lineage.get(f"{LINEAGE}position", ""),
+        received=parse_instant(lineage.get(f"{LINEAGE}received")),
+        failed=parse_instant(lineage.get(f"{LINEAGE}failed")),
+        attempts=int(lineage.get(f"{LINEAGE}attempts", "1")),
+        sink=sink,
+    )
+
+
+def _native(lineage: dict[str, str], key: bytes | None, headers: Headers) -> dict[str, object]:
+    given = lineage.get(f"{LINEAGE}native")
+    if given is not None:
+        return parse_native(given)
+    if lineage.get(f"{LINEAGE}protocol") != KAFKA:
+        raise ValueError("it has no native record")
+    place = lineage.get(f"{LINEAGE}position", "").partition("#")[0]
+    topic, partition, offset = [*place.rsplit("-", 2), "", ""][:3]
+    numbers = whole_number(partition), whole_number(offset)
+    if None in numbers:
+        raise ValueError(f"its position {place!r} is no place in a topic")
+    received = parse_instant(lineage.get(f"{LINEAGE}received"))
+    row = {
+        "topic": topic,
+        "partition": numbers[0],
+        "offset": numbers[1],
+        "timestamp": None if received is None else round(received.timestamp() * 1000),
+        "key": key,
+        "headers": [{"key": name, "value": value} for name, value in headers],
+    }
+    return native(parts_of_row(row))
+
+
+def _spilled(path: Path) -> tuple[dict[str, object], bytes | None]:
+    try:
+        record = parse_record(read_regular(path))
+    except FileNotFoundError as error:
+        raise ValueError(f"its file {path} is gone") from error
+    return dict(record.native), record.body

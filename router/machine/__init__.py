@@ -1,1 +1,0 @@
-"""What the machine gives: memory, descriptors, and how large a batch may be for it."""

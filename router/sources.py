@@ -1,0 +1,423 @@
+"""Sources: which endpoints of the catalog records are taken from, and where those are.
+
+An endpoint's channel is what it shares with others on the same topic or path: ``kafka:TOPIC`` or ``http:PATH``.
+Endpoints of one broker whose subscriptions overlap share a channel too, named by the first of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from bindings.gateways import EndpointSubscription, GatewayError, Receiving
+from bindings.http.binding import path_of
+from bindings.kafka.binding import Brokers, brokers_for, brokers_of, group_of, start_of, topic_of
+from bindings.kafka.client import KafkaClient
+from bindings.protocols import BINDINGS
+from catalog.errors import TemplateError
+from catalog.model import Catalog, Endpoint
+from catalog.parsing.nearest import Suggestions
+from catalog.protocols.properties import refused_option, squash
+from catalog.templates import parse
+from router.errors import ConfigError
+from router.settings import Settings, SourceSettings, event_sinks, revealed
+from router.settings.inward import KafkaInboxSettings
+from router.settings.spark import kafka_client
+
+Start = Literal["earliest", "latest"]
+INBOX: Final = "inbox"
+MISSING_REMEDY: Final = "correct the xid, or add the endpoint to the catalog"
+"""What to do about a source that the catalog lacks, where no other endpoint has a name like it."""
+REST: Final = "rest"
+"""The query that reads the rest topic of real-time mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One endpoint that records are taken from.
+
+    ``topic``, ``servers``, the ``security`` protocol that their addresses ask for and the consumer ``group`` to show
+    are given for Kafka, ``path`` and ``methods`` for HTTP; for other brokers ``uris``, ``addresses`` (topic filters,
+    nodes, subjects) and the endpoint's ``options``. ``manager`` is where a subscription is asked for, empty where none
+    is. ``kind`` is the family of the protocol: ``mqtt`` for both versions. ``query`` names the streaming query that
+    reads it: one per Kafka cluster, lane and consumer group, and one for the inbox.
+    """
+
+    endpoint: str
+    kind: str
+    channel: str
+    query: str
+    settings: SourceSettings
+    topic: str = ""
+    servers: str = ""
+    security: str = ""
+    group: str = ""
+    path: str = ""
+    methods: tuple[str, ...] = ()
+    context: Mapping[str, str] = field(default_factory=dict)
+    protocol: str = ""
+    uris: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    manager: str = ""
+
+    @property
+    def pushed(self) -> bool:
+        """Whether records come by way of the inbox."""
+        return self.query == INBOX
+
+    @property
+    def brokered(self) -> bool:
+        """Whether a gateway connects to a broker for it."""
+        return bool(self.uris)
+
+    @property
+    def served(self) -> bool:
+        """Whether the HTTP gateway takes requests for it."""
+        return bool(self.path)
+
+
+def by_query(sources: Iterable[Source]) -> dict[str, tuple[Source, ...]]:
+    """Group sources by the query that reads them, in their order."""
+    grouped: dict[str, list[Source]] = {}
+    for source in sources:
+        grouped.setdefault(source.query, []).append(source)
+    return {query: tuple(members) for query, members in grouped.items()}
+
+
+def sources_of(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:
+    """Resolve the sources of the settings, or all consumer endpoints when the settings name none.
+
+    An endpoint that the catalog lacks is left out: it may come with a later epoch. ``check`` and the log say so.
+
+    Raises:
+        ConfigError: a source whose protocol has no binding yet, or without topic or servers; names endpoint and key.
+            Or two that one query cannot read together.
+    """
+    chosen = settings.sources or tuple(
+        SourceSettings(endpoint=endpoint.xid)
+        for endpoint in catalog.endpoints.values()
+        if {"consumer", "subscriber"} & set(endpoint.usage) and endpoint.protocol in BINDINGS
+    )
+    # Where to begin is the operator's choice first, for all sources or for one, and the catalog's after that.
+    start = settings.start if "start" in settings.model_fields_set else None
+    resolved = (
+        _source(catalog.endpoints[source.endpoint], source, catalog, start)
+        for source in chosen
+        if source.endpoint in catalog.endpoints
+    )
+    sources = _merged(list(resolved))
+    _check_connections(sources)
+    _check_isolation(sources)
+    return tuple(sources)
+
+
+def _check_isolation(sources: Iterable[Source]) -> None:
+    """Make sure that one query reads all of its topics in one way: what is committed, or everything.
+
+    Raises:
+        ConfigError: the settings of two sources differ in it.
+    """
+    for members in by_query(source for source in sources if not source.pushed).values():
+        levels = {_isolation(source): source.endpoint for source in members}
+        if len(levels) > 1:
+            raise ConfigError(
+                f"sources {' and '.join(sorted(levels.values()))} are read together, with unlike isolation.level",
+                key="sources",
+                hint="give both the same under `kafka`, or one a `lane` of its own",
+            )
+
+
+def _isolation(source: Source) -> str:
+    """Return which records of transactions a source shows."""
+    level = source.settings.kafka.get("isolation.level")
+    return "read_committed" if level is None else level.get_secret_value()
+
+
+def missing_sources(catalog: Catalog, settings: Settings) -> dict[str, str]:
+    """Return the endpoints that settings name and the catalog lacks, each with the remedy."""
+    near = Suggestions(catalog.endpoints)
+    return {
+        source.endpoint: near.hint(source.endpoint, MISSING_REMEDY)
+        for source in settings.sources
+        if source.endpoint not in catalog.endpoints
+    }
+
+
+def _source(endpoint: Endpoint, settings: SourceSettings, catalog: Catalog, start: Start | None) -> Source:
+    binding = BINDINGS.get(endpoint.protocol or "")
+    if binding is None:
+        raise ConfigError(
+            f"source {endpoint.xid}: protocol {endpoint.protocol or 'none'} cannot be a source in this version",
+            key="sources",
+            hint=f"sources are {', '.join(BINDINGS)}; remove the source",
+        )
+    kind = binding.sending.family
+    if settings.subscription is not None and kind != "http":
+        raise ConfigError(
+            f"source {endpoint.xid}: a subscription delivers by HTTP, and its protocol is {binding.protocol}",
+            key="sources",
+            hint="leave out subscription: brokers are subscribed to by their own protocols",
+        )
+    refused = refused_option(endpoint)
+    if refused is not None:
+        name, exemption = refused
+        raise ConfigError(
+            f"source {endpoint.xid}: its option {name} decides which messages come, and is not honoured: "
+            f"{exemption.why}",
+            key="sources",
+            hint=exemption.hint,
+        )
+    if binding.receiving is not None:
+        return _broker(endpoint, kind, binding.receiving, settings, catalog)
+    return _WITHOUT_GATEWAY[kind](endpoint, settings, start)
+
+
+def _kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | None) -> Source:
+    topic = topic_of(endpoint.options)
+    if not topic:
+        raise ConfigError(
+            f"source {endpoint.xid}: the endpoint has no topic",
+            key="sources",
+            hint="give the endpoint protocoloptions.options.topic in the catalog",
+        )
+    try:
+        topic = parse(topic).expand(settings.context, encode=False)
+    except TemplateError as error:
+        raise ConfigError(
+            f"source {endpoint.xid}: its topic {topic!r} is a template, and a query reads topics by name: {error}",
+            key="sources",
+            hint="set context of the source, with a value for each placeholder",
+        ) from error
+    brokers = _brokers(endpoint, settings)
+    if not brokers.servers:
+        raise ConfigError(
+            f"source {endpoint.xid}: no Kafka brokers are known",
+            key="sources",
+            hint="set bootstrap_servers of the source, or protocoloptions.endpoints in the catalog",
+        )
+    told = revealed(settings.kafka)
+    if told.get("isolation.level") == "read_uncommitted":
+        # It was the default of older routers: who asks for it reads on where these were, and so does who leaves it.
+        del told["isolation.level"]
+    options = sorted(told.items())
+    # As written, since the name of a query is also that of its checkpoint, however addresses are parsed.
+    client: tuple[object, ...] = (
+        settings.bootstrap_servers or brokers.servers,
+        settings.username,
+        settings.tls,
+        options,
+    )
+    if brokers.tls and settings.tls is None:
+        client = (*client, brokers.security)
+    if settings.sasl is not None:
+        # Only in this case: the name of a query is that of its checkpoint, and older settings have one already.
+        client = (*client, settings.sasl, settings.token_endpoint)
+    digest = hashlib.sha256(repr(client).encode()).hexdigest()[:8]
+    group = group_of(endpoint.options)
+    # A query shows one group to the brokers, so that each group is a lane; those of a cluster share their positions.
+    lanes = (settings.lane, hashlib.sha256(group.encode()).hexdigest()[:8] if group else "")
+    query = "-".join(filter(None, (f"kafka-{digest}", *lanes)))
+    return Source(
+        endpoint.xid,
+        "kafka",
+        f"kafka:{topic}",
+        query,
+        settings.model_copy(update={"start": settings.start or start or start_of(endpoint.options)}),
+        topic=topic,
+        servers=brokers.servers,
+        security=brokers.security,
+        group=group,
+        context=settings.context,
+    )
+
+
+def _brokers(endpoint: Endpoint, settings: SourceSettings) -> Brokers:
+    """Return the brokers of the settings, else those of the endpoint.
+
+    Raises:
+        ConfigError: their addresses contradict each other, or the settings.
+    """
+    brokers, fault = brokers_for(
+        [settings.bootstrap_servers] if settings.bootstrap_servers else endpoint.uris,
+        tls=settings.tls is not None,
+        login=settings.username is not None,
+        options=revealed(settings.kafka),
+    )
+    if fault:
+        hint = "correct bootstrap_servers of the source, or its protocoloptions.endpoints in the catalog"
+        raise ConfigError(f"source {endpoint.xid}: {fault}", key="sources", hint=hint)
+    return brokers
+
+
+def _http(endpoint: Endpoint, settings: SourceSettings, _start: Start | None) -> Source:
+    chosen = settings.subscription
+    manager = "" if chosen is None else chosen.manager or next(iter(endpoint.uris), "")
+    if chosen is not None and not manager:
+        raise ConfigError(
+            f"source {endpoint.xid}: no subscription manager is known",
+            key="sources",
+            hint="set subscription.manager of the source, or protocoloptions.endpoints in the catalog",
+        )
+    own = path_of(endpoint.uris if chosen is None else (chosen.sink,))
+    path = settings.path or endpoint.options.get("path") or own or f"/{endpoint.xid.split('/')[-1]}"
+    method = str(endpoint.options.get("method") or "POST").upper()
+    return Source(
+        endpoint.xid,
+        "http",
+        f"http:{path}",
+        INBOX,
+        settings,
+        path=path,
+        methods=(method,),
+        context=settings.context,
+        manager=manager,
+    )
+
+
+def _broker(endpoint: Endpoint, kind: str, receiving: Receiving, settings: SourceSettings, catalog: Catalog) -> Source:
+    uris = settings.uris or endpoint.uris
+    if not uris:
+        raise ConfigError(
+            f"source {endpoint.xid}: no broker is known",
+            key="sources",
+            hint=f"set uris of the source ({kind}://host:port), or protocoloptions.endpoints in the catalog",
+        )
+    try:
+        addresses = settings.addresses or receiving.addresses(endpoint, catalog)
+    except ValueError as error:
+        raise ConfigError(
+            f"source {endpoint.xid}: it cannot be subscribed to as the catalog says: {error}",
+            key="sources",
+            hint="set addresses of the source, or correct the endpoint's protocoloptions",
+        ) from error
+    if not addresses:
+        raise ConfigError(
+            f"source {endpoint.xid}: it is not said what to subscribe to",
+            key="sources",
+            hint="set addresses of the source, or topic, node or subject in the endpoint's protocoloptions.options",
+        )
+    return Source(
+        endpoint.xid,
+        kind,
+        f"{kind}:{endpoint.xid}",
+        INBOX,
+        settings,
+        context=settings.context,
+        protocol=endpoint.protocol or "",
+        uris=tuple(uris),
+        addresses=tuple(addresses),
+        options=endpoint.options,
+    )
+
+
+_Resolver = Callable[[Endpoint, SourceSettings, Start | None], Source]
+_WITHOUT_GATEWAY: Final[Mapping[str, _Resolver]] = {"kafka": _kafka, "http": _http}
+"""Kinds without a gateway that connects to a broker: Spark reads Kafka, and our own server takes HTTP."""
+
+
+_OF_CONNECTIONS: Final = frozenset({"connectionproperties", "cleansession", "sessionexpiryinterval", "keepalive"})
+"""Endpoint options that belong to a connection, so that endpoints which differ in them need one each."""
+
+
+def connection_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a connection is made with; other options of an endpoint must not count for others."""
+    return {name: value for name, value in options.items() if squash(name) in _OF_CONNECTIONS}
+
+
+def by_connection(sources: Iterable[Source]) -> dict[str, list[Source]]:
+    """Group the sources that gateways connect for by a key that is equal for those that share a connection."""
+    groups: dict[str, list[Source]] = {}
+    for source in sources:
+        if source.brokered:
+            groups.setdefault(_connection_key(source), []).append(source)
+    return groups
+
+
+def subscriptions_of(sources: Iterable[Source]) -> tuple[EndpointSubscription, ...]:
+    """Return what is subscribed to for these sources."""
+    return tuple(
+        EndpointSubscription(each.endpoint, address, each.options) for each in sources for address in each.addresses
+    )
+
+
+def _connection_key(source: Source) -> str:
+    chosen = source.settings
+    who = (chosen.username, chosen.client_id, chosen.credentials, chosen.seed, chosen.token is not None, chosen.tls)
+    options = sorted((name, repr(value)) for name, value in connection_options(source.options).items())
+    return hashlib.sha256(repr((source.protocol, source.uris, who, options)).encode()).hexdigest()[:12]
+
+
+def _check_connections(sources: Sequence[Source]) -> None:
+    """Make sure that what one connection subscribes to can be had as the catalog says, and together.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    for members in by_connection(sources).values():
+        receiving = BINDINGS[members[0].protocol].receiving
+        assert receiving is not None
+        try:
+            receiving.check(subscriptions_of(members))
+        except GatewayError as error:
+            hint = "correct the endpoint's protocoloptions, or addresses of the source"
+            raise ConfigError(f"source {error}", key="sources", hint=hint) from error
+
+
+def _merged(sources: list[Source]) -> list[Source]:
+    """Give sources of one broker whose subscriptions overlap the channel of the first of them."""
+    channels = {source.channel: source.channel for source in sources}
+    for at, source in enumerate(sources):
+        for earlier in sources[:at]:
+            if source.brokered and _meet(source, earlier):
+                old, new = channels[source.channel], channels[earlier.channel]
+                channels |= {name: new for name, known in channels.items() if known == old}
+    return [replace(source, channel=channels[source.channel]) for source in sources]
+
+
+def _meet(one: Source, other: Source) -> bool:
+    """Return whether one message may belong to both."""
+    receiving = BINDINGS[one.protocol].receiving
+    return (
+        receiving is not None
+        and (one.protocol, set(one.uris)) == (other.protocol, set(other.uris))
+        and any(receiving.overlap(here, there) for here in one.addresses for there in other.addresses)
+    )
+
+
+# Kafka clusters of the settings.
+
+
+def source_client(source: Source) -> KafkaClient:
+    """Return how to reach the cluster of a Kafka source."""
+    client = kafka_client(Brokers(source.servers, source.security), source.settings, source.settings.kafka)
+    # Spark assigns partitions and commits nothing, so that queries and tasks of one group do not disturb each other.
+    return replace(client, options={**client.options, "group.id": source.group}) if source.group else client
+
+
+def inbox_client(inbox: KafkaInboxSettings) -> KafkaClient:
+    """Return how to reach the cluster of an inbox topic."""
+    return kafka_client(brokers_of([inbox.bootstrap_servers]), inbox, inbox.options)
+
+
+def rest_client(settings: Settings) -> KafkaClient:
+    """Return how to reach the cluster that has the rest topic: that of the first Kafka sink of events.
+
+    The settings have a rest topic, and so were refused without such a sink.
+    """
+    sinks = (settings.sinks[name].topics for name in event_sinks(settings))
+    return next(sink.cluster() for sink in sinks if sink is not None)
+
+
+def query_client(settings: Settings, query: str, sources: Sequence[Source]) -> KafkaClient | None:
+    """Return how to reach the cluster that a query reads; without *sources* it is that of the inbox or the rest topic.
+
+    None for the local inbox.
+    """
+    if query == REST:
+        return rest_client(settings)
+    if sources:
+        return source_client(sources[0])
+    return None if settings.inbox.kafka is None else inbox_client(settings.inbox.kafka)
