@@ -67,6 +67,7 @@ _UNSAFE: Final = (
 )
 _IN_TEXTS: Final = re.compile(f"[{_UNSAFE}]")
 _IN_LINES: Final = re.compile(rf"[{_UNSAFE}\t\n]")
+_NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def is_harmless(text: str) -> bool:
@@ -82,6 +83,11 @@ def escaped(text: str) -> str:
 def one_line(text: str) -> str:
     """Return a text as :func:`escaped` does, with newlines and tabs as escapes too."""
     return text if text.isascii() and text.isprintable() else _IN_LINES.sub(_python_escape, text)
+
+
+def xml_text(text: str) -> str:
+    """Return a text as XML and HTML can have it: the sign of what cannot be shown stands for control characters."""
+    return _NOT_XML.sub("\ufffd", text)
 
 
 def escaped_json(document: bytes) -> bytes:

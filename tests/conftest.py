@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -157,6 +158,20 @@ def router(tmp_path: Path) -> Iterator[RouterProcess]:
         yield process
     finally:
         process.end()
+
+
+@pytest.fixture
+def small_disk(router: RouterProcess) -> Iterator[Path]:
+    """A disk of 32 MiB as the state folder."""
+    place = router.folder / "state"
+    place.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mounting, capture_output=True).returncode != 0:
+        pytest.skip("needs the right to mount a small tmpfs: run as root")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 @pytest.fixture(scope="session")

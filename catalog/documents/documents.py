@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from catalog.dialects import suffixes
-from catalog.documents import registry_api
+from catalog.documents import registry_api, sending
 from catalog.documents import registry_api as splitfiles
-from catalog.documents import sending as message_catalog_api
 from catalog.documents.connecting import Trust, origin_of
 from catalog.documents.fetching import MAX_BYTES, Fetcher, is_url
 from catalog.documents.registry_api import Assembly
@@ -80,7 +79,7 @@ def read_document(uri: str, fetcher: Fetcher, findings: Findings, *, given: bool
         if given:
             fetcher.reach.name(origin_of(address), Trust.OPERATOR)
         answer = fetcher.answer(address)
-        listed = message_catalog_api.read(address, answer, fetcher, findings)
+        listed = sending.read(address, answer, fetcher, findings)
         if listed is not None:
             return Document(address, listed.tree, True, listed.mounts)
         served = registry_api.read(address, _tree(address, answer.data, findings), answer, fetcher, findings)

@@ -252,7 +252,8 @@ def _shown(value: Any) -> str:
 
 # Endpoints and groups: what is expected nowhere, and what nothing is expected at.
 
-_RECEIVING: Final = frozenset({"consumer", "subscriber"})
+RECEIVING: Final = frozenset({"consumer", "subscriber"})
+"""The usages of endpoints that records are taken from."""
 
 
 def channels(subject: Subject) -> None:
@@ -284,7 +285,7 @@ def _mismatch(subject: Subject, endpoint: Endpoint, place: SourceLocation) -> No
 
 def _address(subject: Subject, endpoint: Endpoint, place: SourceLocation, body: Mapping[str, Any]) -> None:
     """Report that an endpoint has no address, but only if it is deployed; gateways host some."""
-    if endpoint.uris or vocabulary_of(endpoint.protocol).hosted or not _RECEIVING & set(endpoint.usage):
+    if endpoint.uris or vocabulary_of(endpoint.protocol).hosted or not RECEIVING & set(endpoint.usage):
         return
     holders = (body, *(body.get(name) for name in HOLDERS))
     if any(isinstance(holder, dict) and holder.get("deployed") is True for holder in holders):

@@ -18,6 +18,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 from lxml import etree
 
+from catalog.errors import xml_text
+
 Element = etree._Element
 Child = Element | str | None
 MAX_TEXT: Final = 2000
@@ -27,7 +29,6 @@ MAX_DOCUMENT: Final = 256 * 1024
 _MAX_VALUES: Final = 2000
 """Values that a page shows; what is more is in the JSON."""
 _DEEPEST: Final = 5
-_NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _XID: Final = re.compile(r"#?(/[\w.~:@-]+/[\w.~:@-]+(?:/[\w.~:@-]+/[\w.~:@-]+(?:/versions/[\w.~:@-]+)?)?)", re.ASCII)
 
 
@@ -36,22 +37,17 @@ def h(tag: str, *children: Child, **attributes: str | bool) -> Element:
     element = etree.Element(tag)
     for name, value in attributes.items():
         if value is not False:
-            element.set(name.rstrip("_").replace("_", "-"), name if value is True else plain(value))
+            element.set(name.rstrip("_").replace("_", "-"), name if value is True else xml_text(value))
     for child in children:
         if child is None:
             continue
         if not isinstance(child, str):
             element.append(child)
         elif len(element):
-            element[-1].tail = (element[-1].tail or "") + plain(child)
+            element[-1].tail = (element[-1].tail or "") + xml_text(child)
         else:
-            element.text = (element.text or "") + plain(child)
+            element.text = (element.text or "") + xml_text(child)
     return element
-
-
-def plain(text: str) -> str:
-    """Return a text as HTML can have it: control characters are shown as the sign of what cannot be shown."""
-    return _NOT_XML.sub("\ufffd", text)
 
 
 def cut(text: str, most: int = MAX_TEXT) -> str:

@@ -411,18 +411,17 @@ def _deleted(table: Table, keys: Sequence[BindParameter[str]]) -> Delete:
     return delete(table).where(table.c.xid.in_(keys))
 
 
-_ENTITIES: Final = (GROUPS, RESOURCES, VERSIONS)
 _UPDATE: Final = {
     table: Statement(
         update(table).where(table.c.xid == bindparam("of")).values({each: bindparam(each) for each in table.c.keys()})
     )
-    for table in _ENTITIES
+    for table in _KINDS
 }
 _INSERT: Final = {
     table: Statement(insert(table), [each for each in table.c.keys() if each != "number"])
-    for table in (*_ENTITIES, DOCUMENTS, HISTORY, OUTBOX)
+    for table in (*_KINDS, DOCUMENTS, HISTORY, OUTBOX)
 }
-_DELETE: Final = {table: Among(partial(_deleted, table)) for table in (*_ENTITIES, DOCUMENTS)}
+_DELETE: Final = {table: Among(partial(_deleted, table)) for table in (*_KINDS, DOCUMENTS)}
 
 
 @dataclass(slots=True)

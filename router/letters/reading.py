@@ -22,9 +22,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow.fs import LocalFileSystem
 
 from router.errors import ConfigError, SinkError
-from router.letters import stores as jsonlines_reading
-from router.letters import stores as kafka_reading
-from router.letters import stores as table_reading
+from router.letters import stores
 from router.letters.letter import Letter
 from router.settings import JsonLinesSink, KafkaSink, Settings, TableSink, letter_sinks
 from router.sinks.jsonlines import DEAD_LETTER
@@ -165,7 +163,7 @@ def _of_delta(name: str, uri: str) -> tuple[Iterable[Any], pa.Schema]:
         return (), DEAD_LETTER
     table = DeltaTable(uri)
     whole = dataset_of(table)
-    table_reading.check_columns(name, uri, whole.schema)
+    stores.check_columns(name, uri, whole.schema)
     # The log knows the newest time in each file, and when it was added: only the newest files are opened.
     files = pa.table(table.get_add_actions(flatten=True))
     failed = files.column("max.failed").to_pylist() if "max.failed" in files.schema.names else [None] * files.num_rows
@@ -184,7 +182,7 @@ def _micros(at: datetime | None) -> int:
 
 
 def _of_folder(folder: Path) -> tuple[Iterable[Any], pa.Schema]:
-    files = _newest_files(folder, table_reading.PARQUET)
+    files = _newest_files(folder, stores.PARQUET)
     form = pads.ParquetFileFormat()
     return [form.make_fragment(str(path), LocalFileSystem()) for path in files], DEAD_LETTER
 
@@ -200,9 +198,7 @@ def _rows(name: str, fragments: Iterable[Any], schema: pa.Schema, wanted: Wanted
             for batch in group.to_batches(schema=schema, columns=_KEY_COLUMNS):
                 times = batch.column("failed").cast(DEAD_LETTER.field("failed").type).cast(pa.int64()).to_pylist()
                 ids = batch.column("letter").to_pylist()
-                looked += (
-                    (table_reading.moment(at) or _BEGINNING, letter) for at, letter in zip(times, ids, strict=True)
-                )
+                looked += ((stores.moment(at) or _BEGINNING, letter) for at, letter in zip(times, ids, strict=True))
     chosen = wanted(looked)
     return list(_whole(name, groups, schema, chosen)) if chosen else []
 
@@ -211,7 +207,7 @@ def _whole(name: str, groups: Iterable[Any], schema: pa.Schema, chosen: set[str]
     only = pads.field("letter").isin(pa.array(sorted(chosen), pa.string()))
     for group in groups:
         for batch in group.to_batches(schema=schema, columns=DEAD_LETTER.names, filter=only, batch_size=_ROWS):
-            yield from table_reading.letters_of(batch, name)
+            yield from stores.letters_of(batch, name)
 
 
 def in_files(name: str, sink: JsonLinesSink, spill: Path, wanted: Wanted) -> list[Letter]:
@@ -222,13 +218,13 @@ def in_files(name: str, sink: JsonLinesSink, spill: Path, wanted: Wanted) -> lis
     """
     letters: list[Letter] = []
     try:
-        for path in _newest_files(Path(sink.path), jsonlines_reading.SUFFIX):
+        for path in _newest_files(Path(sink.path), stores.SUFFIX):
             with path.open("rb") as file:
                 start = max(0, path.stat().st_size - LOOK_BYTES)
                 file.seek(start)
                 lines = file.read(LOOK_BYTES).split(b"\n")[1 if start else 0 :]
             whole = ((None, line) for line in lines if line.strip())
-            letters += jsonlines_reading.letters_of_lines(whole, name, path)
+            letters += stores.letters_of_lines(whole, name, path)
             if len(letters) >= LOOK_OFFSETS:
                 break
     except OSError as error:
@@ -244,7 +240,7 @@ def in_topics(name: str, sink: KafkaSink, spill: Path, wanted: Wanted) -> list[L
     """
 
     def letters() -> Iterator[Letter]:
-        return kafka_reading.read_topics(name, sink, spill, last=LOOK_OFFSETS)
+        return stores.read_topics(name, sink, spill, last=LOOK_OFFSETS)
 
     # They are read twice: whole, all of them together may be larger than memory.
     chosen = wanted([(each.failed or _BEGINNING, each.id) for each in letters()])

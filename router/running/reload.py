@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from bindings.protocols import BINDINGS
 from catalog.comparing import CatalogChange, CatalogDiff, compare
 from catalog.documents.documents import Doubtful
+from catalog.linting.options import RECEIVING
 from catalog.load import CatalogWatcher, RefusedCatalog, Waiting
 from catalog.model import CLOUDEVENTS, Catalog, Endpoint, Finding
 from catalog.parsing.nearest import Suggestions
@@ -36,11 +37,10 @@ from router.terminal import counted
 if TYPE_CHECKING:
     from router.watching.metrics import Metrics
     from router.watching.shadow import ShadowFigures
-    from router.watching.status import RouterStatus as Status
+    from router.watching.status import RouterStatus
 
 # What a changed catalog takes away: reported when it takes effect, and a reason to refuse it.
 
-_RECEIVING: Final = frozenset({"consumer", "subscriber"})
 SHOWN: Final = 20
 """Changes of a reload that are logged one by one, the incompatible ones first."""
 CAP: Final = 500
@@ -84,7 +84,7 @@ def lost_sources(active: Plan, catalog: Catalog) -> tuple[Finding, ...]:
 def _is_source(endpoint: Endpoint, named: Collection[str]) -> bool:
     """Tell whether records are still taken from an endpoint, or it says itself that it is for producers."""
     usage = set(endpoint.usage)
-    return endpoint.protocol in BINDINGS and (endpoint.xid in named or bool(usage & _RECEIVING) or "producer" in usage)
+    return endpoint.protocol in BINDINGS and (endpoint.xid in named or bool(usage & RECEIVING) or "producer" in usage)
 
 
 def _usable(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ class Comparisons:
     meanwhile, only the last one is compared, with the one that was reported last. Any thread may call it.
     """
 
-    def __init__(self, metrics: Metrics, status: Status) -> None:
+    def __init__(self, metrics: Metrics, status: RouterStatus) -> None:
         self._metrics, self._status = metrics, status
         self._lock = threading.Lock()
         self._compared: Catalog | None = None
@@ -221,7 +221,7 @@ class Reloader:
         settings: Settings,
         active: Plan,
         metrics: Metrics,
-        status: Status,
+        status: RouterStatus,
         nudge: Callable[[], None] = _nobody,
         *,
         unread: bool = False,

@@ -6,9 +6,7 @@ Alerts are those of the shipped rules in a real Prometheus, with their times div
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -111,20 +109,6 @@ class Day:
 @pytest.fixture
 def day(router: RouterProcess) -> Day:
     return Day(router)
-
-
-@pytest.fixture
-def small_disk(router: RouterProcess) -> Iterator[Path]:
-    """A disk of 32 MiB as the state folder."""
-    place = router.folder / "state"
-    place.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mounting, capture_output=True).returncode != 0:
-        pytest.skip("needs the right to mount a small tmpfs: run as root")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def test_a_day_with_a_full_disk(day: Day, small_disk: Path) -> None:

@@ -6,10 +6,9 @@ import errno
 import json
 import os
 import signal
-import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,20 +65,6 @@ class Shop:
     def jvm(self) -> int:
         """Return the process id of the router's JVM, its only child that runs Java."""
         return next(pid for pid in children(self.process.pid) if program_of(pid).endswith("java"))
-
-
-@pytest.fixture
-def small_disk(router: RouterProcess) -> Iterator[Path]:
-    """A disk of 24 MiB as the state folder."""
-    place = router.folder / "state"
-    place.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mounting, capture_output=True).returncode != 0:
-        pytest.skip("needs the right to mount a small tmpfs: run as root")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def fill(place: Path) -> None:

@@ -23,9 +23,9 @@ MAX_TEXT: Final = 8 * 1024 * 1024
 _MAIN: Final = "document0.xsd"
 _REFERRING: Final = (f"{XS}include", f"{XS}import", f"{XS}redefine", f"{XS}override")
 _DECLARATION: Final = re.compile(r"\ufeff?\s*<\?xml\s[^>]*\?>")
-_XML_NAMESPACE: Final = "http://www.w3.org/XML/1998/namespace"
+XML_NAMESPACE: Final = "http://www.w3.org/XML/1998/namespace"
 # Nearly every schema that uses xml:lang imports this, from an address that no catalog has at hand.
-_XML_ATTRIBUTES: Final = f"""<schema xmlns="{XS[1:-1]}" targetNamespace="{_XML_NAMESPACE}">
+_XML_ATTRIBUTES: Final = f"""<schema xmlns="{XS[1:-1]}" targetNamespace="{XML_NAMESPACE}">
 <attribute name="lang" type="string"/><attribute name="base" type="anyURI"/><attribute name="id" type="ID"/>
 <attribute name="space"><simpleType><restriction base="NCName"><enumeration value="default"/>
 <enumeration value="preserve"/></restriction></simpleType></attribute>
@@ -149,8 +149,8 @@ def _referring(root: etree._Element) -> Iterator[etree._Element]:
 def _referred(each: etree._Element, base: str, library: Library) -> tuple[str, str]:
     location = str(each.get("schemaLocation"))
     loaded = library.document(location.strip(), base) or library.document(location, base)
-    if loaded is None and each.get("namespace") == _XML_NAMESPACE:
-        return _XML_NAMESPACE, _XML_ATTRIBUTES
+    if loaded is None and each.get("namespace") == XML_NAMESPACE:
+        return XML_NAMESPACE, _XML_ATTRIBUTES
     if loaded is None:
         hint = f"add a document that the schema's {location!r} leads to"
         raise SchemaError(f"the XML Schema refers to {short(location)!r}, which is not known", hint=hint)
@@ -178,7 +178,6 @@ def _is_intricate(root: etree._Element) -> bool:
 
 # The declarations of an XML schema and of all that it includes and imports, by kind and qualified name.
 
-XML_NAMESPACE: Final = "http://www.w3.org/XML/1998/namespace"
 XSI_TYPE: Final = "{http://www.w3.org/2001/XMLSchema-instance}type"
 _MAX_DOCUMENTS: Final = 200
 _MAX_BASES: Final = 50

@@ -95,7 +95,7 @@ class CatalogWriter:
 
     def put_definition(self, target: CatalogPath, body: Mapping[str, Any]) -> Done:
         """Take in a whole definition with its versions; those that are there already need to be the same."""
-        group = self._group(target)
+        group = self._catalog.group_of(target)
         created = self._catalog.latest(target) is None
         versions = self._versions(target, group, body)
         if versions:
@@ -108,7 +108,7 @@ class CatalogWriter:
     def post_version(self, target: CatalogPath, body: Mapping[str, Any]) -> Done:
         """Add a version to a definition, which may be new; its number is the next one."""
         name = check_new_id(body.get("id"), target.path)
-        group = self._group(target)
+        group = self._catalog.group_of(target)
         where = target.below("definition", definition=name)
         latest = self._catalog.latest(where)
         given = self._inherited(version_attributes(body, name, group, where.path), latest, where)
@@ -124,7 +124,7 @@ class CatalogWriter:
         if target.version or target.definition:
             self._catalog.shown(target)
         elif target.group:
-            self._group(target)
+            self._catalog.group_of(target)
         return Done(self._perform("delete", target, ABSENT), target)
 
     def _perform(self, verb: Verb, target: CatalogPath, body: Any, *, conditional: bool = True) -> Response:
@@ -156,12 +156,6 @@ class CatalogWriter:
             there = {"*", self._catalog.definition(target, self._call.max_answer, whole=False).etag}
         if (matches is not None and not there & set(matches)) or there & set(known or ()):
             raise Refusal("precondition_failed", target.path)
-
-    def _group(self, target: CatalogPath) -> GroupEntity:
-        group = self._reader.group(f"/{GROUPS}/{target.group}")
-        if group is None:
-            raise Refusal("not_found", f"/{target.group}")
-        return group
 
     def _group_body(self, target: CatalogPath, body: Mapping[str, Any]) -> dict[str, Any]:
         known = self._reader.group(f"/{GROUPS}/{target.group}")

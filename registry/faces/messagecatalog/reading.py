@@ -12,16 +12,13 @@ from urllib.parse import quote
 import msgspec
 
 from registry.core.lineage import rank
-from registry.core.requests import ResourcePath as Place
-from registry.core.requests import place_of
-from registry.core.service import RegistrySession as Session
-from registry.core.views import ShownResource as Shown
-from registry.core.views import shown_resources
+from registry.core.requests import ResourcePath, place_of
+from registry.core.service import RegistrySession
+from registry.core.views import ShownResource, shown_resources
 from registry.errors import Refusal
 from registry.faces.messagecatalog.documents import shown_definition, shown_group, shown_version
 from registry.http.requests import decoded_request as decoded
-from registry.store.entities import GroupEntity as Group
-from registry.store.entities import Version
+from registry.store.entities import GroupEntity, Version
 
 # Places of a message catalog: its paths (section 4.1), and the URIs of versions (section 2.2.2).
 
@@ -154,7 +151,7 @@ class Representation:
 class CatalogReader:
     """Reads within one transaction; *authority* is that of definitions that name none. All methods raise Refusal."""
 
-    def __init__(self, session: Session, authority: str) -> None:
+    def __init__(self, session: RegistrySession, authority: str) -> None:
         self._session = session
         self._reader = session.reader
         self._authority = authority
@@ -168,14 +165,14 @@ class CatalogReader:
 
     def group(self, target: CatalogPath, weight: int, *, whole: bool) -> Representation:
         """Show a group, with *whole* with all its definitions."""
-        group = self._group(target)
+        group = self.group_of(target)
         if whole:
             return Representation(self._whole_group(group, _Weight(weight)))
         return Representation(shown_group(group), f'"{group.epoch}"')
 
     def definitions(self, target: CatalogPath, page: ListRequest) -> Representation:
         """List the latest versions of a group's definitions."""
-        group = self._group(target)
+        group = self.group_of(target)
         left = _Weight(page.weight)
         entries = (
             (each.resource.id, shown_version(each.resource.id, latest, group, self._authority))
@@ -186,7 +183,7 @@ class CatalogReader:
 
     def definition(self, target: CatalogPath, weight: int, *, whole: bool) -> Representation:
         """Show the latest version of a definition, with *whole* the definition with all its versions."""
-        group, shown = self._group(target), self.shown(target)
+        group, shown = self.group_of(target), self.shown(target)
         latest = self._latest(shown)
         if latest is None or shown.source is None:
             raise Refusal("not_found", target.path)
@@ -197,7 +194,7 @@ class CatalogReader:
 
     def versions(self, target: CatalogPath, page: ListRequest) -> Representation:
         """List the versions of a definition, by their numbers."""
-        group, shown = self._group(target), self.shown(target)
+        group, shown = self.group_of(target), self.shown(target)
         listed = self._versions(shown)
         start = next((at for at, each in enumerate(listed, 1) if each.id == page.after), 0) if page.after else 0
         entries = ((each.id, shown_version(target.definition, each, group, self._authority)) for each in listed[start:])
@@ -205,7 +202,7 @@ class CatalogReader:
 
     def version(self, target: CatalogPath) -> Representation:
         """Show one version."""
-        group, shown = self._group(target), self.shown(target)
+        group, shown = self.group_of(target), self.shown(target)
         version = (
             self._reader.version(f"{shown.source.versions}/{target.version}") if shown.source is not None else None
         )
@@ -213,13 +210,24 @@ class CatalogReader:
             raise Refusal("not_found", target.path)
         return Representation(shown_version(target.definition, version, group, self._authority), f'"{version.epoch}"')
 
-    def shown(self, target: CatalogPath) -> Shown:
+    def shown(self, target: CatalogPath) -> ShownResource:
         """Return a definition with what it may borrow from another."""
         place = self._place(target.below("definitions"))
         shown = next(shown_resources(self._reader, place, "", target.definition), None)
         if shown is None:
             raise Refusal("not_found", target.path)
         return shown
+
+    def group_of(self, target: CatalogPath) -> GroupEntity:
+        """Return the group of a path.
+
+        Raises:
+            Refusal: it is not there.
+        """
+        group = self._reader.group(f"/{GROUPS}/{target.group}")
+        if group is None:
+            raise Refusal("not_found", f"/{target.group}")
+        return group
 
     def latest(self, target: CatalogPath) -> Version | None:
         """Return the latest version of a definition, None when there is no such definition."""
@@ -230,40 +238,34 @@ class CatalogReader:
 
     def formats(self, target: CatalogPath) -> Iterator[str]:
         """Yield the formats of the latest versions of a group's definitions."""
-        group = self._group(target)
+        group = self.group_of(target)
         for each in shown_resources(self._reader, self._place(target.below("definitions"))):
             latest = self._latest(each)
             if latest is not None:
                 yield str(shown_version(each.resource.id, latest, group, self._authority).get("format", ""))
 
-    def _place(self, target: CatalogPath) -> Place:
+    def _place(self, target: CatalogPath) -> ResourcePath:
         return place_of(self._session.model, target.segments, target.path)
 
-    def _group(self, target: CatalogPath) -> Group:
-        group = self._reader.group(f"/{GROUPS}/{target.group}")
-        if group is None:
-            raise Refusal("not_found", f"/{target.group}")
-        return group
-
-    def _versions(self, shown: Shown) -> list[Version]:
+    def _versions(self, shown: ShownResource) -> list[Version]:
         if shown.source is None:
             return []
         return sorted(self._reader.versions(shown.source.versions), key=lambda each: rank(each.id))
 
-    def _latest(self, shown: Shown) -> Version | None:
+    def _latest(self, shown: ShownResource) -> Version | None:
         """Return the latest version, which need not be the default one of the core."""
         if shown.count < 2:
             return shown.default
         return self._versions(shown)[-1]
 
-    def _whole(self, shown: Shown, group: Group, left: _Weight) -> dict[str, Any]:
+    def _whole(self, shown: ShownResource, group: GroupEntity, left: _Weight) -> dict[str, Any]:
         versions = self._versions(shown)
         texts = [shown_version(shown.resource.id, each, group, self._authority) for each in versions]
         definition = shown_definition(texts)
         left.take(definition, f"/{group.id}/{DEFINITIONS}/{shown.resource.id}")
         return definition
 
-    def _whole_group(self, group: Group, left: _Weight) -> dict[str, Any]:
+    def _whole_group(self, group: GroupEntity, left: _Weight) -> dict[str, Any]:
         target = CatalogPath("definitions", group.id)
         definitions = [
             self._whole(each, group, left)

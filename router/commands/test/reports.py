@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -11,10 +10,9 @@ from typing import Any, Final, NamedTuple
 from xml.etree import ElementTree
 
 from catalog.definitions.constraints import Constraint
-from catalog.errors import one_line
-from router.commands.test.running import CaseResult as Result
-from router.matching.matcher import Matcher
-from router.matching.matcher import MatchOutcomes as Outcomes
+from catalog.errors import one_line, xml_text
+from router.commands.test.running import CaseResult
+from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.nearest import property_name
 from router.terminal import Terminal, counted, shown_value, styled
 
@@ -85,7 +83,7 @@ class CaseCoverage:
                 self.shares[_kind(constraint)].all.add(item)
                 self.shares["rejections"].all.add(item)
 
-    def take(self, matcher: Matcher, batches: Iterable[Outcomes]) -> None:
+    def take(self, matcher: Matcher, batches: Iterable[MatchOutcomes]) -> None:
         """Count what the rows of batches exercised."""
         for outcomes in batches:
             facts = outcomes.facts
@@ -111,7 +109,7 @@ class CaseCoverage:
                 item = _item(matcher.targets[target].xid, key, constraint)
                 self.shares["templates"].exercised.add(item)
 
-    def _failed(self, outcomes: Outcomes, row: int) -> None:
+    def _failed(self, outcomes: MatchOutcomes, row: int) -> None:
         """Count a dead letter that one property alone keeps from a definition."""
         for near in outcomes.nearest.get(row, ()):
             mismatches = near["mismatches"]
@@ -157,14 +155,13 @@ def _item(xid: str, key: str, constraint: Constraint) -> CoveredItem:
 
 SHOWN: Final = 300
 """Characters of a value in a text; JSON has all."""
-_NO_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedResult:
     """A result with the lines of what differs, in the order of its differences, and that of its case."""
 
-    result: Result
+    result: CaseResult
     line: int | None
     lines: tuple[int | None, ...]
 
@@ -204,7 +201,7 @@ class LocatedResult:
         return {**head, "pointer": case.pointer, "name": case.name, **rest}
 
 
-def placed(results: Iterable[Result]) -> list[LocatedResult]:
+def placed(results: Iterable[CaseResult]) -> list[LocatedResult]:
     """Return the results with their lines, in their order; each file is looked through once."""
     located: list[LocatedResult] = []
     for _, members in groupby(results, key=lambda result: result.file.path):
@@ -238,20 +235,20 @@ def junit(results: Sequence[LocatedResult]) -> str:
     top = ElementTree.Element("testsuites", _counts(results))
     for file, members in groupby(results, key=lambda each: each.file):
         group = list(members)
-        suite = ElementTree.SubElement(top, "testsuite", {"name": _xml(file), **_counts(group)})
+        suite = ElementTree.SubElement(top, "testsuite", {"name": xml_text(file), **_counts(group)})
         for each in group:
             line = {} if each.line is None else {"line": str(each.line)}
             about = {
-                "classname": _xml(Path(file).name),
-                "name": _xml(each.result.case.name),
-                "file": _xml(file),
+                "classname": xml_text(Path(file).name),
+                "name": xml_text(each.result.case.name),
+                "file": xml_text(file),
                 **line,
             }
             case = ElementTree.SubElement(suite, "testcase", about)
             if not each.result.passed:
                 texts = [*each.texts()]
-                failure = ElementTree.SubElement(case, "failure", {"message": _xml(texts[0])})
-                failure.text = _xml("\n".join(texts))
+                failure = ElementTree.SubElement(case, "failure", {"message": xml_text(texts[0])})
+                failure.text = xml_text("\n".join(texts))
     ElementTree.indent(top)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(top, encoding="unicode")}\n'
 
@@ -267,7 +264,7 @@ def github_annotations(failed: Iterable[LocatedResult], shortages: Iterable[str]
         yield f"::error title=coverage::{_data(text)}"
 
 
-def _pointers(result: Result) -> tuple[str, ...]:
+def _pointers(result: CaseResult) -> tuple[str, ...]:
     return (result.case.pointer, *(each.pointer for each in result.differences))
 
 
@@ -288,10 +285,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: inner for name, inner in value.items() if name != "nearest"}
     return value
-
-
-def _xml(text: str) -> str:
-    return _NO_XML.sub("\ufffd", text)
 
 
 def _data(text: str) -> str:
