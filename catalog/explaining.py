@@ -9,12 +9,10 @@ from typing import Any, Final, Literal
 
 from catalog.definitions.levels import Laid, Level, Said, giving, laid, levels_of
 from catalog.dialects.reading import default_version
-from catalog.findings import Declarations
-from catalog.findings import SourceLocation as Place
+from catalog.findings import Declarations, SourceLocation
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
 from catalog.protocols.properties import ALWAYS_REQUIRED, ATTRIBUTE_TYPES, NAMED, VOCABULARIES
-from catalog.schemas.library import SchemaRegistry
-from catalog.schemas.library import SchemaVersion as Entry
+from catalog.schemas.library import SchemaRegistry, SchemaVersion
 
 # Where every value of a definition comes from: itself, a base, its group, an endpoint, or a table of a specification.
 #
@@ -34,11 +32,11 @@ class PropertyOrigin:
     value: Any
     source: Source
     xid: str = ""
-    place: Place | None = None
+    place: SourceLocation | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return ``{value, source, xid, file, pointer}``."""
-        place = self.place or Place("")
+        place = self.place or SourceLocation("")
         origin = {"value": self.value, "source": self.source, "xid": self.xid}
         return {**origin, "file": place.file, "pointer": place.pointer}
 
@@ -88,7 +86,7 @@ class Explanation:
     """A definition with all its origins."""
 
     definition: Definition
-    place: Place
+    place: SourceLocation
     envelope: Traced | None
     protocol: Traced | None
     attributes: tuple[Traced, ...]
@@ -162,7 +160,7 @@ def schema_state(definition: Definition) -> dict[str, Any] | None:
     }
 
 
-def _of_level(level: Level, nearest: str, value: Any, place: Place | None) -> PropertyOrigin:
+def _of_level(level: Level, nearest: str, value: Any, place: SourceLocation | None) -> PropertyOrigin:
     return PropertyOrigin(value, "message" if level.xid == nearest else "base", level.xid, place)
 
 
@@ -274,7 +272,7 @@ def _expected(
             )
 
 
-def _endpoint_default(name: str, endpoint: Endpoint, place: Place) -> PropertyOrigin | None:
+def _endpoint_default(name: str, endpoint: Endpoint, place: SourceLocation) -> PropertyOrigin | None:
     value = getattr(endpoint, name)
     return PropertyOrigin(value, "endpoint", endpoint.xid, place) if value else None
 
@@ -389,7 +387,7 @@ def _schema(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str,
     }
 
 
-def _document(entry: Entry | None) -> dict[str, Any]:
+def _document(entry: SchemaVersion | None) -> dict[str, Any]:
     """Return format, address and place of a version; it is embedded when it has neither address nor nothing."""
     if entry is None:
         return {"format": None, "embedded": False, "address": None, "file": "", "pointer": ""}

@@ -17,8 +17,15 @@ from catalog.documents.fetching import Fetcher, is_url
 from catalog.documents.registry_api import INDEX, Assembly, own_address
 from catalog.documents.sending import next_page
 from catalog.errors import DocumentError
-from catalog.findings import MESSAGE_REFERENCE, Declarations, DeclaredEndpoint, DeclaredGroup, DeclaredMessage, Findings
-from catalog.findings import SourceLocation as Place
+from catalog.findings import (
+    MESSAGE_REFERENCE,
+    Declarations,
+    DeclaredEndpoint,
+    DeclaredGroup,
+    DeclaredMessage,
+    Findings,
+    SourceLocation,
+)
 from catalog.parsing.pointers import steps_of, unescaped
 
 # References to messages and groups: xids, JSON pointers, relative and absolute URIs, and bare names.
@@ -226,7 +233,7 @@ class Following:
                     self._listed(document, assembly, below)
         return replace(document, tree=assembly.tree, mounts=assembly.mounts)
 
-    def _collection(self, assembly: Assembly, path: tuple[str, ...], written: str, place: Place) -> None:
+    def _collection(self, assembly: Assembly, path: tuple[str, ...], written: str, place: SourceLocation) -> None:
         try:
             tree, at = self._read(written, place)
             members, at = _members(tree, path, at)
@@ -249,7 +256,7 @@ class Following:
                 self._report(error, place / named, f"the definition at {entity[named]}")
                 assembly.lay(path[:-1], {path[-1]: None}, place)
 
-    def _read(self, written: str, place: Place) -> tuple[dict[str, Any], Place]:
+    def _read(self, written: str, place: SourceLocation) -> tuple[dict[str, Any], SourceLocation]:
         """Return what an address, written at *place*, leads to, and where that is.
 
         Raises:
@@ -264,14 +271,14 @@ class Following:
         if is_url(address) and not document.mounts and next_page(self.fetcher.answer(address).link) is not None:
             hint = "give the registry itself as a source; its pages are followed"
             raise DocumentError(f"{address} is answered page by page", file=address, hint=hint)
-        tree, at = document.tree, Place(document.file, "", document.mounts)
+        tree, at = document.tree, SourceLocation(document.file, "", document.mounts)
         for key in steps_of(written.partition("#")[2]):
             tree, at = tree.get(key) if isinstance(tree, dict) else None, at / key
         if not isinstance(tree, dict):
             raise DocumentError(f"{written} leads to no object", file=address, hint="correct the address")
         return tree, at
 
-    def _report(self, error: DocumentError, place: Place, what: str) -> None:
+    def _report(self, error: DocumentError, place: SourceLocation, what: str) -> None:
         if error.transient:
             self.pending[error.file or place.file] = None
             text = f"{what} cannot be reached now: {error}"
@@ -334,7 +341,7 @@ def _address(message: Mapping[str, Any]) -> str | None:
     return names[0] if isinstance(address, str) and address and not address.startswith("#") else None
 
 
-def _members(tree: dict[str, Any], path: Sequence[str], at: Place) -> tuple[dict[str, Any], Place]:
+def _members(tree: dict[str, Any], path: Sequence[str], at: SourceLocation) -> tuple[dict[str, Any], SourceLocation]:
     """Return the collection *path* of a document: at its path, below its name, or as the whole document.
 
     Raises:
@@ -375,8 +382,8 @@ def _of_kind(tree: Mapping[str, Any], name: str, depth: int) -> str | None:
     return next((key for key in tree if key.lower() in kind and isinstance(tree[key], dict)), None)
 
 
-def _place(document: Document, assembly: Assembly, path: Sequence[str]) -> Place:
-    place = Place(document.file, "", assembly.mounts)
+def _place(document: Document, assembly: Assembly, path: Sequence[str]) -> SourceLocation:
+    place = SourceLocation(document.file, "", assembly.mounts)
     for step in path:
         place = place / step
     return place
@@ -516,7 +523,7 @@ class Abroad:
         if home is not None:
             self._declarations.beyond[adopted.group] = replace(home, xid=adopted.group)
 
-    def _report(self, land: Land, place: Place) -> None:
+    def _report(self, land: Land, place: SourceLocation) -> None:
         """Take over what there is to say about something that is used; the rest is the matter of who wrote it."""
         for each in land.findings.sorted():
             if each.file == place.file and f"{each.pointer}/".startswith(f"{place.pointer}/"):

@@ -22,8 +22,7 @@ import msgspec
 from bindings.background import Background, Backoff
 from bindings.private import private_folder, sync_path
 from router.errors import SinkError, StateError
-from router.judging.carried import EXCHANGE, read_exchange
-from router.judging.carried import RelatedRecord as Exchange
+from router.judging.carried import EXCHANGE, RelatedRecord, read_exchange
 from router.logs import get_logger
 from router.settings import Settings
 from router.sinks.contract import Commit
@@ -154,7 +153,7 @@ class RecordToPair:
     """A record as it comes to be paired."""
 
     half: Half
-    exchange: Exchange
+    exchange: RelatedRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
 from bindings.kafka.binding import PROTOCOL
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE, HEADER, LINEAGE, VERSION
 from bindings.kafka.store import first_text
-from catalog.definitions.constraints import CONTENT, Constraint
-from catalog.definitions.constraints import MatchCandidate as Target
+from catalog.definitions.constraints import CONTENT, Constraint, MatchCandidate
 from catalog.schemas.ids.deciding import first_byte
 from router.judging.plan import TOPIC, Plan
 from router.judging.stages import HEADERS_TYPE, header
@@ -121,7 +120,7 @@ def _of_channel(plan: Plan, channel: int, topic: str) -> list[SettledType]:
     return [each for each in settled if each is not None]
 
 
-def _type_of(target: Target) -> str | None:
+def _type_of(target: MatchCandidate) -> str | None:
     for key, constraint in target.event or ():
         if key == TYPE and constraint.kind == "literal" and constraint.is_exact:
             return constraint.value

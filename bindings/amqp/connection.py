@@ -20,9 +20,7 @@ from proton.reactor import Container, ReceiverOption
 from bindings.amqp.binding import capabilities_of, option, option_map, source_filters
 from bindings.amqp.client import Dialer, Mailbox, hang_up, reason_of, reconnecting
 from bindings.amqp.sections import row_of
-from bindings.gateways import EndpointSubscription as Subscription
-from bindings.gateways import GatewayConfig as Terms
-from bindings.gateways import GatewayCounters, RowStore
+from bindings.gateways import EndpointSubscription, GatewayConfig, GatewayCounters, RowStore
 from bindings.handover import Handover
 from bindings.parts import InboxRow
 
@@ -36,7 +34,7 @@ class _Terms(ReceiverOption):
     a broker that answers that it settles by itself is taken as it is.
     """
 
-    def __init__(self, subscription: Subscription, durable: bool) -> None:
+    def __init__(self, subscription: EndpointSubscription, durable: bool) -> None:
         self._options = subscription.options
         self._durable = durable
 
@@ -72,7 +70,7 @@ class Inlet:
     ``attached`` says whether the broker serves it now; ``problem`` why not. ``leaving``: nobody wants it any more.
     """
 
-    def __init__(self, subscription: Subscription, container_id: str) -> None:
+    def __init__(self, subscription: EndpointSubscription, container_id: str) -> None:
         self.subscription = subscription
         self.backoff = reconnecting()
         self.window = 1
@@ -230,7 +228,7 @@ class Shared:
     """
 
     dialer: Dialer
-    terms: Terms
+    terms: GatewayConfig
     kept: list[InboxRow] = field(default_factory=list)
     trouble: str = ""
     connected: bool = False
@@ -241,7 +239,7 @@ class Shared:
 class Replace:
     """Take these subscriptions from now on."""
 
-    subscriptions: Sequence[Subscription]
+    subscriptions: Sequence[EndpointSubscription]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +270,7 @@ class _Later(Handler):
 class ReceivingConnection(Handler):
     """See the module. :meth:`live` is called once; everything else happens on its thread, but for the mailbox."""
 
-    def __init__(self, shared: Shared, subscriptions: Sequence[Subscription]) -> None:
+    def __init__(self, shared: Shared, subscriptions: Sequence[EndpointSubscription]) -> None:
         self.mailbox = Mailbox()
         self._shared = shared
         self._inlets = [Inlet(each, shared.terms.client_id) for each in subscriptions]
@@ -456,7 +454,7 @@ class ReceivingConnection(Handler):
         for inlet in self._inlets:
             inlet.window = max(1, self._shared.terms.limits.max_in_flight // len(self._inlets))
 
-    def _replace(self, subscriptions: Sequence[Subscription]) -> None:
+    def _replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         wanted = list(subscriptions)
         kept = [inlet for inlet in self._inlets if not inlet.leaving and inlet.subscription in wanted]
         for inlet in self._inlets:

@@ -16,8 +16,7 @@ from typing import Any, Final, Protocol, cast
 
 import httptools
 
-from bindings.http.request import HttpProblem, Reply, ServerLimits
-from bindings.http.request import RequestHead as Head
+from bindings.http.request import HttpProblem, Reply, RequestHead, ServerLimits
 
 # From the bytes of a connection to requests, strictly: what two readers could read in two ways is refused.
 #
@@ -42,7 +41,7 @@ class BodyEnd(Enum):
     END = "end"
 
 
-Event = Head | bytes | BodyEnd | HttpProblem
+Event = RequestHead | bytes | BodyEnd | HttpProblem
 """What comes of bytes: a head, then pieces of its body, then its end; a problem is the last event of a connection."""
 
 
@@ -58,7 +57,7 @@ class RequestReader:
         self.in_head = False
         self._in_body = False
         self._replayed = False
-        self._head: Head | None = None
+        self._head: RequestHead | None = None
         self._begin()
         self._parser = httptools.HttpRequestParser(self)
 
@@ -68,9 +67,9 @@ class RequestReader:
         return BODY_SLICE if self._in_body else SLICE
 
     @property
-    def begun(self) -> Head:
+    def begun(self) -> RequestHead:
         """A head of which only headers are known: those of the last request that have been read."""
-        return Head("", b"", b"", tuple(self._headers))
+        return RequestHead("", b"", b"", tuple(self._headers))
 
     def feed(self, data: bytes | memoryview) -> None:
         """Read more bytes; after a problem, nothing."""
@@ -165,7 +164,7 @@ class RequestReader:
         detail = f"a request may have {limits.max_headers} headers and {limits.max_header_bytes} bytes of them"
         return HttpProblem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
 
-    def _checked(self) -> Head:
+    def _checked(self) -> RequestHead:
         version = self._parser.get_http_version()
         if version not in ("1.0", "1.1"):
             raise _bad("only HTTP/1.1 and HTTP/1.0 are spoken here")
@@ -181,7 +180,7 @@ class RequestReader:
         if self._parser.should_upgrade():
             _check_upgrade(method, named.get(b"upgrade", []))
         length = named.get(b"content-length")
-        return Head(
+        return RequestHead(
             method,
             path,
             query,
@@ -277,7 +276,7 @@ class AcceptedRequest(Protocol):
 class Handler(Protocol):
     """What a server is for. Called on the server's thread."""
 
-    def admit(self, head: Head) -> AcceptedRequest | Reply:
+    def admit(self, head: RequestHead) -> AcceptedRequest | Reply:
         """Decide by the head alone; with a reply the body is not asked for, and never seen."""
 
 
@@ -298,7 +297,7 @@ class Ledger(Protocol):
     def gone(self, connection: HttpConnection) -> None:
         """Forget one."""
 
-    def shown(self, head: Head, reply: Reply) -> Reply:
+    def shown(self, head: RequestHead, reply: Reply) -> Reply:
         """Return an answer that the handler was not asked for as it gives its own; of *head* only headers are sure."""
 
 
@@ -337,7 +336,7 @@ class HttpConnection(asyncio.Protocol):
         self._peer = ""
         self._reader = RequestReader(self._limits, address)
         self._unread = b""
-        self._head: Head | None = None
+        self._head: RequestHead | None = None
         self._request: AcceptedRequest | None = None
         self._body = bytearray()
         self._dropped = 0
@@ -435,7 +434,7 @@ class HttpConnection(asyncio.Protocol):
             if events:
                 event = events.popleft()
                 self._handle(event)
-                left -= isinstance(event, Head)
+                left -= isinstance(event, RequestHead)
                 if not left:
                     self._loop.call_soon(self._pump)
                     break
@@ -461,17 +460,17 @@ class HttpConnection(asyncio.Protocol):
             else:
                 self._transport.pause_reading()
 
-    def _handle(self, event: Head | bytes | BodyEnd | HttpProblem) -> None:
+    def _handle(self, event: RequestHead | bytes | BodyEnd | HttpProblem) -> None:
         if isinstance(event, bytes):
             self._take_piece(event)
-        elif isinstance(event, Head):
+        elif isinstance(event, RequestHead):
             self._take_head(event)
         elif isinstance(event, BodyEnd):
             self._take_end()
         else:
             self._refuse(event)
 
-    def _take_head(self, head: Head) -> None:
+    def _take_head(self, head: RequestHead) -> None:
         if self._peer:
             head = head._replace(peer=self._peer)
         self._head = head

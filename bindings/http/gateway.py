@@ -18,8 +18,16 @@ from bindings.gateways import GatewayCounters, GatewayError, RowStore
 from bindings.handover import next_group
 from bindings.http.binding import PROTOCOL
 from bindings.http.connection import AcceptedRequest, Answer, too_large
-from bindings.http.request import HttpProblem, Reply, RequestParts, ServerLimits, listen, server_tls, unavailable
-from bindings.http.request import RequestHead as Head
+from bindings.http.request import (
+    HttpProblem,
+    Reply,
+    RequestHead,
+    RequestParts,
+    ServerLimits,
+    listen,
+    server_tls,
+    unavailable,
+)
 from bindings.http.routing import Access, Guard, HttpRoute, PathRoutes, RouteMatch
 from bindings.http.server import HttpServer
 from bindings.inbox.space import InboxError, InboxRowError
@@ -154,14 +162,14 @@ class GatewayApplication:
         self._complain_at = 0.0
         self.stopping = False
 
-    def admit(self, head: Head) -> AcceptedRequest | Reply:
+    def admit(self, head: RequestHead) -> AcceptedRequest | Reply:
         """Return the message to come, or the reply that refuses it."""
         try:
             return self._admitted(head)
         except HttpProblem as problem:
             return problem.reply()
 
-    def store(self, endpoint: str, head: Head, body: bytes, answer: Answer) -> None:
+    def store(self, endpoint: str, head: RequestHead, body: bytes, answer: Answer) -> None:
         """Append a message to the inbox, and answer when it is durable or refused."""
         if self._in_flight >= self._limits.max_in_flight:
             problem = unavailable("too many requests are in flight; send again", self._limits.retry_after)
@@ -177,7 +185,7 @@ class GatewayApplication:
         detail = "the inbox took too long; the message may have been stored"
         return unavailable(detail, self._limits.retry_after).reply()
 
-    def _admitted(self, head: Head) -> AcceptedRequest | Reply:
+    def _admitted(self, head: RequestHead) -> AcceptedRequest | Reply:
         try:
             sender = self._guard.admit(head)
         except HttpProblem:
@@ -224,7 +232,7 @@ class _Message(NamedTuple):
 
     application: GatewayApplication
     endpoint: str
-    head: Head
+    head: RequestHead
     max_body: int
 
     def take(self, body: bytes, answer: Answer) -> None:
@@ -236,7 +244,7 @@ class _Message(NamedTuple):
         return self.application.late()
 
 
-def _endpoint(head: Head, match: RouteMatch) -> str:
+def _endpoint(head: RequestHead, match: RouteMatch) -> str:
     if match.endpoint is not None:
         return match.endpoint
     if not match.allowed:
@@ -246,14 +254,14 @@ def _endpoint(head: Head, match: RouteMatch) -> str:
     raise HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, detail, (b"allow", allowed.encode("ascii")))
 
 
-def _check_length(head: Head, limit: int) -> None:
+def _check_length(head: RequestHead, limit: int) -> None:
     if head.length is not None and head.length > limit:
         raise too_large(limit)
     if head.length is None and not head.chunked and head.method in BODY_METHODS:
         raise HttpProblem(HTTPStatus.LENGTH_REQUIRED, "send Content-Length (0 for no body) or a chunked body")
 
 
-def _handshake(head: Head, match: RouteMatch) -> Reply:
+def _handshake(head: RequestHead, match: RouteMatch) -> Reply:
     """Answer OPTIONS; with an origin it is the validation of CloudEvents webhooks, and permission is granted."""
     allow = ", ".join(dict.fromkeys((*match.allowed, "OPTIONS"))).encode("ascii")
     origin = head.header(_ORIGIN)

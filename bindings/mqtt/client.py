@@ -23,8 +23,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from bindings.addresses import Address, addresses_of, tls_context, with_login
 from bindings.gateways import Connection, GatewayError, Tls
 from bindings.mqtt.binding import MqttSending, SessionOptions, session_options
-from bindings.mqtt.messages import MalformedPublish, SubscribeRequest, Version, read_publish
-from bindings.mqtt.messages import MqttDelivery as Delivery
+from bindings.mqtt.messages import MalformedPublish, MqttDelivery, SubscribeRequest, Version, read_publish
 
 # paho's client, set up to do nothing by itself: no thread, no loop, no reconnecting, no acknowledgement of its own.
 
@@ -72,7 +71,7 @@ class LinkClient(paho.Client):
     errors: they fail should paho change there.
     """
 
-    def __init__(self, terms: LinkTerms, take: Callable[[Delivery], None]) -> None:
+    def __init__(self, terms: LinkTerms, take: Callable[[MqttDelivery], None]) -> None:
         super().__init__(
             CallbackAPIVersion.VERSION2,
             client_id=terms.client_id,
@@ -126,7 +125,7 @@ class LinkClient(paho.Client):
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
 
-def client_for(terms: LinkTerms, address: Address, take: Callable[[Delivery], None]) -> LinkClient:
+def client_for(terms: LinkTerms, address: Address, take: Callable[[MqttDelivery], None]) -> LinkClient:
     """Return a client that is ready to connect to *address*, and gives *take* every message that arrives."""
     client = LinkClient(terms, take)
     client.on_socket_open = _send_at_once
@@ -202,7 +201,7 @@ _FAILED: Final = 128
 class LinkOwner(Protocol):
     """The owner of a link, which gets what arrives; called on the thread that serves it."""
 
-    def delivered(self, link: MqttLink, delivery: Delivery) -> None:
+    def delivered(self, link: MqttLink, delivery: MqttDelivery) -> None:
         """Take a message; QoS 1 wants :meth:`MqttLink.acknowledge` once it is safe."""
 
     def subscribed(self, link: MqttLink, mid: int, fault: str) -> None:
@@ -370,7 +369,7 @@ class MqttLink:
         client.on_publish = self._published
         return client
 
-    def _arrived(self, delivery: Delivery) -> None:
+    def _arrived(self, delivery: MqttDelivery) -> None:
         self._packets += 1
         self._owner.delivered(self, delivery)
 

@@ -18,14 +18,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bindings.background import Backoff
-from bindings.gateways import EndpointSubscription as Subscription
-from bindings.gateways import GatewayConfig as Terms
-from bindings.gateways import GatewayCounters
+from bindings.gateways import EndpointSubscription, GatewayConfig, GatewayCounters
 from bindings.handover import Handover
-from bindings.mqtt.client import Connector, LinkError, Wakeup, connector_of
-from bindings.mqtt.client import MqttLink as Link
-from bindings.mqtt.messages import MqttDelivery as Delivery
-from bindings.mqtt.messages import SubscribeRequest, Version, matches, requests_of, row_of, uncovered
+from bindings.mqtt.client import Connector, LinkError, MqttLink, Wakeup, connector_of
+from bindings.mqtt.messages import MqttDelivery, SubscribeRequest, Version, matches, requests_of, row_of, uncovered
 from bindings.parts import InboxRow
 
 # What is subscribed to, which endpoint a message is for, and how the broker's subscriptions are brought in line.
@@ -54,7 +50,7 @@ class SubscriptionTable:
         GatewayError: as :func:`bindings.mqtt.messages.requests_of`.
     """
 
-    def __init__(self, subscriptions: Sequence[Subscription]) -> None:
+    def __init__(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         requests = requests_of(subscriptions)
         self._pairs = [(request.filter, each.endpoint) for request, each in zip(requests, subscriptions, strict=True)]
         self.filters = tuple(uncovered(request.filter for request in requests))
@@ -115,7 +111,7 @@ class Copies:
         """Forget everything: the connection or the subscriptions changed, so copies may come again, or no more."""
         self._open.clear()
 
-    def is_repeat(self, delivery: Delivery, overlapping: int) -> bool:
+    def is_repeat(self, delivery: MqttDelivery, overlapping: int) -> bool:
         """Tell whether this delivery is of a message that another one brought already."""
         if overlapping < 2 or not delivery.subscriptions:
             return False
@@ -172,7 +168,7 @@ class TopicSubscriber:
         if not session_present:
             self._granted.clear()
 
-    def advance(self, link: Link) -> None:
+    def advance(self, link: MqttLink) -> None:
         """Send what brings the broker nearer to what is wanted."""
         busy = {pending.request.filter for pending in self._pending.values()}
         if self._refused and time.monotonic() >= self._again:
@@ -229,7 +225,7 @@ class UnstoredMessage:
     """One message that is not stored yet. ``mid`` is 0 when it wants no acknowledgement."""
 
     row: InboxRow
-    link: Link
+    link: MqttLink
     mid: int
 
 
@@ -261,7 +257,7 @@ class MqttGateway:
         GatewayError: a subscription is no topic filter.
     """
 
-    def __init__(self, terms: Terms, version: Version) -> None:
+    def __init__(self, terms: GatewayConfig, version: Version) -> None:
         self._terms = terms
         self._version = version
         self._tables = Tables(SubscriptionTable(terms.subscriptions))
@@ -303,7 +299,7 @@ class MqttGateway:
         self._thread = threading.Thread(target=self._run, args=(connector,), name="mqtt-gateway", daemon=True)
         self._thread.start()
 
-    def replace(self, subscriptions: Sequence[Subscription]) -> None:
+    def replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         """Take other subscriptions from now on; what the broker queued under the old ones still finds its endpoint.
 
         Raises:
@@ -328,7 +324,7 @@ class MqttGateway:
         if not self._thread.is_alive():
             self._wakeup.close()
 
-    def delivered(self, link: Link, delivery: Delivery) -> None:
+    def delivered(self, link: MqttLink, delivery: MqttDelivery) -> None:
         """Take a message off the link; see :class:`bindings.mqtt.client.LinkOwner`."""
         if self._stop_at is not None:
             return  # not acknowledged, so it comes again after the next start
@@ -343,15 +339,15 @@ class MqttGateway:
             row = row_of(delivery, taking.endpoint, self._version, received, self._terms.limits.max_body_bytes)
             self._handover.add(UnstoredMessage(row, link, delivery.mid))
 
-    def subscribed(self, _link: Link, mid: int, fault: str) -> None:
+    def subscribed(self, _link: MqttLink, mid: int, fault: str) -> None:
         """Take the answer to a SUBSCRIBE."""
         self._subscriber.subscribed(mid, fault)
 
-    def unsubscribed(self, _link: Link, mid: int) -> None:
+    def unsubscribed(self, _link: MqttLink, mid: int) -> None:
         """Take the answer to an UNSUBSCRIBE."""
         self._subscriber.unsubscribed(mid)
 
-    def published(self, _link: Link, _mid: int, _code: int, _fault: str) -> None:
+    def published(self, _link: MqttLink, _mid: int, _code: int, _fault: str) -> None:
         """Nothing is published here."""
 
     def _run(self, connector: Connector) -> None:
@@ -390,7 +386,7 @@ class MqttGateway:
         self._turn += 1
         self._pause(self._backoff.pause())
 
-    def _serve(self, link: Link) -> None:
+    def _serve(self, link: MqttLink) -> None:
         begun = False
         while link.alive and self._stop_at is None:
             link.serve(self._handover.patience(_ROUND_SECONDS), self._may_read, self._wakeup.receiver)
@@ -405,7 +401,7 @@ class MqttGateway:
                 self._subscriber.advance(link)
                 self._connected = self._subscriber.complete
 
-    def _drain(self, link: Link | None) -> None:
+    def _drain(self, link: MqttLink | None) -> None:
         """Store and acknowledge what is held until the time to stop is over, then disconnect; once only."""
         if self._drained:
             return
@@ -452,7 +448,7 @@ class MqttGateway:
             self._subscriber.wanted = table.requests
             self._copies.clear()
 
-    def _stray(self, link: Link, delivery: Delivery) -> None:
+    def _stray(self, link: MqttLink, delivery: MqttDelivery) -> None:
         """Let go of a message that no subscription of ours takes: the session has one from settings before."""
         if delivery.topic not in self._strays and len(self._strays) < _NAMED_STRAYS:
             self._strays.add(delivery.topic)
@@ -473,7 +469,7 @@ def _comes_again(held: UnstoredMessage) -> bool:
     return held.mid != 0 and not held.link.alive
 
 
-def _let_go(link: Link, delivery: Delivery) -> None:
+def _let_go(link: MqttLink, delivery: MqttDelivery) -> None:
     """Acknowledge a message that is not stored, where that is called for."""
     if delivery.mid:
         link.acknowledge(delivery.mid)

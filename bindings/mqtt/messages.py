@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from bindings.gateways import EndpointSubscription as Subscription
-from bindings.gateways import GatewayError
+from bindings.gateways import EndpointSubscription, GatewayError
 from bindings.parts import BINARY_KIND, JSON_KIND, InboxRow, Part
 from catalog.protocols.addresses import PLACEHOLDER, SHARE, filter_fault, mqtt_text_fault, unshared
 from catalog.protocols.properties import squashed
@@ -189,7 +188,7 @@ class SubscribeRequest:
     retain_handling: int = 1
 
 
-def requests_of(subscriptions: Sequence[Subscription]) -> tuple[SubscribeRequest, ...]:
+def requests_of(subscriptions: Sequence[EndpointSubscription]) -> tuple[SubscribeRequest, ...]:
     """Return what to ask a broker for, in the order of *subscriptions*, also where another one covers it.
 
     Raises:
@@ -214,7 +213,7 @@ def requests_of(subscriptions: Sequence[Subscription]) -> tuple[SubscribeRequest
     return tuple(requests)
 
 
-def _request(subscription: Subscription) -> SubscribeRequest:
+def _request(subscription: EndpointSubscription) -> SubscribeRequest:
     known = squashed(subscription.options)
     no_local, handling = known.get("nolocal"), known.get("retainhandling")
     filter_ = shared(subscription.address, subscription.options)

@@ -10,9 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from bindings.addresses import AddressForm
 from bindings.envelope import AttributeRule
-from bindings.gateways import EndpointSubscription as Subscription
-from bindings.gateways import Gateway, GatewayError, Receiving, templates_of
-from bindings.gateways import GatewayConfig as Terms
+from bindings.gateways import EndpointSubscription, Gateway, GatewayConfig, GatewayError, Receiving, templates_of
 from bindings.parts import JSON_KIND, InboxRow, NativeForm, Part, native_of, parts_of
 from bindings.sending import Sending
 from catalog.model import Catalog, Endpoint
@@ -126,7 +124,7 @@ class StreamPlan:
 Plan = CorePlan | StreamPlan
 
 
-def plans_of(subscriptions: Sequence[Subscription], options: Mapping[str, Any]) -> tuple[Plan, ...]:
+def plans_of(subscriptions: Sequence[EndpointSubscription], options: Mapping[str, Any]) -> tuple[Plan, ...]:
     """Return how to take each subscription; its own options come before *options*, those of the connection.
 
     Raises:
@@ -154,7 +152,7 @@ def is_subject(text: str, *, wildcards: bool) -> bool:
     return (wildcards or not wild) and ">" not in tokens[:-1]
 
 
-def _plan(one: Subscription, options: Mapping[str, Any]) -> Plan:
+def _plan(one: EndpointSubscription, options: Mapping[str, Any]) -> Plan:
     if not is_subject(one.address, wildcards=True):
         raise GatewayError(
             f"{one.endpoint}: {one.address[:200]!r} is no NATS subject; write tokens between dots, without blanks, "
@@ -173,14 +171,14 @@ def _plan(one: Subscription, options: Mapping[str, Any]) -> Plan:
     return StreamPlan(one.endpoint, one.address, stream, durable, _ack_wait(one, options), deliver == "all")
 
 
-def _ack_wait(one: Subscription, options: Mapping[str, Any]) -> float:
+def _ack_wait(one: EndpointSubscription, options: Mapping[str, Any]) -> float:
     value = options.get("ackwait", DEFAULT_ACK_WAIT)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= 86_400:
         raise GatewayError(f"{one.endpoint}: option ackwait is {str(value)[:50]!r}; write seconds from 1 to 86400")
     return float(value)
 
 
-def _text(one: Subscription, options: Mapping[str, Any], *names: str) -> str:
+def _text(one: EndpointSubscription, options: Mapping[str, Any], *names: str) -> str:
     """Return the first of these options that says something; an empty text when none does."""
     for name in names:
         value = options.get(name)
@@ -192,7 +190,7 @@ def _text(one: Subscription, options: Mapping[str, Any], *names: str) -> str:
     return ""
 
 
-def _durable(one: Subscription) -> str:
+def _durable(one: EndpointSubscription) -> str:
     """Make a name that is the same at every start: a readable text, made unique by a checksum."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", one.endpoint.removeprefix("/endpoints/")).strip("-")[:64]
     return f"xrouter-{readable}-{zlib.crc32(f'{one.endpoint} {one.address}'.encode()):08x}"
@@ -278,13 +276,13 @@ def _addresses(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
     return tuple(subjects_of_templates(templates_of(endpoint, catalog, "subject")))
 
 
-def _gateway(terms: Terms) -> Gateway:
+def _gateway(terms: GatewayConfig) -> Gateway:
     from bindings.nats.gateway import NatsGateway
 
     return NatsGateway(terms)
 
 
-def _check(subscriptions: Sequence[Subscription]) -> None:
+def _check(subscriptions: Sequence[EndpointSubscription]) -> None:
     plans_of(subscriptions, {})
 
 

@@ -26,15 +26,10 @@ from nats import errors
 
 from bindings.addresses import Address
 from bindings.background import Backoff
-from bindings.gateways import EndpointSubscription as Subscription
-from bindings.gateways import GatewayConfig as Terms
-from bindings.gateways import GatewayCounters, GatewayError
-from bindings.gateways import GatewayLimits as Limits
-from bindings.nats.binding import CorePlan, Plan, StreamPlan, plans_of, row_of
-from bindings.nats.binding import NatsDelivery as Arrival
+from bindings.gateways import EndpointSubscription, GatewayConfig, GatewayCounters, GatewayError, GatewayLimits
+from bindings.nats.binding import CorePlan, NatsDelivery, Plan, StreamPlan, plans_of, row_of
 from bindings.nats.connection import ConnectFault, Dialling, RawClient, Sink, connect, dialling_of, within
-from bindings.nats.pulling import PulledMessage as Item
-from bindings.nats.pulling import Puller, Storing
+from bindings.nats.pulling import PulledMessage, Puller, Storing
 
 # All that is taken over one connection, and the messages of core NATS, which outlive it.
 
@@ -46,7 +41,7 @@ class CoreIntake:
     the store takes nothing, and what comes then is dropped and counted in ``dropped``.
     """
 
-    def __init__(self, storing: Storing, limits: Limits, counters: GatewayCounters) -> None:
+    def __init__(self, storing: Storing, limits: GatewayLimits, counters: GatewayCounters) -> None:
         self._storing = storing
         self._limits = limits
         self._counters = counters
@@ -57,24 +52,24 @@ class CoreIntake:
     def sink(self, endpoint: str) -> Sink:
         """Return what takes the messages of a subscription."""
 
-        def arrived(arrival: Arrival) -> None:
+        def arrived(arrival: NatsDelivery) -> None:
             self._counters.received(endpoint)
             if self._held >= self.share:
                 self.dropped += 1
                 return
             self._held += 1
             row = row_of(endpoint, arrival, None, time.time_ns() // 1000, self._limits.max_body_bytes)
-            self._storing.add(Item(row, self))
+            self._storing.add(PulledMessage(row, self))
 
         return arrived
 
-    def stored(self, items: Sequence[Item]) -> None:
+    def stored(self, items: Sequence[PulledMessage]) -> None:
         """Make room; nobody waits for an acknowledgement."""
         self._held -= len(items)
         for item in items:
             self._counters.acknowledged(item.row.endpoint)
 
-    def refused(self, items: Sequence[Item]) -> None:
+    def refused(self, items: Sequence[PulledMessage]) -> None:
         """Count what can never be stored as dropped."""
         self._held -= len(items)
         self.dropped += len(items)
@@ -84,7 +79,7 @@ class NatsSession:
     """The subscriptions on one connection; made anew with each."""
 
     def __init__(
-        self, client: RawClient, core: CoreIntake, storing: Storing, limits: Limits, counters: GatewayCounters
+        self, client: RawClient, core: CoreIntake, storing: Storing, limits: GatewayLimits, counters: GatewayCounters
     ) -> None:
         self.client = client
         self._core = core
@@ -196,7 +191,7 @@ class NatsGateway:
     options of a subscription say.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: GatewayConfig) -> None:
         self._terms = terms
         self._subscriptions = tuple(terms.subscriptions)
         self._name = terms.client_id
@@ -252,7 +247,7 @@ class NatsGateway:
         self._thread.start()
         self._ready.wait()
 
-    def replace(self, subscriptions: Sequence[Subscription]) -> None:
+    def replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         """Take other subscriptions from now on; what is in flight is finished.
 
         Raises:

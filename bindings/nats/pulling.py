@@ -21,12 +21,9 @@ from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
 from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
 from bindings.background import Backoff
-from bindings.gateways import GatewayCounters, RowStore
-from bindings.gateways import GatewayLimits as Limits
+from bindings.gateways import GatewayCounters, GatewayLimits, RowStore
 from bindings.handover import Handover
-from bindings.nats.binding import NatsDelivery as Arrival
-from bindings.nats.binding import NatsStatus as Status
-from bindings.nats.binding import StreamPlan, headers_of, row_of, status_of, stored_at
+from bindings.nats.binding import NatsDelivery, NatsStatus, StreamPlan, headers_of, row_of, status_of, stored_at
 from bindings.nats.connection import RawClient, within
 from bindings.parts import InboxRow
 from catalog.values import whole_number
@@ -221,7 +218,7 @@ class Puller:
     """One consumer on one connection. ``share`` is how many messages may be asked for and held at once."""
 
     def __init__(
-        self, plan: StreamPlan, client: RawClient, storing: Storing, limits: Limits, counters: GatewayCounters
+        self, plan: StreamPlan, client: RawClient, storing: Storing, limits: GatewayLimits, counters: GatewayCounters
     ) -> None:
         self.plan = plan
         self.share = limits.max_in_flight
@@ -354,7 +351,7 @@ class Puller:
         if self._asked and self._now() - self._last_seen > 2 * HEARTBEAT_SECONDS + 1:
             raise ConsumerGone("nothing was heard of it for too long")
 
-    def _arrived(self, arrival: Arrival) -> None:
+    def _arrived(self, arrival: NatsDelivery) -> None:
         self._last_seen = self._now()
         stored = stored_at(arrival.reply)
         if stored is None:
@@ -371,7 +368,7 @@ class Puller:
         if self._asked == 0:
             self._wake.set()
 
-    def _take_status(self, arrival: Arrival) -> None:
+    def _take_status(self, arrival: NatsDelivery) -> None:
         status = status_of(arrival.headers) if arrival.headers else None
         if status is None or status.code == _HEARTBEAT:
             return
@@ -407,5 +404,5 @@ def _left(block: bytes) -> int | None:
     return None
 
 
-def _text(status: Status) -> str:
+def _text(status: NatsStatus) -> str:
     return f"{status.code} {status.description}".strip()

@@ -19,8 +19,7 @@ from catalog.definitions.inheritance import attribute_place, option_place
 from catalog.dialects import Dialect, detect
 from catalog.dialects.reading import spellings
 from catalog.documents.documents import Document
-from catalog.findings import Declarations, DeclaredMessage, Findings
-from catalog.findings import SourceLocation as Place
+from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLocation
 from catalog.model import Catalog, Definition, Endpoint, Property, Severity
 from catalog.protocols.properties import changes_by_hop
 from catalog.templates import TEMPLATE_TYPES, tokens_of
@@ -203,7 +202,7 @@ class DeclaredProperty:
     in_envelope: bool
 
     @property
-    def place(self) -> Place:
+    def place(self) -> SourceLocation:
         """Where the property is written; the message's own place when that is nowhere in it."""
         if self.in_envelope:
             place = attribute_place(self.message, self.prop.name)

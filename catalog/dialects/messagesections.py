@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from catalog.dialects.reading import Format, given, optional_text
-from catalog.findings import Findings
-from catalog.findings import SourceLocation as Place
+from catalog.findings import Findings, SourceLocation
 from catalog.model import CLOUDEVENTS, PROTOCOLS
 from catalog.protocols.properties import (
     VOCABULARIES,
@@ -42,11 +41,11 @@ class Described:
     """Attributes under their 1.0 names, where they are written, and the protocol when the content settles it."""
 
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    written: Mapping[str, Place] = field(default_factory=dict)
+    written: Mapping[str, SourceLocation] = field(default_factory=dict)
     protocol: str | None = None
 
 
-def described(content: Mapping[str, Any], form: Format, at: Place, findings: Findings) -> Described:
+def described(content: Mapping[str, Any], form: Format, at: SourceLocation, findings: Findings) -> Described:
     """Read the content of a definition of the format *form*."""
     reader = _Reader(at, findings)
     if form.protocol is None or (form.envelope is not None and "attributes" in content):
@@ -67,9 +66,9 @@ def described(content: Mapping[str, Any], form: Format, at: Place, findings: Fin
 class _Reader:
     """Fills ``attributes`` and ``written`` from one content."""
 
-    def __init__(self, at: Place, findings: Findings) -> None:
+    def __init__(self, at: SourceLocation, findings: Findings) -> None:
         self.attributes: dict[str, Any] = {}
-        self.written: dict[str, Place] = {}
+        self.written: dict[str, SourceLocation] = {}
         self._at = at
         self._findings = findings
 
@@ -106,7 +105,12 @@ class _Reader:
         self.written["protocoloptions"] = self._at
 
     def _plain(
-        self, section: Mapping[str, Any], protocol: str, vocabulary: Vocabulary, at: Place, options: dict[str, Any]
+        self,
+        section: Mapping[str, Any],
+        protocol: str,
+        vocabulary: Vocabulary,
+        at: SourceLocation,
+        options: dict[str, Any],
     ) -> None:
         for name, value in section.items():
             known = MQTT_NAMES.get(name, name) if protocol.startswith("MQTT/") else name
@@ -119,7 +123,7 @@ class _Reader:
                 self._unknown(f"{protocol} has no {name}; it is ignored", at / name)
 
     def _section(
-        self, name: str, value: Any, protocol: str, vocabulary: Vocabulary, at: Place, options: dict[str, Any]
+        self, name: str, value: Any, protocol: str, vocabulary: Vocabulary, at: SourceLocation, options: dict[str, Any]
     ) -> None:
         """Read a section of AMQP; what a format that 0.1 does not define has is taken as it is."""
         canonical = canonical_option(protocol, name)
@@ -138,7 +142,7 @@ class _Reader:
         else:
             self._unknown(f"a message of {protocol} has no section {name}; it is ignored", at)
 
-    def _list(self, canonical: str, value: Any, at: Place) -> list[Any]:
+    def _list(self, canonical: str, value: Any, at: SourceLocation) -> list[Any]:
         """Read a map by name as the list that 1.0 has."""
         named: list[Any] = []
         for name, body in self._map(value, at).items():
@@ -147,7 +151,7 @@ class _Reader:
                 self.written[f"protocoloptions.{canonical}.{name}"] = at / name
         return named
 
-    def _schema(self, schema: Any, at: Place) -> None:
+    def _schema(self, schema: Any, at: SourceLocation) -> None:
         """Read a data schema: a reference in ``value``, or a document in ``schema``."""
         if isinstance(schema, str):
             schema = {"value": schema}
@@ -163,7 +167,7 @@ class _Reader:
             self.attributes["dataschemaformat"] = schema_format(kind, document)
             self.written["dataschemaformat"] = at / "schematype"
 
-    def _map(self, value: Any, at: Place) -> Mapping[str, Any]:
+    def _map(self, value: Any, at: SourceLocation) -> Mapping[str, Any]:
         if value is None:
             return {}
         if isinstance(value, dict):
@@ -171,7 +175,7 @@ class _Reader:
         self._findings.error(at, "wrong-shape", "this is no object, and ignored", "write it as a map by name")
         return {}
 
-    def _unknown(self, text: str, at: Place) -> None:
+    def _unknown(self, text: str, at: SourceLocation) -> None:
         self._findings.warning(at, "unknown-option", text, "remove it, or correct the name")
 
 
@@ -251,7 +255,7 @@ def written(attributes: Mapping[str, Any]) -> MessageSections:
 def _reads_as(sections: Mapping[str, Any], reading: Format, wanted: Mapping[str, Any]) -> bool:
     """Tell whether readers of 0.1 take the sections for those very attributes."""
     findings = Findings()
-    description = described(sections, reading, Place(""), findings)
+    description = described(sections, reading, SourceLocation(""), findings)
     if findings.sorted() or description.protocol not in (None, reading.protocol):
         return False
     given = {name: value for name, value in description.attributes.items() if value != {}}

@@ -19,11 +19,17 @@ import numpy as np
 import pyarrow as pa
 
 from catalog.model import Catalog, Definition
-from catalog.schemas.columns import BodyReader as Reader
-from catalog.schemas.columns import ColumnBuilder as Columns
-from catalog.schemas.columns import Shape, Struct, Survey, Undecoded
-from catalog.schemas.contract import Library, MessagePlace, SchemaError, SchemaSource, holds_json, short, unusable
-from catalog.schemas.contract import WriterSchema as Written
+from catalog.schemas.columns import BodyReader, ColumnBuilder, Shape, Struct, Survey, Undecoded
+from catalog.schemas.contract import (
+    Library,
+    MessagePlace,
+    SchemaError,
+    SchemaSource,
+    WriterSchema,
+    holds_json,
+    short,
+    unusable,
+)
 from catalog.schemas.families import family_of
 from catalog.schemas.filling import Filler, Filling, Unfillable
 from catalog.schemas.ids.client import Framing
@@ -52,7 +58,7 @@ class PayloadColumn:
         source: SchemaSource,
         library: Library,
         shape: Shape,
-        reader: Reader,
+        reader: BodyReader,
         findings: tuple[str, ...] = (),
         declared: frozenset[str] = frozenset(),
     ) -> None:
@@ -60,8 +66,8 @@ class PayloadColumn:
         self._library = library
         self._family = family_of(source.family)
         self._reader = reader
-        self._written: dict[tuple[str, str, MessagePlace], Reader] = {}
-        self._columns = Columns(shape, reader.take, reader.text)
+        self._written: dict[tuple[str, str, MessagePlace], BodyReader] = {}
+        self._columns = ColumnBuilder(shape, reader.take, reader.text)
         self.declared = declared
         self.framed = self._family.frames != "never"
         self._is_whole = not isinstance(shape, Struct)
@@ -73,7 +79,7 @@ class PayloadColumn:
         self,
         bodies: pa.BinaryArray,
         content_types: pa.StringArray | Sequence[str | None],
-        written: Written | None = None,
+        written: WriterSchema | None = None,
     ) -> tuple[pa.StructArray, tuple[Undecoded, ...]]:
         """Return the payloads of *bodies*, a row for each, and what is null because it does not parse or fit, by row.
 
@@ -111,7 +117,7 @@ class PayloadColumn:
         found = message_place(data, framing)
         return None if found is None else (data[found[1] :], found[0])
 
-    def _resolved(self, written: Written) -> Reader:
+    def _resolved(self, written: WriterSchema) -> BodyReader:
         """Return what reads bodies of another schema; of each id and message one is made."""
         if written.schema.family != self._source.family or not self._family.resolves:
             return self._reader

@@ -20,8 +20,7 @@ from catalog.schemas.ids.client import WrittenSchema
 from catalog.values import media_type_of
 
 if TYPE_CHECKING:
-    from catalog.schemas.columns import BodyReader as Reader
-    from catalog.schemas.columns import Shape, Survey
+    from catalog.schemas.columns import BodyReader, Shape, Survey
     from catalog.schemas.filling import Filler
 
 # What a payload schema is before and after it is compiled (JUDGING.md#data-schemas).
@@ -277,13 +276,13 @@ class SchemaFamily:
         filler: Filler = self._module("filling").open_filler(source, library)
         return filler
 
-    def open_columns(self, source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, Reader] | None:
+    def open_columns(self, source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
         """Return the shape of payloads and what reads them; None, and a note in *survey*, when nothing has a type.
 
         Raises:
             SchemaError: it can never be used.
         """
-        columns: tuple[Shape, Reader] | None = self._module("columns").open_columns(source, library, survey)
+        columns: tuple[Shape, BodyReader] | None = self._module("columns").open_columns(source, library, survey)
         return columns
 
     def compare(self, before: Any, after: Any) -> Comparison:

@@ -17,8 +17,7 @@ from catalog.dialects import suffixes
 from catalog.dialects.reading import default_version
 from catalog.documents.fetching import is_url
 from catalog.errors import DocumentError
-from catalog.findings import Declarations, DeclaredMessage
-from catalog.findings import SourceLocation as Place
+from catalog.findings import Declarations, DeclaredMessage, SourceLocation
 from catalog.model import Definition
 from catalog.parsing.pointers import unescaped
 from catalog.parsing.texts import parse_text
@@ -122,7 +121,7 @@ class SchemaVersion:
     """
 
     key: str
-    place: Place
+    place: SourceLocation
     format: str | None = None
     document: Any = None
     address: str | None = None
@@ -312,7 +311,7 @@ def _versions(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {str(key): version for key, version in versions.items() if isinstance(version, dict)}
 
 
-def _read(key: str, holders: list[tuple[Mapping[str, Any], Place]]) -> SchemaVersion | None:
+def _read(key: str, holders: list[tuple[Mapping[str, Any], SourceLocation]]) -> SchemaVersion | None:
     """Read format and document, each from the first of *holders* that has it: the version, then the resource."""
     form = next((value for holder, _ in holders for _, value in _given(holder, _FORMATS)), None)
     ids = next((ids for holder, _ in holders if (ids := _ids(holder))), ())
@@ -411,7 +410,7 @@ class SchemaAddresses:
                     return uri
         return None
 
-    def _absolute(self, written: str, place: Place, xid: str, registry: SchemaRegistry) -> str | None:
+    def _absolute(self, written: str, place: SourceLocation, xid: str, registry: SchemaRegistry) -> str | None:
         reference = written.strip()
         if not reference or is_absolute(reference) or reference.startswith("{"):
             return reference or None
@@ -424,7 +423,7 @@ class SchemaAddresses:
         joined = urljoin(document, reference if reference[0] in "/#?." else f"./{reference}")
         return joined if is_absolute(joined) else None
 
-    def _in_registry(self, path: str, place: Place, xid: str) -> str | None:
+    def _in_registry(self, path: str, place: SourceLocation, xid: str) -> str | None:
         root = self._registry(place, xid)
         if root and not urlsplit(root).path.lower().endswith(suffixes()):
             return root.rstrip("/") + path
@@ -432,7 +431,7 @@ class SchemaAddresses:
         # A document is one text: what it holds is named after its address, and has no second fragment.
         return f"{document}#{path.replace('#', '%23')}" if document else None
 
-    def _registry(self, place: Place, xid: str) -> str:
+    def _registry(self, place: SourceLocation, xid: str) -> str:
         """Return the address of the registry that a message is of; that of a folder ends in a slash."""
         land = self.abroad.land_of(xid)
         declarations = self.declarations if land is None else land.declarations

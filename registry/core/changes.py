@@ -13,10 +13,8 @@ from sqlalchemy import Connection, Row
 
 from registry.core.views import CHECKS
 from registry.store import history
-from registry.store.entities import Entity, Resource, Version, Work, text_of
-from registry.store.entities import PendingWrites as Changes
-from registry.store.history import MODEL, Mark, digest_of, is_by_xid, marked
-from registry.store.history import WriteMarks as Marks
+from registry.store.entities import Entity, PendingWrites, Resource, Version, Work, text_of
+from registry.store.history import MODEL, Mark, WriteMarks, digest_of, is_by_xid, marked
 
 _ORDER: Final = ("updated", "created", "deleted")
 
@@ -103,7 +101,7 @@ def log_of(work: Work) -> ChangeLog:
     return log
 
 
-def _collect(log: ChangeLog, changes: Changes[Any], kind: str) -> None:
+def _collect(log: ChangeLog, changes: PendingWrites[Any], kind: str) -> None:
     for xid in changes.touched:
         before, now = changes.before.get(xid), changes.now[xid]
         if before is None and now is None:
@@ -150,7 +148,7 @@ def _relate(log: ChangeLog, work: Work) -> None:
             log.relate(resource, "resource", _differences(before, now))
 
 
-def _moved(changes: Changes[Any]) -> Iterator[tuple[str, Any, Any]]:
+def _moved(changes: PendingWrites[Any]) -> Iterator[tuple[str, Any, Any]]:
     for xid in changes.touched:
         yield xid, changes.before.get(xid), changes.now[xid]
 
@@ -193,7 +191,7 @@ def mark(work: Work) -> None:
     versions = [xid for xid in work.versions.touched if not is_by_xid(xid)]
     if not groups and not versions:
         return
-    marks = Marks(work.reader.connection)
+    marks = WriteMarks(work.reader.connection)
     owners = list(dict.fromkeys(xid.rpartition("/versions/")[0] for xid in versions))
     names = {xid.rpartition("/")[2] for xid in versions}
     known = {owner: marked(each.values()) for owner, each in marks.versions(owners, names).items()}
@@ -223,7 +221,7 @@ def _mark_by_xid(work: Work) -> None:
             digests[xid] = digest_of_state(_state(work, now))
     if not gone and not digests:
         return
-    marks = Marks(work.reader.connection)
+    marks = WriteMarks(work.reader.connection)
     known = marks.named([*gone, *digests])
     for xid in gone:
         if xid in known and not known[xid].deleted:
@@ -238,11 +236,11 @@ def _mark_by_xid(work: Work) -> None:
     marks.flush()
 
 
-def _touched(changes: Changes[Any]) -> Iterator[str]:
+def _touched(changes: PendingWrites[Any]) -> Iterator[str]:
     return (xid for xid in changes.touched if is_by_xid(xid))
 
 
-def _owners(versions: Changes[Version]) -> Iterator[str]:
+def _owners(versions: PendingWrites[Version]) -> Iterator[str]:
     """Yield resources whose versions are others, or descend from others, than before."""
     for xid in _touched(versions):
         before, now = versions.before.get(xid), versions.now[xid]
@@ -276,7 +274,7 @@ def digest_of_state(state: Mapping[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
 
 
-def _mark_group(marks: Marks, xid: str, now: Any) -> None:
+def _mark_group(marks: WriteMarks, xid: str, now: Any) -> None:
     group_mark = marks.group(xid)
     if group_mark is None:
         if now is None:
@@ -289,7 +287,7 @@ def _mark_group(marks: Marks, xid: str, now: Any) -> None:
     put_own(marks, group_mark)
 
 
-def _mark_version(marks: Marks, xid: str, work: Work, known: dict[str, dict[str, Mark]]) -> None:
+def _mark_version(marks: WriteMarks, xid: str, work: Work, known: dict[str, dict[str, Mark]]) -> None:
     owner, _, name = xid.rpartition("/versions/")
     now, mark = work.versions.now[xid], known[owner].get(name)
     if now is None:
@@ -306,14 +304,14 @@ def _mark_version(marks: Marks, xid: str, work: Work, known: dict[str, dict[str,
     put_own(marks, mark)
 
 
-def put_own(marks: Marks, mark: Mark) -> None:
+def put_own(marks: WriteMarks, mark: Mark) -> None:
     """Put a mark as that of a write of this catalog, which is later than all that its state has seen."""
     mark.stamp, mark.origin = marks.tick(max(mark.seen.values(), default=0)), marks.catalog
     mark.seen = {**mark.seen, marks.catalog: mark.stamp}
     marks.put(mark)
 
 
-def new_uid(marks: Marks) -> str:
+def new_uid(marks: WriteMarks) -> str:
     """Return the uid of a version that is new here; they order by what their writers had seen."""
     return f"{marks.tick():016d}.{marks.catalog}"
 

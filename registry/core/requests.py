@@ -16,7 +16,7 @@ import msgspec
 
 from registry.errors import Refusal, invalid, listed
 from registry.model.types import GroupType, Model, ResourceType
-from registry.store.entities import EntityReader as Reader
+from registry.store.entities import EntityReader
 
 # The documents of versions: from a request's attributes to bytes, and back (core ``spec.md``, ``<RESOURCE>``).
 
@@ -339,13 +339,13 @@ def shows_more(place: ResourcePath | str, flags: Flags) -> bool:
     return bool(flags.inline or flags.filter or flags.doc or flags.binary or flags.collections)
 
 
-def tag_of(reader: Reader, request: RegistryRequest) -> str:
+def tag_of(reader: EntityReader, request: RegistryRequest) -> str:
     """Return the ETag of such an answer; equal tags are of equal answers to the same question by the same program."""
     asked = request.base, request.segments, request.details, request.flags, request.limit, request.cursor
     return tag_of_page(reader, (request.max_answer, asked))
 
 
-def tag_of_page(reader: Reader, asked: object) -> str:
+def tag_of_page(reader: EntityReader, asked: object) -> str:
     """Return the ETag of an answer that is the same to the same question until something in the registry changes."""
     number, change = reader.last_change()
     said = repr((_program(), asked, change)).encode()

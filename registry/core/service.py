@@ -26,18 +26,24 @@ from registry.core.changes import log_of, mark
 from registry.core.lineage import Options
 from registry.core.linting import Linter
 from registry.core.operations import Operation, WrittenEntity, change_model, keep_exact
-from registry.core.requests import ABSENT, check_id, place_of, shows_more, tag_of, tag_of_body
-from registry.core.requests import RegistryRequest as Request
-from registry.core.requests import ResourcePath as Place
-from registry.core.requests import Response as Answer
-from registry.core.writing import EntityWriter as Writer
+from registry.core.requests import (
+    ABSENT,
+    RegistryRequest,
+    ResourcePath,
+    Response,
+    check_id,
+    place_of,
+    shows_more,
+    tag_of,
+    tag_of_body,
+)
+from registry.core.writing import EntityWriter
 from registry.errors import Refusal
 from registry.model.attributes import later, now
 from registry.model.reading import read_model
 from registry.model.types import Model, model_source
 from registry.store.engine import Database
-from registry.store.entities import EntityReader as Reader
-from registry.store.entities import Registry, Work, create_registry
+from registry.store.entities import EntityReader, Registry, Work, create_registry
 
 _logger = logging.getLogger(__name__)
 _MODELS: Final = 4
@@ -68,7 +74,7 @@ class RegistrySession:
     def __init__(self, service: RegistryService, connection: Connection) -> None:
         self._service = service
         self._connection = connection
-        self.reader: Final = Reader(connection)
+        self.reader: Final = EntityReader(connection)
 
     @property
     def registry(self) -> Registry:
@@ -85,7 +91,7 @@ class RegistrySession:
         """The last change of the registry; while it is the same, so are all answers to readers."""
         return self.reader.last_change()
 
-    def find(self, segments: tuple[str, ...], path: str) -> Place | str:
+    def find(self, segments: tuple[str, ...], path: str) -> ResourcePath | str:
         """Return the place at a path, or the name of what is configured there.
 
         Raises:
@@ -93,7 +99,7 @@ class RegistrySession:
         """
         return self._service.find_over(self.reader, segments, path)
 
-    def perform(self, request: Request) -> Answer:
+    def perform(self, request: RegistryRequest) -> Response:
         """Do what a request asks for; a write has an interaction, history and events of its own.
 
         Raises:
@@ -131,14 +137,14 @@ class RegistryService:
             Refusal: the id cannot be one.
         """
         with self._database.writing() as connection:
-            if Reader(connection).registry() is not None:
+            if EntityReader(connection).registry() is not None:
                 return False
             moment = now()
             given = Registry("", check_id(registryid, "/"), 1, moment, moment, {}, model_source())
             create_registry(connection, given)
             return True
 
-    def perform(self, request: Request) -> Answer:
+    def perform(self, request: RegistryRequest) -> Response:
         """Do what a request asks for.
 
         Raises:
@@ -153,22 +159,22 @@ class RegistryService:
         with self._database.writing() if writing else self._database.reading() as connection:
             yield RegistrySession(self, connection)
 
-    def perform_over(self, connection: Connection, request: Request) -> Answer:
+    def perform_over(self, connection: Connection, request: RegistryRequest) -> Response:
         """Do what a request asks for within a transaction; for :class:`RegistrySession`."""
         if request.verb != "read":
             work = Work(connection)
             return self._write(work, counting(request, work.registry.capabilities))
-        reader = Reader(connection)
+        reader = EntityReader(connection)
         registry, model = self._present(reader)
         request = counting(request, registry.capabilities)
         place = self._place(model, request)
         tag = tag_of(reader, request) if shows_more(place, request.flags) else ""
         if tag and tag in request.known:
-            return Answer(None, etag=tag)
+            return Response(None, etag=tag)
         answerer = Answerer(reader, model, registry, request)
         if place == OPENAPI:
             described = self._describe(model, capabilities_of(registry.capabilities), request.base)
-            answer = Answer(described, etag=tag_of_body(described))
+            answer = Response(described, etag=tag_of_body(described))
         else:
             answer = answerer.configured(place) if isinstance(place, str) else answerer.read(place)
         return replace(answer, etag=tag) if tag else answer
@@ -176,10 +182,10 @@ class RegistryService:
     def group_types(self) -> set[str]:
         """Return the plural names of all types of groups."""
         with self._database.reading() as connection:
-            _, model = self._present(Reader(connection))
+            _, model = self._present(EntityReader(connection))
         return set(model.groups)
 
-    def find(self, segments: tuple[str, ...], path: str) -> Place | str:
+    def find(self, segments: tuple[str, ...], path: str) -> ResourcePath | str:
         """Return the place at a path, or the name of what is configured there.
 
         Raises:
@@ -188,13 +194,13 @@ class RegistryService:
         with self.session(writing=False) as session:
             return session.find(segments, path)
 
-    def find_over(self, reader: Reader, segments: tuple[str, ...], path: str) -> Place | str:
+    def find_over(self, reader: EntityReader, segments: tuple[str, ...], path: str) -> ResourcePath | str:
         """Return what :meth:`find` does, within a transaction; for :class:`RegistrySession`."""
         if len(segments) == 1 and segments[0] in CONFIGURED:
             return segments[0]
         return place_of(self._present(reader)[1], segments, path)
 
-    def _present(self, reader: Reader) -> tuple[Registry, Model]:
+    def _present(self, reader: EntityReader) -> tuple[Registry, Model]:
         """Return the registry itself, for reading alone, and its model; both are kept until something changes."""
         change, kept = reader.last_change(), self._current
         if kept is None or kept[0] != change:
@@ -215,15 +221,15 @@ class RegistryService:
         self._compiled = source, model
         return model
 
-    def _place(self, model: Model, request: Request) -> Place | str:
+    def _place(self, model: Model, request: RegistryRequest) -> ResourcePath | str:
         segments = request.segments
         configured = len(segments) == 1 and segments[0] in CONFIGURED
-        place: Place | str = segments[0] if configured else place_of(model, segments, request.path)
+        place: ResourcePath | str = segments[0] if configured else place_of(model, segments, request.path)
         if request.verb not in METHODS[kind_of(place)]:
             raise Refusal("action_not_supported", request.path, action=request.verb)
         return place
 
-    def _write(self, work: Work, request: Request) -> Answer:
+    def _write(self, work: Work, request: RegistryRequest) -> Response:
         model = self.model_of(work.registry)
         check_specversion(request.flags, request.path)
         place = self._place(model, request)
@@ -232,7 +238,7 @@ class RegistryService:
         self._permit(place, request)
         before = Answerer(work.reader, model, work.registry, request)
         _check_conditions(request, place, before)
-        writer = Writer(work, model, options)
+        writer = EntityWriter(work, model, options)
         names: Any = None
         if isinstance(place, str):
             self._configure(writer, place, request)
@@ -256,17 +262,17 @@ class RegistryService:
         answer = self._shown(work, model, place, request, names)
         return replace(answer, interaction=interaction, findings=findings)
 
-    def _permit(self, place: Place | str, request: Request) -> None:
+    def _permit(self, place: ResourcePath | str, request: RegistryRequest) -> None:
         """Refuse early what would be refused later: a write to one group by somebody who may not write to it."""
         if isinstance(place, str) or (place.kind == "registry" and request.verb != "add"):
             if not request.administrator:
                 raise Refusal("forbidden", request.path, error_detail="only administrators may change this")
         elif place.gid:
-            group = Place("group", place.group, place.gid).xid
+            group = ResourcePath("group", place.group, place.gid).xid
             if not request.may_write(group):
                 raise Refusal("forbidden", place.xid, error_detail=f"these credentials may not write to {group}")
 
-    def _authorize(self, work: Work, request: Request) -> None:
+    def _authorize(self, work: Work, request: RegistryRequest) -> None:
         """Make sure that the writer may change all that would change."""
         touched = {
             "/".join(xid.split("/")[:3])
@@ -277,7 +283,7 @@ class RegistryService:
             if not request.may_write(group):
                 raise Refusal("forbidden", group, error_detail=f"these credentials may not write to {group}")
 
-    def _configure(self, writer: Writer, name: str, request: Request) -> None:
+    def _configure(self, writer: EntityWriter, name: str, request: RegistryRequest) -> None:
         if request.body is ABSENT:
             raise Refusal("missing_body", request.path)
         if name == "capabilities":
@@ -289,7 +295,7 @@ class RegistryService:
             writer.write_registry({}, patch=True)
         writer.touch(writer.work.registry)
 
-    def _remodel(self, writer: Writer, place: Place, request: Request) -> None:
+    def _remodel(self, writer: EntityWriter, place: ResourcePath, request: RegistryRequest) -> None:
         """Take capabilities and model source first, where a write to the registry has them."""
         body, ignore = request.body, writer.options.ignore
         if place.kind != "registry" or request.verb == "add" or not isinstance(body, Mapping):
@@ -300,12 +306,14 @@ class RegistryService:
         if "modelsource" not in ignore and source != writer.work.registry.modelsource:
             change_model(writer, source)
 
-    def _shown(self, work: Work, model: Model, place: Place | str, request: Request, names: Any) -> Answer:
+    def _shown(
+        self, work: Work, model: Model, place: ResourcePath | str, request: RegistryRequest, names: Any
+    ) -> Response:
         answerer = Answerer(work.reader, model, work.registry, request)
         if isinstance(place, str):
             return answerer.configured(place)
         if request.verb == "delete":
-            return Answer(None)
+            return Response(None)
         if isinstance(names, WrittenEntity):
             answer = answerer.entity(names.place, answerer.view(names.place))
             answer = replace(answer, version=answer.version if names.version else "")
@@ -313,11 +321,11 @@ class RegistryService:
             details = "$details" if has_document and answer.document is None else ""
             return replace(answer, location=f"{request.base}{names.place.xid}{details}" if names.created else "")
         if place.is_collection:
-            return Answer(answerer.entities(place, names))
-        return Answer({plural: answerer.entities(where, ids) for plural, (where, ids) in names.items()})
+            return Response(answerer.entities(place, names))
+        return Response({plural: answerer.entities(where, ids) for plural, (where, ids) in names.items()})
 
 
-def registry_of(reader: Reader) -> Registry:
+def registry_of(reader: EntityReader) -> Registry:
     """Return the registry.
 
     Raises:
@@ -329,13 +337,13 @@ def registry_of(reader: Reader) -> Registry:
     return registry
 
 
-def _choose(work: Work, given: object, request: Request) -> None:
+def _choose(work: Work, given: object, request: RegistryRequest) -> None:
     """Take capabilities from a body; they are in force from the next request on."""
     registry = work.registry
     registry.capabilities = chosen_of(given, registry.capabilities, patch=request.verb == "patch")
 
 
-def _check_conditions(request: Request, place: Place | str, answerer: Answerer) -> None:
+def _check_conditions(request: RegistryRequest, place: ResourcePath | str, answerer: Answerer) -> None:
     """Compare ``If-Match`` and ``If-None-Match`` with what is there; a collection always is, and has no tag."""
     if request.matches is None and not request.known:
         return
@@ -347,12 +355,12 @@ def _check_conditions(request: Request, place: Place | str, answerer: Answerer) 
         raise Refusal("precondition_failed", f"/{place}" if isinstance(place, str) else place.xid)
 
 
-def kind_of(place: Place | str) -> str:
+def kind_of(place: ResourcePath | str) -> str:
     """Return the key of a place in :data:`METHODS`."""
     return place if isinstance(place, str) else place.kind
 
 
-def _options(request: Request, place: Place | str, known: Sequence[str], moment: str) -> Options:
+def _options(request: RegistryRequest, place: ResourcePath | str, known: Sequence[str], moment: str) -> Options:
     flags = request.flags
     ignore: set[str] = set()
     for each in flags.ignore:
@@ -369,7 +377,7 @@ def _options(request: Request, place: Place | str, known: Sequence[str], moment:
     return Options(moment, frozenset(ignore), flags.setdefaultversionid, request.contenttype, request.administrator)
 
 
-def _check_default(value: str, request: Request, place: Place | str) -> None:
+def _check_default(value: str, request: RegistryRequest, place: ResourcePath | str) -> None:
     single = not isinstance(place, str) and place.kind in ("resource", "meta", "versions", "version")
     adding = not isinstance(place, str) and place.kind == "resource" and request.verb == "add"
     several = not isinstance(place, str) and place.kind == "versions" and request.verb == "add"

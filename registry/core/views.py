@@ -15,14 +15,11 @@ import msgspec
 
 from catalog.parsing.pointers import as_pointer
 from registry.core.filters import EXCLUDE_ALL, NOTHING, Clause, Clauses, Sorting, SortKey, surviving, within
-from registry.core.requests import ResourcePath as Place
-from registry.core.requests import shown_document
+from registry.core.requests import ResourcePath, shown_document
 from registry.errors import Refusal
-from registry.model.attributes import ModelAttribute as Attribute
+from registry.model.attributes import ModelAttribute
 from registry.model.types import Model
-from registry.store.entities import PAGE, Counted, Entity, Registry, Resource, Version
-from registry.store.entities import EntityReader as Reader
-from registry.store.entities import GroupEntity as Group
+from registry.store.entities import PAGE, Counted, Entity, EntityReader, GroupEntity, Registry, Resource, Version
 
 # Which collections and attributes an answer shows in place (core ``spec.md``, Inline Flag).
 
@@ -34,7 +31,7 @@ CONFIGURATION: Final = ("capabilities", "model", "modelsource")
 """Attributes of the registry that ``*`` does not mean."""
 
 
-def read_inline(given: Sequence[str], model: Model, place: Place, path: str) -> Inline:
+def read_inline(given: Sequence[str], model: Model, place: ResourcePath, path: str) -> Inline:
     """Read the values of the flag for a request to *place*.
 
     Raises:
@@ -60,8 +57,8 @@ def below(inline: Inline, name: str) -> Inline | None:
     return inline.get(name)
 
 
-def _check(names: Sequence[str], text: str, model: Model, place: Place, path: str) -> None:
-    at: Place | None = place
+def _check(names: Sequence[str], text: str, model: Model, place: ResourcePath, path: str) -> None:
+    at: ResourcePath | None = place
     for index, name in enumerate(names):
         last = index == len(names) - 1
         if name == "*" and last and at is not None:
@@ -76,13 +73,13 @@ def _check(names: Sequence[str], text: str, model: Model, place: Place, path: st
         at = following.get(name)
 
 
-def _here(place: Place, model: Model) -> tuple[set[str], Mapping[str, Attribute], dict[str, Place]]:
+def _here(place: ResourcePath, model: Model) -> tuple[set[str], Mapping[str, ModelAttribute], dict[str, ResourcePath]]:
     """Return what can be inlined at a place, all attributes there, and the places below."""
     if place.kind == "registry":
-        deeper = {name: Place("groups", kind) for name, kind in model.groups.items()}
+        deeper = {name: ResourcePath("groups", kind) for name, kind in model.groups.items()}
         return {*deeper, *CONFIGURATION}, model.attributes, deeper
     if place.kind in ("groups", "group"):
-        owner = Place("group", place.group, place.gid)
+        owner = ResourcePath("group", place.group, place.gid)
         deeper = {name: owner.collection(name) for name in place.group.resources}
         return set(deeper), place.group.attributes, deeper
     if place.kind == "meta":
@@ -91,7 +88,7 @@ def _here(place: Place, model: Model) -> tuple[set[str], Mapping[str, Attribute]
     document = {kind.singular} if kind.hasdocument else set()
     if place.kind in ("versions", "version"):
         return document, kind.attributes, {}
-    versions = Place("versions", place.group, place.gid, kind, place.rid)
+    versions = ResourcePath("versions", place.group, place.gid, kind, place.rid)
     return {*document, "versions", "meta"}, {**kind.attributes, **kind.resource}, {"versions": versions}
 
 
@@ -106,12 +103,12 @@ class ShownResource:
     that is not there, or is a reference itself.
     """
 
-    place: Place
+    place: ResourcePath
     resource: Resource
     source: Resource | None
     default: Version | None
     known: int | None
-    reader: Reader
+    reader: EntityReader
 
     @property
     def count(self) -> int:
@@ -121,9 +118,13 @@ class ShownResource:
         return self.reader.count(self.source.versions) if self.source is not None else 0
 
 
-def shown_resources(reader: Reader, place: Place, after: str = "", only: str | None = None) -> Iterator[ShownResource]:
+def shown_resources(
+    reader: EntityReader, place: ResourcePath, after: str = "", only: str | None = None
+) -> Iterator[ShownResource]:
     """Yield the resources of a collection, behind *after*, or the one called *only*; *place* may be that one's too."""
-    collection = place if place.kind == "resources" else Place("resources", place.group, place.gid, place.resource)
+    collection = (
+        place if place.kind == "resources" else ResourcePath("resources", place.group, place.gid, place.resource)
+    )
     if only is not None:
         where = collection.child(only)
         one = reader.with_default(where.xid)
@@ -137,12 +138,12 @@ def shown_resources(reader: Reader, place: Place, after: str = "", only: str | N
         yield from _resolved(reader, collection, batch)
 
 
-def named_resources(reader: Reader, place: Place, names: Sequence[str]) -> Iterator[ShownResource]:
+def named_resources(reader: EntityReader, place: ResourcePath, names: Sequence[str]) -> Iterator[ShownResource]:
     """Yield those resources of a collection that are there."""
     yield from _resolved(reader, place, reader.with_defaults_of([place.child(each).xid for each in names]).values())
 
 
-def _resolved(reader: Reader, place: Place, batch: Iterable[Counted]) -> Iterator[ShownResource]:
+def _resolved(reader: EntityReader, place: ResourcePath, batch: Iterable[Counted]) -> Iterator[ShownResource]:
     xrefs = [resource.xref for resource, _, _ in batch if resource.xref is not None]
     targets = reader.with_defaults_of(xrefs) if xrefs else {}
     for resource, default, count in batch:
@@ -191,7 +192,7 @@ class EntityView:
     All methods raise :class:`Refusal`; those that show one entity return None for one that filters do not let through.
     """
 
-    def __init__(self, reader: Reader, model: Model, view: View) -> None:
+    def __init__(self, reader: EntityReader, model: Model, view: View) -> None:
         self._reader = reader
         self._model = model
         self._view = view
@@ -211,11 +212,11 @@ class EntityView:
             if name in view.inline:
                 shown[name] = self._model.written if name == "model" else value
         for plural, kind in self._model.groups.items():
-            self._collection(shown, Place("groups", kind), plural, view.inline, clauses, "", f"/{plural}")
+            self._collection(shown, ResourcePath("groups", kind), plural, view.inline, clauses, "", f"/{plural}")
         return shown
 
     def group(
-        self, place: Place, entity: Group, inline: Inline, clauses: Clauses, pointer: str
+        self, place: ResourcePath, entity: GroupEntity, inline: Inline, clauses: Clauses, pointer: str
     ) -> dict[str, Any] | None:
         """Show a group; *pointer* is its place in the answer, for the document view."""
         kind = place.group
@@ -230,7 +231,7 @@ class EntityView:
         return shown
 
     def resource(
-        self, place: Place, shown_resource: ShownResource, inline: Inline, clauses: Clauses, pointer: str
+        self, place: ResourcePath, shown_resource: ShownResource, inline: Inline, clauses: Clauses, pointer: str
     ) -> dict[str, Any] | None:
         """Show a resource with the attributes of its default version, but for those in the document view."""
         kind, resource = place.resource, shown_resource.resource
@@ -262,7 +263,7 @@ class EntityView:
             self._versions(shown, place, shown_resource, inline, clauses, pointer)
         return shown
 
-    def meta(self, place: Place, shown_resource: ShownResource, pointer: str) -> dict[str, Any]:
+    def meta(self, place: ResourcePath, shown_resource: ShownResource, pointer: str) -> dict[str, Any]:
         """Show the ``meta`` of a resource; *place* is that of the resource."""
         kind, resource, source = place.resource, shown_resource.resource, shown_resource.source
         xid = f"{place.xid}/meta"
@@ -281,7 +282,7 @@ class EntityView:
         return shown
 
     def version(
-        self, place: Place, entity: Version, inline: Inline, clauses: Clauses, pointer: str, *, is_default: bool
+        self, place: ResourcePath, entity: Version, inline: Inline, clauses: Clauses, pointer: str, *, is_default: bool
     ) -> dict[str, Any] | None:
         """Show a version; *place* is its own, which differs from where it is kept behind an ``xref``."""
         kind = place.resource
@@ -294,7 +295,7 @@ class EntityView:
             self._document(place, entity, shown)
         return shown
 
-    def entities(self, place: Place, names: Sequence[str], inline: Inline, pointer: str = "") -> dict[str, Any]:
+    def entities(self, place: ResourcePath, names: Sequence[str], inline: Inline, pointer: str = "") -> dict[str, Any]:
         """Show those entities of a collection; *pointer* is its place in the answer."""
         entities: dict[str, Any] = {}
         for start in range(0, len(names), PAGE):
@@ -303,7 +304,7 @@ class EntityView:
             entities |= {name: self._raw(there[name]) for name in part if name in there}
         return entities
 
-    def entries(self, place: Place, page: PageRequest, inline: Inline) -> tuple[dict[str, Any], str]:
+    def entries(self, place: ResourcePath, page: PageRequest, inline: Inline) -> tuple[dict[str, Any], str]:
         """Show a page of a collection, and say where the next begins ('' when there is none)."""
         if page.sorting is not None:
             return self._sorted(place, page, page.sorting, inline)
@@ -315,7 +316,9 @@ class EntityView:
             entries[name], last = self._raw(shown), name
         return entries, ""
 
-    def _sorted(self, place: Place, page: PageRequest, sorting: Sorting, inline: Inline) -> tuple[dict[str, Any], str]:
+    def _sorted(
+        self, place: ResourcePath, page: PageRequest, sorting: Sorting, inline: Inline
+    ) -> tuple[dict[str, Any], str]:
         """Order by keys alone, then show those of the page."""
         keys: list[tuple[SortKey, str]] = []
         for name, shown in self._shown(place, "", NONE, self._view.clauses, ""):
@@ -327,7 +330,7 @@ class EntityView:
         return entries, str(end) if end < len(keys) else ""
 
     def _shown(
-        self, place: Place, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names = None
+        self, place: ResourcePath, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names = None
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the entities of a collection, by id, that clauses let through; *only* names some, in any order."""
         if clauses == NOTHING:
@@ -337,7 +340,7 @@ class EntityView:
                 yield name, shown
 
     def _each(
-        self, place: Place, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names
+        self, place: ResourcePath, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names
     ) -> Iterator[tuple[str, dict[str, Any] | None]]:
         reader = self._reader
         if place.kind == "groups":
@@ -358,7 +361,7 @@ class EntityView:
 
     def _each_version(
         self,
-        place: Place,
+        place: ResourcePath,
         owner: ShownResource,
         after: str,
         inline: Inline,
@@ -384,7 +387,7 @@ class EntityView:
     def _versions(
         self,
         shown: dict[str, Any],
-        place: Place,
+        place: ResourcePath,
         resource: ShownResource,
         inline: Inline,
         clauses: Clauses,
@@ -406,7 +409,14 @@ class EntityView:
             shown["versions"] = inlined
 
     def _collection(
-        self, shown: dict[str, Any], place: Place, plural: str, inline: Inline, clauses: Clauses, pointer: str, xid: str
+        self,
+        shown: dict[str, Any],
+        place: ResourcePath,
+        plural: str,
+        inline: Inline,
+        clauses: Clauses,
+        pointer: str,
+        xid: str,
     ) -> None:
         """Add the three attributes of a collection, counted and inlined as the filters let through."""
         deeper = below(inline, plural)
@@ -425,10 +435,10 @@ class EntityView:
             shown[plural] = inlined
 
     def _any_group(self, plural: str, clause: Clause) -> bool:
-        place = Place("groups", self._model.groups[plural])
+        place = ResourcePath("groups", self._model.groups[plural])
         return next(self._shown(place, "", NONE, (clause,), ""), None) is not None
 
-    def _any(self, place: Place, plural: str, clause: Clause) -> bool:
+    def _any(self, place: ResourcePath, plural: str, clause: Clause) -> bool:
         return next(self._shown(place.collection(plural), "", NONE, (clause,), ""), None) is not None
 
     def _any_version(self, resource: ShownResource, clause: Clause) -> bool:
@@ -436,7 +446,7 @@ class EntityView:
         each = self._each_version(place, resource, "", NONE, (clause,), "", None)
         return any(one is not None for _, one in each)
 
-    def _version_attributes(self, place: Place, version: Version, *, is_default: bool) -> dict[str, Any]:
+    def _version_attributes(self, place: ResourcePath, version: Version, *, is_default: bool) -> dict[str, Any]:
         shown: dict[str, Any] = {"versionid": version.id, "epoch": version.epoch, "isdefault": is_default}
         shown |= version.attributes
         shown |= {"createdat": version.createdat, "modifiedat": version.modifiedat, "ancestorid": version.ancestorid}
@@ -445,7 +455,7 @@ class EntityView:
                 shown.pop(name, None)
         return shown
 
-    def _document(self, place: Place, version: Version, shown: dict[str, Any]) -> None:
+    def _document(self, place: ResourcePath, version: Version, shown: dict[str, Any]) -> None:
         kind = place.resource
         if not kind.hasdocument or kind.document_names[2] in shown:
             return
@@ -454,7 +464,7 @@ class EntityView:
         shown[name] = value
 
     def _with_links(
-        self, place: Place, resource: ShownResource, meta: dict[str, Any], inline: Inline, pointer: str
+        self, place: ResourcePath, resource: ShownResource, meta: dict[str, Any], inline: Inline, pointer: str
     ) -> dict[str, Any]:
         """Point the default version of an inlined ``meta`` at where it is inlined, in the document view."""
         if self._view.doc and "defaultversionid" in meta and below(inline, "versions") is not None:

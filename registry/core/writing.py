@@ -10,14 +10,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from registry.core.lineage import as_object, compare_epoch, compare_id, constraints_of, merged, set_times, value_at
-from registry.core.requests import Given, check_id, target_of
-from registry.core.requests import ResourcePath as Place
+from registry.core.requests import Given, ResourcePath, check_id, target_of
 from registry.core.settling import FEW, Creator, Settler
 from registry.errors import Refusal
 from registry.model.attributes import settled
 from registry.model.types import GroupType
-from registry.store.entities import Entity, Resource, Version
-from registry.store.entities import GroupEntity as Group
+from registry.store.entities import Entity, GroupEntity, Resource, Version
 
 _SHOWN_OF_XREF: Final = frozenset(("self", "shortself", "xid", "metaurl", "versionsurl", "versionscount", "$schema"))
 
@@ -49,16 +47,18 @@ class EntityWriter(Creator):
         self.work.registry_touched = True
         for plural, kind in self.model.groups.items():
             if body.get(plural) is not None:
-                self.write_groups(Place("groups", kind), body[plural], patch=patch)
+                self.write_groups(ResourcePath("groups", kind), body[plural], patch=patch)
 
-    def write_groups(self, place: Place, body: object, *, patch: bool) -> list[str]:
+    def write_groups(self, place: ResourcePath, body: object, *, patch: bool) -> list[str]:
         """Write each group of a map; return their ids."""
         entries = self.entries(place, body)
         for name, each in entries.items():
             self.write_group(place.child(name), each, patch=patch)
         return list(entries)
 
-    def write_group(self, place: Place, body: Mapping[str, Any], *, patch: bool, root: bool = False) -> Group:
+    def write_group(
+        self, place: ResourcePath, body: Mapping[str, Any], *, patch: bool, root: bool = False
+    ) -> GroupEntity:
         """Write a group, and the resources that the body has."""
         kind = place.group
         group = self.work.group(place.xid)
@@ -80,7 +80,7 @@ class EntityWriter(Creator):
                 self.write_resources(place.collection(plural), body[plural], patch=patch)
         return group
 
-    def write_resources(self, place: Place, body: object, *, patch: bool) -> list[str]:
+    def write_resources(self, place: ResourcePath, body: object, *, patch: bool) -> list[str]:
         """Write each resource of a map; return the ids of those that were not passed over as read-only."""
         entries = self.entries(place, body)
         self._owner(place)
@@ -90,7 +90,7 @@ class EntityWriter(Creator):
 
     def write_resource(
         self,
-        place: Place,
+        place: ResourcePath,
         body: Mapping[str, Any],
         *,
         patch: bool,
@@ -117,7 +117,7 @@ class EntityWriter(Creator):
         self._write_parts(place, resource, body, meta, patch=patch, created=created, document=document)
         return resource
 
-    def write_meta(self, place: Place, body: Mapping[str, Any], *, patch: bool) -> Resource:
+    def write_meta(self, place: ResourcePath, body: Mapping[str, Any], *, patch: bool) -> Resource:
         """Write the ``meta`` of a resource, which may be new; *place* is that of the resource."""
         resource = self.work.resource(place.xid)
         if resource is None:
@@ -135,7 +135,7 @@ class EntityWriter(Creator):
         self._meta(place, resource, body, patch=patch)
         return resource
 
-    def write_versions(self, place: Place, body: object, *, patch: bool) -> list[str]:
+    def write_versions(self, place: ResourcePath, body: object, *, patch: bool) -> list[str]:
         """Write each version of a map, into a resource that may be new; return their ids."""
         entries = self.entries(place, body)
         owner = place.owner
@@ -150,7 +150,7 @@ class EntityWriter(Creator):
         self._write_versions(owner, resource, entries, patch=patch)
         return list(entries)
 
-    def add_version(self, place: Place, body: Mapping[str, Any], document: Given | None) -> Version:
+    def add_version(self, place: ResourcePath, body: Mapping[str, Any], document: Given | None) -> Version:
         """Write the version that a body names, or one more, into a resource that may be new."""
         resource = self.work.resource(place.xid) or self.new_resource(place, self._owner(place))
         self.writable(resource, root=True)
@@ -170,7 +170,9 @@ class EntityWriter(Creator):
             document=document,
         )
 
-    def put_version(self, place: Place, body: Mapping[str, Any], *, patch: bool, document: Given | None = None) -> bool:
+    def put_version(
+        self, place: ResourcePath, body: Mapping[str, Any], *, patch: bool, document: Given | None = None
+    ) -> bool:
         """Write the version at *place*, into a resource that may be new; tell whether the version is."""
         owner = place.owner
         resource = self.work.resource(owner.xid) or self.new_resource(owner, self._owner(owner))
@@ -183,7 +185,7 @@ class EntityWriter(Creator):
 
     def _write_parts(
         self,
-        place: Place,
+        place: ResourcePath,
         resource: Resource,
         body: Mapping[str, Any],
         meta: Mapping[str, Any] | None,
@@ -193,7 +195,7 @@ class EntityWriter(Creator):
         document: Given | None,
     ) -> None:
         versions = (
-            self.entries(Place("versions", place.group, place.gid, place.resource, place.rid), body["versions"])
+            self.entries(ResourcePath("versions", place.group, place.gid, place.resource, place.rid), body["versions"])
             if body.get("versions") is not None
             else {}
         )
@@ -202,7 +204,9 @@ class EntityWriter(Creator):
         if meta is not None:
             self._meta(place, resource, meta, patch=patch)
 
-    def _write_versions(self, place: Place, resource: Resource, entries: Mapping[str, Any], *, patch: bool) -> None:
+    def _write_versions(
+        self, place: ResourcePath, resource: Resource, entries: Mapping[str, Any], *, patch: bool
+    ) -> None:
         if len(entries) > FEW:
             self.work.versions_of(resource)
         for name, each in entries.items():
@@ -211,7 +215,7 @@ class EntityWriter(Creator):
 
     def _default(
         self,
-        place: Place,
+        place: ResourcePath,
         resource: Resource,
         body: Mapping[str, Any],
         versions: Mapping[str, Any],
@@ -241,7 +245,7 @@ class EntityWriter(Creator):
         if name not in versions:
             self.write_version(place, resource, name, body, patch=patch, root=True, document=document)
 
-    def _meta(self, place: Place, resource: Resource, body: Mapping[str, Any], *, patch: bool) -> None:
+    def _meta(self, place: ResourcePath, resource: Resource, body: Mapping[str, Any], *, patch: bool) -> None:
         subject = f"{place.xid}/meta"
         kind = place.resource
         pending = self.pend(place, resource)
@@ -267,7 +271,7 @@ class EntityWriter(Creator):
 
     def _refer(
         self,
-        place: Place,
+        place: ResourcePath,
         resource: Resource | None,
         body: Mapping[str, Any],
         meta: Mapping[str, Any],
@@ -310,16 +314,16 @@ class EntityWriter(Creator):
         stays = meta is None or (patch and "xref" not in meta)
         return resource.xref if resource is not None and stays else None
 
-    def _owner(self, place: Place) -> Group:
+    def _owner(self, place: ResourcePath) -> GroupEntity:
         owner = place.owner
         group = self.work.group(owner.xid)
         return group if group is not None else self.write_group(owner, {}, patch=False)
 
-    def _no_xref(self, resource: Resource, place: Place) -> None:
+    def _no_xref(self, resource: Resource, place: ResourcePath) -> None:
         if resource.xref is not None:
             raise Refusal("extra_xref_attribute", place.xid, name="versions", singular=place.resource.singular)
 
-    def _recheck_constraints(self, group: Group, kind: GroupType) -> None:
+    def _recheck_constraints(self, group: GroupEntity, kind: GroupType) -> None:
         """Settle resources again that are constrained otherwise since the group has changed."""
         before = self.work.groups.before.get(group.xid)
         now, was = constraints_of(kind, group), constraints_of(kind, before)
@@ -332,7 +336,7 @@ class EntityWriter(Creator):
             if each.equals and value_at(before.attributes, each.equals) != value_at(group.attributes, each.equals)
         }
         for name in kinds:
-            place = Place("resources", kind, group.id, kind.resources[name])
+            place = ResourcePath("resources", kind, group.id, kind.resources[name])
             for resource in list(self.work.reader.resources(place.xid)):
                 known = self.work.resource(resource.xid)
                 if known is not None:
@@ -348,7 +352,7 @@ def _check_plain(body: Mapping[str, Any], subject: str) -> None:
             raise Refusal("unknown_attribute", subject, name=name)
 
 
-def _text_id(given: object, place: Place) -> str | None:
+def _text_id(given: object, place: ResourcePath) -> str | None:
     """Return the id of a version that a body names, None when it names none."""
     return None if given is None else check_id(given, place.xid)
 
@@ -366,7 +370,7 @@ class Deleter:
         self._work = writer.work
         self._options = writer.options
 
-    def delete(self, place: Place, epoch: int | None) -> None:
+    def delete(self, place: ResourcePath, epoch: int | None) -> None:
         """Delete one entity, if its epoch is the given one."""
         entity = self._find(place)
         if entity is None:
@@ -374,7 +378,7 @@ class Deleter:
         compare_epoch({"epoch": epoch}, entity, place.xid, self._options)
         self._drop(place, entity, root=True)
 
-    def delete_all(self, place: Place, body: object) -> None:
+    def delete_all(self, place: ResourcePath, body: object) -> None:
         """Delete the entities of a collection that a map names; without a map (None) all of them."""
         self._owner(place)
         entries = None if body is None else as_object(body, place.xid)
@@ -386,7 +390,7 @@ class Deleter:
                 self._compare(where, entity, given)
                 self._drop(where, entity, root=False)
 
-    def _compare(self, place: Place, entity: Entity, given: Mapping[str, Any]) -> None:
+    def _compare(self, place: ResourcePath, entity: Entity, given: Mapping[str, Any]) -> None:
         compare_id(given, _singular(place), entity.id, place.xid)
         if isinstance(entity, Resource):
             if given.get("epoch") is not None and not (given.get("meta") or {}).get("epoch"):
@@ -395,7 +399,7 @@ class Deleter:
             compare_id(given, _singular(place), entity.id, f"{place.xid}/meta")
         compare_epoch(given, entity, place.xid, self._options)
 
-    def _drop(self, place: Place, entity: Entity, *, root: bool) -> None:
+    def _drop(self, place: ResourcePath, entity: Entity, *, root: bool) -> None:
         if place.kind == "group":
             self._refuse_readonly(place)
             self._work.drop_group(entity.xid)
@@ -406,14 +410,14 @@ class Deleter:
         else:
             self._drop_version(place, root=root)
 
-    def _drop_resource(self, place: Place, resource: Resource) -> None:
+    def _drop_resource(self, place: ResourcePath, resource: Resource) -> None:
         self._writer.pending.pop(place.xid, None)
         self._work.drop_resource(resource)
         group = self._work.group(place.owner.xid)
         assert group is not None
         self._writer.touch(group)
 
-    def _drop_version(self, place: Place, *, root: bool) -> None:
+    def _drop_version(self, place: ResourcePath, *, root: bool) -> None:
         owner = place.owner
         resource = self._work.resource(owner.xid)
         assert resource is not None
@@ -423,7 +427,7 @@ class Deleter:
         self._work.drop_version(self._work.versions_of(resource)[place.vid])
         self._writer.touch(resource)
 
-    def _refuse_readonly(self, place: Place) -> None:
+    def _refuse_readonly(self, place: ResourcePath) -> None:
         """Keep a group that has a read-only resource."""
         for plural in place.group.resources:
             where = place.collection(plural)
@@ -431,7 +435,7 @@ class Deleter:
                 if each.attributes.get("readonly") and not self._options.administrator:
                     raise Refusal("readonly", each.xid)
 
-    def _find(self, place: Place) -> Entity | None:
+    def _find(self, place: ResourcePath) -> Entity | None:
         if place.kind == "group":
             return self._work.group(place.xid)
         if place.kind == "resource":
@@ -441,14 +445,14 @@ class Deleter:
             return None
         return self._work.versions_of(resource).get(place.vid)
 
-    def _owner(self, place: Place) -> None:
+    def _owner(self, place: ResourcePath) -> None:
         """Make sure that what the collection belongs to is there."""
         if place.kind == "resources" and self._work.group(place.owner.xid) is None:
             raise Refusal("not_found", place.owner.xid)
         if place.kind == "versions" and self._work.resource(place.owner.xid) is None:
             raise Refusal("not_found", place.owner.xid)
 
-    def _names(self, place: Place) -> Iterable[str]:
+    def _names(self, place: ResourcePath) -> Iterable[str]:
         reader = self._work.reader
         if place.kind == "groups":
             return [each.id for each in reader.groups(place.xid)]
@@ -457,7 +461,7 @@ class Deleter:
         return [each.id for each in reader.versions(place.xid)]
 
 
-def _singular(place: Place) -> str:
+def _singular(place: ResourcePath) -> str:
     if place.kind == "group":
         return place.group.singular
     return place.resource.singular if place.kind == "resource" else "version"

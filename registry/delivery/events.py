@@ -12,9 +12,8 @@ from bindings.events import encode_event
 from bindings.gateways import GatewayError
 from bindings.parts import BINARY_KIND, Part
 from bindings.protocols import Binding
-from bindings.sending import MessageRefusal as Refusal
-from bindings.sending import Outbound, Publisher, Unsettled
-from registry.store.outbox import OutboxRow as Row
+from bindings.sending import MessageRefusal, Outbound, Publisher, Unsettled
+from registry.store.outbox import OutboxRow
 
 Kind = Literal["xregistry", "messagecatalog"]
 UPDATED: Final = "io.cloudevents.messagecatalog.updated.v1"
@@ -60,7 +59,7 @@ class OutboxEvent:
     data: bytes | None
 
 
-def event_of(row: Row, kind: Kind, sources: Sources) -> OutboxEvent | None:
+def event_of(row: OutboxRow, kind: Kind, sources: Sources) -> OutboxEvent | None:
     """Return the event of a row; None for one that the Message Catalog does not know.
 
     Both kinds may have one source, so their ids differ too: consumers and brokers recognise a repeated event by source
@@ -195,7 +194,7 @@ class BrokerSender:
         self._publisher.close()
 
 
-def _settled(answer: Refusal | None) -> DeliveryResult:
+def _settled(answer: MessageRefusal | None) -> DeliveryResult:
     return DELIVERED if answer is None else DeliveryResult("held", answer.reason)
 
 

@@ -14,15 +14,12 @@ import msgspec
 
 from catalog.documents.connecting import Reach
 from registry.delivery.events import Sources
-from registry.delivery.subscriptions import PATH, DeliverySettings, shown, subscription_of
-from registry.delivery.subscriptions import SubscriberDelivery as Delivery
-from registry.delivery.targets import DeliveryConfig as Terms
-from registry.delivery.targets import delivery_of
+from registry.delivery.subscriptions import PATH, DeliverySettings, SubscriberDelivery, shown, subscription_of
+from registry.delivery.targets import DeliveryConfig, delivery_of
 from registry.errors import Refusal
 from registry.store import outbox as rows
 from registry.store.engine import Database
-from registry.store.outbox import SubscriberRow as Subscriber
-from registry.store.outbox import newest
+from registry.store.outbox import SubscriberRow, newest
 
 PERMISSIONS: Final = "/permissions"
 """Where targets allow us to send, below the URL of the registry."""
@@ -71,7 +68,7 @@ class SubscriptionApi:
                     "forbidden", PATH, error_detail=f"there are {count} subscriptions, as many as there may be"
                 )
             first = newest(connection)
-            rows.add(connection, Subscriber(identifier, "api", owner, body, allowed, 1, first, asked.expires))
+            rows.add(connection, SubscriberRow(identifier, "api", owner, body, allowed, 1, first, asked.expires))
         self._changed()
         return identifier, shown(identifier, asked.document)
 
@@ -140,7 +137,7 @@ class SubscriptionApi:
             self._changed()
         return True
 
-    def delivery(self, subscriber: Subscriber) -> Delivery:
+    def delivery(self, subscriber: SubscriberRow) -> SubscriberDelivery:
         """Return how to deliver to a subscriber.
 
         Raises:
@@ -149,26 +146,26 @@ class SubscriptionApi:
         asked = subscription_of({**msgspec.json.decode(subscriber.body), "expiration": None}, self._sources)
         return delivery_of(subscriber.id, asked, self._terms(subscriber.id, _permission(subscriber)))
 
-    def _terms(self, identifier: str, permission: Permission) -> Terms:
+    def _terms(self, identifier: str, permission: Permission) -> DeliveryConfig:
         callback = f"{self._sources.registry}{PERMISSIONS}/{identifier}?key={permission.key}"
-        return Terms(self._reach, self._origin, callback, permission.granted, permission.rate or None)
+        return DeliveryConfig(self._reach, self._origin, callback, permission.granted, permission.rate or None)
 
 
-def _owned(subscriber: Subscriber | None, identifier: str, who: str | None) -> Subscriber:
+def _owned(subscriber: SubscriberRow | None, identifier: str, who: str | None) -> SubscriberRow:
     if subscriber is None or not _may(subscriber, who):
         raise Refusal("not_found", f"{PATH}/{identifier}")
     return subscriber
 
 
-def _may(subscriber: Subscriber, who: str | None) -> bool:
+def _may(subscriber: SubscriberRow, who: str | None) -> bool:
     return subscriber.origin == "api" and who in (None, subscriber.owner)
 
 
-def _shown(subscriber: Subscriber) -> dict[str, Any]:
+def _shown(subscriber: SubscriberRow) -> dict[str, Any]:
     return shown(subscriber.id, msgspec.json.decode(subscriber.body))
 
 
-def _permission(subscriber: Subscriber) -> Permission:
+def _permission(subscriber: SubscriberRow) -> Permission:
     return msgspec.json.decode(subscriber.permission, type=Permission)
 
 

@@ -7,13 +7,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from registry.delivery.events import CATALOG, DeliveryLimits, Kind, Sender, Sources, event_of
-from registry.delivery.events import EventMessages as Composer
-from registry.delivery.events import OutboxEvent as Event
+from registry.delivery.events import (
+    CATALOG,
+    DeliveryLimits,
+    EventMessages,
+    Kind,
+    OutboxEvent,
+    Sender,
+    Sources,
+    event_of,
+)
 from registry.errors import Refusal, invalid
 from registry.model.attributes import moment_of
 from registry.model.attributes import written_time as written
-from registry.store.outbox import OutboxRow as Row
+from registry.store.outbox import OutboxRow
 
 # Filters of subscriptions: the six dialects that every subscription manager has (CloudEvents Subscriptions, 3.2.4).
 
@@ -119,7 +126,7 @@ class Wants:
     entities: frozenset[str] = frozenset()
     below: tuple[str, ...] = ()
 
-    def events(self, row: Row, sources: Sources) -> list[Event]:
+    def events(self, row: OutboxRow, sources: Sources) -> list[OutboxEvent]:
         """Return the events of a row that are wanted."""
         if self.entities and row.type.split(".")[2] not in self.entities:
             return []
@@ -141,7 +148,7 @@ class SubscriberDelivery:
     """
 
     wants: Wants
-    composer: Composer
+    composer: EventMessages
     sender: Callable[[], Sender]
 
 

@@ -22,8 +22,7 @@ import httpx
 
 from bindings.amqp.outgoing import message_of as amqp_message
 from bindings.amqp.sender import AmqpSender
-from bindings.gateways import BrokerLogin as Login
-from bindings.gateways import Connection, Tls
+from bindings.gateways import BrokerLogin, Connection, Tls
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
 from bindings.http.client import ALLOWED, ASK, OutOfReach, Version, client
 from bindings.http.poster import OutRequest, fault_of, request_of, retry_after
@@ -38,11 +37,8 @@ from bindings.protocols import BINDINGS
 from bindings.sending import Outbound, Publisher, Translating
 from catalog.documents.connecting import Reach
 from catalog.protocols.properties import CONNECTION_HEADERS, REQUEST_CREDENTIALS
-from registry.delivery.events import DELIVERED, BrokerSender, Mode, Sender
-from registry.delivery.events import DeliveryResult as Verdict
-from registry.delivery.events import EventMessages as Composer
-from registry.delivery.subscriptions import PATH, Subscription
-from registry.delivery.subscriptions import SubscriberDelivery as Delivery
+from registry.delivery.events import DELIVERED, BrokerSender, DeliveryResult, EventMessages, Mode, Sender
+from registry.delivery.subscriptions import PATH, SubscriberDelivery, Subscription
 from registry.errors import Refusal, invalid
 
 # Calls that a few threads make at a time; the caller waits for none of them beyond its deadline.
@@ -160,7 +156,7 @@ class WebhookSender:
         left, pause = self._rate.room()
         return min(left, _IN_FLIGHT * 4), pause
 
-    def send(self, messages: Sequence[Outbound]) -> list[Verdict]:
+    def send(self, messages: Sequence[Outbound]) -> list[DeliveryResult]:
         """Ask for permission if there is none yet, and send."""
         requests = [request_of(self._target.method, each) for each in messages]
         if not self._permitted:
@@ -169,7 +165,7 @@ class WebhookSender:
                 return [verdict] * len(messages)
             self._permitted = True
             left, pause = self._rate.room()
-            late = [Verdict("away", "", pause)] * len(requests[left:])
+            late = [DeliveryResult("away", "", pause)] * len(requests[left:])
             return [*self._posted(requests[:left]), *late]
         return self._posted(requests)
 
@@ -189,10 +185,12 @@ class WebhookSender:
             reach=target.reach,
         )
 
-    def _posted(self, requests: Sequence[OutRequest]) -> list[Verdict]:
+    def _posted(self, requests: Sequence[OutRequest]) -> list[DeliveryResult]:
         return self._within([partial(self._post, self._client, each) for each in requests], requests)
 
-    def _within(self, calls: Sequence[Callable[[], Verdict]], requests: Sequence[OutRequest]) -> list[Verdict]:
+    def _within(
+        self, calls: Sequence[Callable[[], DeliveryResult]], requests: Sequence[OutRequest]
+    ) -> list[DeliveryResult]:
         """Make calls; when one takes too long, close the client that makes them, which ends them."""
         seconds = _TIMEOUTS * self._target.timeout
         verdicts = within(seconds, calls, _IN_FLIGHT)
@@ -200,11 +198,11 @@ class WebhookSender:
             self._client.close()
             self._client = self._connected()
         return [
-            verdict or Verdict("away", f"{_shown(request.url)} does not answer in {seconds:g} s")
+            verdict or DeliveryResult("away", f"{_shown(request.url)} does not answer in {seconds:g} s")
             for verdict, request in zip(verdicts, requests, strict=True)
         ]
 
-    def _ask(self, client: httpx.Client, url: str) -> Verdict:
+    def _ask(self, client: httpx.Client, url: str) -> DeliveryResult:
         """Ask a target for permission (section 4); the verdict is on the question itself."""
         target = self._target
         headers = {ASK: target.origin, **({CALLBACK: target.callback} if target.callback else {})}
@@ -213,21 +211,21 @@ class WebhookSender:
                 answered = answer.headers
                 status = answer.status_code
         except _FAILURES as error:
-            return Verdict("away", _trouble(url, error))
+            return DeliveryResult("away", _trouble(url, error))
         allowed = {name.strip() for name in answered.get(ALLOWED, "").split(",")}
         rate = rate_of(answered.get(RATE, "*"))
         if status == httpx.codes.GONE:
-            return Verdict("gone", f"{_shown(url)} answers 410 to our handshake")
+            return DeliveryResult("gone", f"{_shown(url)} answers 410 to our handshake")
         if not {"*", target.origin} & allowed or rate is None:
             reason = f"{_shown(url)} answers {status} to our handshake and does not allow {target.origin}"
-            return Verdict("away", reason, _asked(answered))
+            return DeliveryResult("away", reason, _asked(answered))
         self._rate = Rate(rate or None)
         return DELIVERED
 
-    def _post(self, client: httpx.Client, request: OutRequest) -> Verdict:
+    def _post(self, client: httpx.Client, request: OutRequest) -> DeliveryResult:
         fault = fault_of(request)
         if fault:
-            return Verdict("held", fault)
+            return DeliveryResult("held", fault)
         headers = [(name.encode("ascii"), value) for name, value in request.headers]
         if self._target.origin:
             headers.append((ASK.encode("ascii"), self._target.origin.encode("ascii")))
@@ -238,7 +236,7 @@ class WebhookSender:
                 _drain(answer.iter_raw(), time.monotonic() + self._target.timeout)
                 return _verdict(answer, request.url)
         except _FAILURES as error:
-            return Verdict("away", _trouble(request.url, error))
+            return DeliveryResult("away", _trouble(request.url, error))
 
 
 class Rate:
@@ -274,16 +272,16 @@ def rate_of(text: str) -> int | None:
     return int(value) or None
 
 
-def _verdict(answer: httpx.Response, url: str) -> Verdict:
+def _verdict(answer: httpx.Response, url: str) -> DeliveryResult:
     status = answer.status_code
     if answer.is_success:
         return DELIVERED
     reason = f"{_shown(url)} answers {status}"
     if status == httpx.codes.GONE:
-        return Verdict("gone", reason)
+        return DeliveryResult("gone", reason)
     pause = _asked(answer.headers)
     of_target = status in _OF_TARGET or status < 400 or pause > 0
-    return Verdict("away" if of_target else "held", reason, pause)
+    return DeliveryResult("away" if of_target else "held", reason, pause)
 
 
 def _asked(headers: httpx.Headers) -> float:
@@ -353,7 +351,7 @@ PROTOCOLS: Final[Mapping[str, _Protocol]] = {
 }
 
 
-def delivery_of(name: str, subscription: Subscription, terms: DeliveryConfig) -> Delivery:
+def delivery_of(name: str, subscription: Subscription, terms: DeliveryConfig) -> SubscriberDelivery:
     """Return what a subscription asks for. Touches no network, and looks no name up.
 
     Raises:
@@ -372,13 +370,13 @@ def delivery_of(name: str, subscription: Subscription, terms: DeliveryConfig) ->
     composer = _composer(subscription, protocol)
     if protocol.binding == "HTTP":
         webhook = _webhook(subscription, terms)
-        return Delivery(subscription.wants, composer, lambda: WebhookSender(webhook))
+        return SubscriberDelivery(subscription.wants, composer, lambda: WebhookSender(webhook))
     publisher = _publisher(name, subscription, protocol, tls=tls)
 
     def sender() -> Sender:
         return BrokerSender(publisher())
 
-    return Delivery(subscription.wants, composer, sender)
+    return SubscriberDelivery(subscription.wants, composer, sender)
 
 
 def _setting(name: str, why: str) -> Refusal:
@@ -422,7 +420,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _composer(subscription: Subscription, protocol: _Protocol) -> Composer:
+def _composer(subscription: Subscription, protocol: _Protocol) -> EventMessages:
     binding, settings = BINDINGS[protocol.binding], subscription.settings
     usual: Mode = "structured" if protocol.binding == "HTTP" or not binding.binary else "binary"
     mode = settings.get("mode", usual)
@@ -438,7 +436,7 @@ def _composer(subscription: Subscription, protocol: _Protocol) -> Composer:
     if not pattern.fullmatch(address) or len(address.encode("utf-8", "replace")) > binding.sending.most_bytes:
         raise _setting(protocol.address or "sink", f"it cannot be sent to: {rule}")
     given = _mqtt_parts(settings) if protocol.binding.startswith("MQTT") else ()
-    return Composer(binding, lambda _: address, mode, given)
+    return EventMessages(binding, lambda _: address, mode, given)
 
 
 def _mqtt_parts(settings: Mapping[str, Any]) -> tuple[Part, ...]:
@@ -503,7 +501,9 @@ def _publisher(name: str, subscription: Subscription, protocol: _Protocol, *, tl
         client = KafkaClient(f"{parts.hostname}:{parts.port or 9092}", login, tls=tls)
         return lambda: KafkaPublisher(client, max_message_bytes=_MAX_MESSAGE, timeout=_SECONDS)
     address = f"{parts.scheme}://{parts.netloc}"
-    connection = Connection((address,), Login(user, secret, credential.get("accessToken")), Tls() if tls else None)
+    connection = Connection(
+        (address,), BrokerLogin(user, secret, credential.get("accessToken")), Tls() if tls else None
+    )
     if protocol.binding == "NATS":
         return lambda: Translating(
             NatsPublisher(connection, name=ours, timeout=_SECONDS, stream=True), partial(nats_message, name)

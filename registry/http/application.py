@@ -19,16 +19,13 @@ from typing import Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from bindings.http.connection import AcceptedRequest, Answer, too_large
-from bindings.http.request import HttpProblem, Reply
-from bindings.http.request import RequestHead as Head
+from bindings.http.request import HttpProblem, Reply, RequestHead
 from registry.core.service import RegistryService
 from registry.errors import Refusal
 from registry.http.access import READING, Call, Face, FaceType, Gatekeeper, Pace
 from registry.http.pages import PageFace
 from registry.http.replies import Browsers
-from registry.http.requests import VERBS
-from registry.http.requests import PageSizes as Pages
-from registry.http.requests import RequestSender as Writer
+from registry.http.requests import VERBS, PageSizes, RequestSender
 from registry.store.engine import is_full
 
 _logger = logging.getLogger(__name__)
@@ -47,7 +44,7 @@ class RequestLimits:
     max_answer: int = 64 * 2**20
     readers: int = 4
     waiting: int = 200
-    pages: Pages = field(default_factory=Pages)
+    pages: PageSizes = field(default_factory=PageSizes)
     origins: tuple[str, ...] = ()
     """Origins of web pages that browsers may let use this registry, ``*`` for all of them."""
 
@@ -86,7 +83,7 @@ class RegistryApplication:
         self._counting = threading.Lock()
         self._begun: set[Future[None]] = set()
 
-    def admit(self, head: Head) -> AcceptedRequest | Reply:
+    def admit(self, head: RequestHead) -> AcceptedRequest | Reply:
         """Return the request to come, or why it is refused."""
         preflight = self._browsers.preflight(head)
         if preflight is not None:
@@ -94,7 +91,7 @@ class RegistryApplication:
         admitted = self._admitted(head)
         return self.shown(head, admitted) if isinstance(admitted, Reply) else admitted
 
-    def _admitted(self, head: Head) -> AcceptedRequest | Reply:
+    def _admitted(self, head: RequestHead) -> AcceptedRequest | Reply:
         try:
             if head.method not in _METHODS:
                 raise HttpProblem(HTTPStatus.NOT_IMPLEMENTED, f"{head.method} is no method of a registry")
@@ -113,7 +110,7 @@ class RegistryApplication:
             return self._refused(head, refusal)
         return _Accepted(self, head, writer, most)
 
-    def perform(self, head: Head, body: bytes, writer: Writer, answer: Answer) -> None:
+    def perform(self, head: RequestHead, body: bytes, writer: RequestSender, answer: Answer) -> None:
         """Carry a request out on a thread, and hand the answer to the server's thread."""
         writing = head.method not in READING
         with self._counting:
@@ -136,7 +133,7 @@ class RegistryApplication:
         self._begun.add(future)
         future.add_done_callback(self._begun.discard)
 
-    def shown(self, head: Head, reply: Reply) -> Reply:
+    def shown(self, head: RequestHead, reply: Reply) -> Reply:
         """Return a reply as a browser needs it."""
         return self._browsers.shown(head, reply)
 
@@ -146,7 +143,7 @@ class RegistryApplication:
         self._writers.shutdown(wait=False, cancel_futures=True)
         wait(self._begun.copy(), seconds)
 
-    def _reply(self, head: Head, body: bytes, writer: Writer) -> Reply:
+    def _reply(self, head: RequestHead, body: bytes, writer: RequestSender) -> Reply:
         path, face = self._face(head)
         base, limits = self._url(head), self._limits
         url = base + path.decode("ascii")
@@ -164,18 +161,18 @@ class RegistryApplication:
             _logger.exception("%s %s failed", head.method, head.path.decode("latin-1"))
         return face.refused(head, url, Refusal("server_error", head.path.decode("latin-1")))
 
-    def _face(self, head: Head) -> tuple[bytes, Face]:
+    def _face(self, head: RequestHead) -> tuple[bytes, Face]:
         """Return the face that a request is for, and its path."""
         for path, face in self._faces:
             if head.path == path or head.path.startswith(path + b"/"):
                 return path, face
         return b"", self._core
 
-    def _refused(self, head: Head, refusal: Refusal) -> Reply:
+    def _refused(self, head: RequestHead, refusal: Refusal) -> Reply:
         path, face = self._face(head)
         return face.refused(head, self._url(head) + path.decode("ascii"), refusal)
 
-    def _url(self, head: Head) -> str:
+    def _url(self, head: RequestHead) -> str:
         if self._base:
             return self._base
         host = head.header(b"host") or b"localhost"
@@ -188,8 +185,8 @@ class _Accepted:
     """A request whose body is still to come."""
 
     application: RegistryApplication
-    head: Head
-    writer: Writer
+    head: RequestHead
+    writer: RequestSender
     max_body: int
 
     def take(self, body: bytes, answer: Answer) -> None:

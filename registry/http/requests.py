@@ -9,14 +9,12 @@ from urllib.parse import quote, unquote_plus, unquote_to_bytes
 
 import msgspec
 
-from bindings.http.request import RequestHead as Head
+from bindings.http.request import RequestHead
 from catalog.errors import DocumentError
 from catalog.parsing.texts import parse_text
-from registry.core.requests import ABSENT, Flags, Given, Verb
-from registry.core.requests import RegistryRequest as Request
-from registry.core.requests import ResourcePath as Place
+from registry.core.requests import ABSENT, Flags, Given, RegistryRequest, ResourcePath, Verb
 from registry.errors import Refusal
-from registry.model.attributes import ModelAttribute as Attribute
+from registry.model.attributes import ModelAttribute
 from registry.model.types import ResourceType
 
 # Attributes as ``xRegistry-`` headers (``http.md``, HTTP Header Values).
@@ -94,7 +92,7 @@ def given(headers: tuple[tuple[bytes, bytes], ...], kind: ResourceType, path: st
     return {name: value or None if value == {} else value for name, value in attributes.items()}
 
 
-def _typed(text: str, attribute: Attribute | None) -> Any:
+def _typed(text: str, attribute: ModelAttribute | None) -> Any:
     """Return a value of the attribute's type; a text of no such value stays text, and is refused as such."""
     kind = attribute.type if attribute is not None else "string"
     if kind == "boolean":
@@ -164,7 +162,7 @@ class RequestTarget:
     cursor: str
 
 
-def asked(head: Head) -> RequestTarget:
+def asked(head: RequestHead) -> RequestTarget:
     """Take path and query apart.
 
     Raises:
@@ -199,15 +197,15 @@ def asked(head: Head) -> RequestTarget:
 
 
 def request_of(
-    head: Head,
+    head: RequestHead,
     body: bytes,
     given: RequestTarget,
-    place: Place | str,
+    place: ResourcePath | str,
     base: str,
     writer: RequestSender,
     pages: PageSizes,
     max_answer: int,
-) -> Request:
+) -> RegistryRequest:
     """Return what is asked for at a place, which is that of the path.
 
     Raises:
@@ -215,14 +213,14 @@ def request_of(
     """
     verb = VERBS[head.method]
     document, tree = None, ABSENT
-    kind = place.resource_type if isinstance(place, Place) and place.kind in ("resource", "version") else None
+    kind = place.resource_type if isinstance(place, ResourcePath) and place.kind in ("resource", "version") else None
     if kind is not None and kind.hasdocument and not given.details and verb in ("replace", "patch", "add"):
         if verb == "patch":
             raise Refusal("details_required", given.path)
         tree, document = _document(head, body, place, given.path)
     elif verb != "read":
         tree = _tree(head, body, given.path)
-    return Request(
+    return RegistryRequest(
         verb,
         given.segments,
         given.path,
@@ -244,7 +242,7 @@ def request_of(
     )
 
 
-def _document(head: Head, body: bytes, place: Any, path: str) -> tuple[dict[str, Any], Given]:
+def _document(head: RequestHead, body: bytes, place: Any, path: str) -> tuple[dict[str, Any], Given]:
     kind = place.resource
     attributes = given(head.headers, kind, path)
     attributes["contenttype"] = _media(head, body)
@@ -258,7 +256,7 @@ def _document(head: Head, body: bytes, place: Any, path: str) -> tuple[dict[str,
     return attributes, Given(None, url=True)
 
 
-def _tree(head: Head, body: bytes, path: str) -> Any:
+def _tree(head: RequestHead, body: bytes, path: str) -> Any:
     extra = next((name for name, _ in head.headers if name.lower().startswith(PREFIX.encode())), None)
     if extra is not None:
         why = "the metadata is the body"
@@ -341,7 +339,7 @@ def decoded_request(text: bytes, path: str) -> str:
     return part
 
 
-def _media(head: Head, body: bytes) -> str | None:
+def _media(head: RequestHead, body: bytes) -> str | None:
     """Return the content type of a body; of what a form claims to be, as ``curl -d`` does, JSON or none."""
     value = head.header(b"content-type")
     media = None if value is None else value.decode("latin-1").strip()
@@ -361,7 +359,7 @@ def tags(value: bytes | None) -> tuple[str, ...] | None:
     return tuple(part.strip().removeprefix("W/") for part in value.decode("latin-1").split(","))
 
 
-def seen_before(head: Head, etag: str) -> bool:
+def seen_before(head: RequestHead, etag: str) -> bool:
     """Tell whether the sender has what an ETag names (``If-None-Match``)."""
     known = tags(head.header(b"if-none-match"))
     return bool(etag) and known is not None and (etag in known or "*" in known)

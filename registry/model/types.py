@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from registry.model.attributes import ModelAttribute as Attribute
-from registry.model.attributes import all_written
+from registry.model.attributes import ModelAttribute, all_written
 
 _TYPEMAP: Final = {"application/json": "json", "*+json": "json", "text/plain": "string"}
 
@@ -39,9 +38,9 @@ class ResourceType:
     plural: str
     singular: str
     home: str
-    attributes: Mapping[str, Attribute]
-    meta: Mapping[str, Attribute]
-    resource: Mapping[str, Attribute]
+    attributes: Mapping[str, ModelAttribute]
+    meta: Mapping[str, ModelAttribute]
+    resource: Mapping[str, ModelAttribute]
     maxversions: int = 0
     setversionid: bool = True
     hasdocument: bool = True
@@ -94,7 +93,7 @@ class GroupType:
 
     plural: str
     singular: str
-    attributes: Mapping[str, Attribute]
+    attributes: Mapping[str, ModelAttribute]
     resources: Mapping[str, ResourceType]
     constraints: tuple[ModelConstraint, ...] = ()
     said: Mapping[str, Any] = field(default_factory=dict)
@@ -113,7 +112,7 @@ class GroupType:
 class Model:
     """The whole model; ``source`` is what it was made of."""
 
-    attributes: Mapping[str, Attribute]
+    attributes: Mapping[str, ModelAttribute]
     groups: Mapping[str, GroupType]
     source: Mapping[str, Any]
 

@@ -10,20 +10,15 @@ from typing import Any, Final
 
 from registry.core.changes import new_uid, put_own
 from registry.core.lineage import rank
-from registry.core.requests import RegistryRequest as Request
-from registry.core.requests import Verb
-from registry.core.service import RegistrySession as Session
+from registry.core.requests import RegistryRequest, Verb
+from registry.core.service import RegistrySession
 from registry.errors import Refusal
 from registry.model.attributes import moment_of
 from registry.model.attributes import written_time as written
-from registry.replication.changes import ChangePage as Changes
-from registry.replication.changes import ReplicatedChange as Change
-from registry.replication.changes import home_of, is_shortened, judged, owners_for
+from registry.replication.changes import ChangePage, ReplicatedChange, home_of, is_shortened, judged, owners_for
 from registry.replication.entities import EntityMerger
-from registry.store.entities import EntityReader as Reader
-from registry.store.entities import Version
-from registry.store.history import MODEL, SCOPE, Mark, digest_of, marked
-from registry.store.history import WriteMarks as Marks
+from registry.store.entities import EntityReader, Version
+from registry.store.history import MODEL, SCOPE, Mark, WriteMarks, digest_of, marked
 
 # One definition that two catalogs have written to: its versions, their numbers, and what is to be written here.
 #
@@ -49,7 +44,7 @@ class MergePlan:
     gone: tuple[str, ...] = ()
 
 
-def fitted(owner: str, reader: Reader, marks: Marks) -> dict[str, Mark]:
+def fitted(owner: str, reader: EntityReader, marks: WriteMarks) -> dict[str, Mark]:
     """Return the marks of a definition by uid, which fit what the store has.
 
     A process of a release without marks may have written beside this one. What has no mark gets one of ours, and what
@@ -68,7 +63,7 @@ def fitted(owner: str, reader: Reader, marks: Marks) -> dict[str, Mark]:
     return known
 
 
-def _bury(marks: Marks, known: Iterable[Mark], stored: Container[str]) -> None:
+def _bury(marks: WriteMarks, known: Iterable[Mark], stored: Container[str]) -> None:
     """Mark as deleted what is not in the store: the core prunes versions without being asked (``maxversions``)."""
     for mark in known:
         if not mark.deleted and mark.name not in stored:
@@ -79,7 +74,7 @@ def _bury(marks: Marks, known: Iterable[Mark], stored: Container[str]) -> None:
 class DefinitionMerger:
     """Merges changes into the definition *owner*, and says what is to be done."""
 
-    def __init__(self, owner: str, reader: Reader, marks: Marks) -> None:
+    def __init__(self, owner: str, reader: EntityReader, marks: WriteMarks) -> None:
         self._owner = owner
         self._reader = reader
         self._marks = marks
@@ -89,7 +84,7 @@ class DefinitionMerger:
         self._store = self._versions()
         self._touched: dict[str, None] = {}
 
-    def merge(self, change: Change, attributes: dict[str, Any] | None) -> bool:
+    def merge(self, change: ReplicatedChange, attributes: dict[str, Any] | None) -> bool:
         """Take one change in, whose content here is *attributes*; False when it is nothing new."""
         state = self._states.get(change.uid)
         digest = "" if attributes is None else digest_of(attributes)
@@ -151,7 +146,9 @@ class DefinitionMerger:
         attributes = state.attributes if state.attributes is not None else before.attributes if before else {}
         return attributes, state.createdat or (before.createdat if before else "")
 
-    def _take(self, state: WantedVersion, change: Change, attributes: dict[str, Any] | None, digest: str) -> None:
+    def _take(
+        self, state: WantedVersion, change: ReplicatedChange, attributes: dict[str, Any] | None, digest: str
+    ) -> None:
         mark = state.mark
         mark.stamp, mark.origin, mark.digest, mark.deleted = change.stamp, change.origin, digest, attributes is None
         if change.authority and attributes is None:
@@ -161,7 +158,7 @@ class DefinitionMerger:
             state.createdat = change.createdat
         self._touched[mark.uid] = None
 
-    def _move(self, state: WantedVersion, change: Change) -> bool:
+    def _move(self, state: WantedVersion, change: ReplicatedChange) -> bool:
         """Give a version the higher of two numbers, with its time."""
         mark = state.mark
         if change.attributes is None or rank(change.name) < rank(mark.name):
@@ -172,7 +169,7 @@ class DefinitionMerger:
         return True
 
     def _keep_both(
-        self, state: WantedVersion, change: Change, attributes: dict[str, Any], digest: str, *, mine: bool
+        self, state: WantedVersion, change: ReplicatedChange, attributes: dict[str, Any], digest: str, *, mine: bool
     ) -> None:
         """Make a version of its own of the content that does not count."""
         mark = state.mark
@@ -242,14 +239,14 @@ class AppliedPage:
 class Applier:
     """Applies changes within one writing session, as *author*; *authority* is ours."""
 
-    def __init__(self, session: Session, author: Author, authority: str) -> None:
+    def __init__(self, session: RegistrySession, author: Author, authority: str) -> None:
         self._session = session
         self._reader = session.reader
         self._author = author
         self._authority = authority
-        self.marks: Final = Marks(session.reader.connection)
+        self.marks: Final = WriteMarks(session.reader.connection)
 
-    def apply(self, page: Changes) -> AppliedPage:
+    def apply(self, page: ChangePage) -> AppliedPage:
         """Apply all changes of a page that can be."""
         applied, refused = 0, 0
         reported: list[tuple[str, str]] = []
@@ -273,14 +270,14 @@ class Applier:
                 _logger.warning("a change of %s is not taken: %s", subject, fault)
         return AppliedPage(applied, refused, tuple(reported))
 
-    def _taken(self, change: Change) -> bool:
+    def _taken(self, change: ReplicatedChange) -> bool:
         if not change.xid:
             return self._version(change) if change.definition else self._group(change)
         if change.xid != MODEL:  # of the model the core asks for an administrator
             self._admit("/".join(change.xid.split("/")[:3]))
         return EntityMerger(self._session, self.marks, self._perform, self._revive).merge(change)
 
-    def _version(self, change: Change) -> bool:
+    def _version(self, change: ReplicatedChange) -> bool:
         here = self._home(change)
         attributes = change.attributes
         if attributes is not None:
@@ -309,7 +306,7 @@ class Applier:
         if chain:
             self._perform("patch", versions, chain)
 
-    def _home(self, change: Change) -> str:
+    def _home(self, change: ReplicatedChange) -> str:
         """Return the definition here that a change is of: that which has its version, or the place for a new one.
 
         Anybody may know the uid of a version, so it counts at the two places alone that the change itself names.
@@ -348,7 +345,7 @@ class Applier:
         stamp, origin = self.marks.tick(), f"{self.marks.catalog}~"
         self.marks.put(Mark("", "", "", stamp, origin, {origin: stamp}, digest, group=xid))
 
-    def _group(self, change: Change) -> bool:
+    def _group(self, change: ReplicatedChange) -> bool:
         xid = f"{SCOPE}{change.group}"
         self._admit(xid)
         mine = self._mark_of(xid)
@@ -384,7 +381,7 @@ class Applier:
             put_own(self.marks, mark)
         return mark
 
-    def _lose(self, mine: Mark, change: Change) -> None:
+    def _lose(self, mine: Mark, change: ReplicatedChange) -> None:
         """Take a group away, unless there is something in it that its deletion had not seen."""
         xid = mine.group
         group = self._reader.group(xid)
@@ -401,7 +398,7 @@ class Applier:
     def _perform(self, verb: Verb, segments: tuple[str, ...], body: Any) -> None:
         author = self._author
         given = {} if body is None else {"body": body}
-        request = Request(
+        request = RegistryRequest(
             verb,
             segments,
             "/" + "/".join(segments),

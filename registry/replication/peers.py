@@ -19,13 +19,10 @@ from catalog.documents.sending import post
 from catalog.errors import DocumentError
 from registry.core.service import RegistryService
 from registry.replication.applying import MAX_REPORTED, Applier, Author
-from registry.replication.changes import ChangePage as Changes
-from registry.replication.changes import ReplicatedChange as Change
-from registry.replication.changes import decoded, encoded, home_of, is_aside
+from registry.replication.changes import ChangePage, ReplicatedChange, decoded, encoded, home_of, is_aside
 from registry.replication.entities import ancestors, state_at
-from registry.store.entities import EntityReader as Reader
-from registry.store.history import MODEL, SCOPE, Mark, is_by_xid
-from registry.store.history import WriteMarks as Marks
+from registry.store.entities import EntityReader
+from registry.store.history import MODEL, SCOPE, Mark, WriteMarks, is_by_xid
 
 # What a catalog gives to others: its groups and versions as they are, in the order in which it learnt of them.
 
@@ -35,19 +32,21 @@ PAGE_BYTES: Final = 4 * 2**20
 """Bytes at which a page ends; one change may be larger."""
 
 
-def changes_after(reader: Reader, position: int, authority: str, limit: int = PAGE, *, whole: bool = False) -> Changes:
+def changes_after(
+    reader: EntityReader, position: int, authority: str, limit: int = PAGE, *, whole: bool = False
+) -> ChangePage:
     """Return the changes after a position, a page of them; *authority* is that of what names none.
 
     Only with *whole* changes of other entities than messages and their groups are among them. What a resource says of
     its versions then follows them in each page that has one, so that it is known when the last of them is. The model
     comes before all that may be of its types, and once more where it is due: what it forbids is gone by then.
     """
-    marks = Marks(reader.connection)
+    marks = WriteMarks(reader.connection)
     entries = marks.after(position, min(limit, PAGE) + 1)
     page, more = entries[: min(limit, PAGE)], len(entries) > min(limit, PAGE)
     live = [f"{each.owner}/versions/{each.name}" for each in page if each.owner and not each.deleted]
     versions = reader.versions_of(live)
-    changes: list[Change] = []
+    changes: list[ReplicatedChange] = []
     weight = 0
     model = marks.group(MODEL) if whole else None
     if model is not None and model.position > position:
@@ -76,7 +75,7 @@ def changes_after(reader: Reader, position: int, authority: str, limit: int = PA
         known = marks.named(list(owners))
         given = (_change_by_xid(known[xid], reader) for xid in owners if xid in known and not known[xid].deleted)
         changes += filter(None, given)
-    return Changes(catalog=marks.catalog, authority=authority, position=position, changes=changes, more=more)
+    return ChangePage(catalog=marks.catalog, authority=authority, position=position, changes=changes, more=more)
 
 
 def _resource_of(mark: Mark) -> str:
@@ -84,29 +83,31 @@ def _resource_of(mark: Mark) -> str:
     return "/".join(mark.group.split("/")[:5]) if mark.group.count("/") >= 4 else ""
 
 
-def _change_by_xid(mark: Mark, reader: Reader) -> Change | None:
+def _change_by_xid(mark: Mark, reader: EntityReader) -> ReplicatedChange | None:
     state = None if mark.deleted else state_at(reader, mark.group)
     if state is None and not mark.deleted:
         return None
     if state is not None and mark.group.count("/") == 4:
         state["ancestors"] = ancestors(reader, mark.group)
-    return Change(group="", xid=mark.group, stamp=mark.stamp, origin=mark.origin, seen=mark.seen, attributes=state)
+    return ReplicatedChange(
+        group="", xid=mark.group, stamp=mark.stamp, origin=mark.origin, seen=mark.seen, attributes=state
+    )
 
 
-def _change(mark: Mark, reader: Reader, versions: Any, authority: str) -> Change | None:
+def _change(mark: Mark, reader: EntityReader, versions: Any, authority: str) -> ReplicatedChange | None:
     if not mark.owner:
         name = mark.group.removeprefix(SCOPE)
         group = None if mark.deleted else reader.group(mark.group)
         if is_aside(name) or (group is None and not mark.deleted):
             return None  # each catalog makes those groups by itself
         attributes = None if group is None else group.attributes
-        return Change(group=name, stamp=mark.stamp, origin=mark.origin, seen=mark.seen, attributes=attributes)
+        return ReplicatedChange(group=name, stamp=mark.stamp, origin=mark.origin, seen=mark.seen, attributes=attributes)
     version = versions.get(f"{mark.owner}/versions/{mark.name}")
     if version is None and not mark.deleted:
         return None
     controls = mark.authority or authority
     group_name, name = home_of(mark.owner, controls)
-    return Change(
+    return ReplicatedChange(
         group=group_name,
         definition=name,
         uid=mark.uid,
@@ -211,7 +212,7 @@ class PeerExchange:
     def _pull(self, peer: Peer, done: Round) -> bool:
         name = f"pull all {peer.url}"  # a peer of which only messages were taken before is read from its start
         with self._service.session(writing=False) as session:
-            catalog, position = Marks(session.reader.connection).reached(name)
+            catalog, position = WriteMarks(session.reader.connection).reached(name)
         page = self._fetched(peer, position)
         if page.catalog != catalog:
             if catalog:
@@ -238,7 +239,7 @@ class PeerExchange:
         name = _pushed(peer, whole=done.whole)
         for limit in (PAGE, 1):
             with self._service.session(writing=False) as session:
-                catalog, position = Marks(session.reader.connection).reached(name)
+                catalog, position = WriteMarks(session.reader.connection).reached(name)
                 page = changes_after(session.reader, position, self._authority, limit, whole=done.whole)
             if page.position == position:
                 return False
@@ -253,14 +254,14 @@ class PeerExchange:
         if changed:
             _renew(peer, done)
         with self._service.session(writing=True) as session:
-            Marks(session.reader.connection).reach(name, answer.catalog, 0 if changed else page.position)
+            WriteMarks(session.reader.connection).reach(name, answer.catalog, 0 if changed else page.position)
         done.add(len(page.changes), answer.applied, max(answer.refusedcount, len(answer.refused)), answer.refused)
         return page.more or changed
 
-    def _pass_over(self, peer: Peer, page: Changes, name: str, done: Round) -> bool:
+    def _pass_over(self, peer: Peer, page: ChangePage, name: str, done: Round) -> bool:
         """Go on behind a change that is too large for a peer: it is refused, as others are that it cannot take."""
         with self._service.session(writing=True) as session:
-            marks = Marks(session.reader.connection)
+            marks = WriteMarks(session.reader.connection)
             marks.reach(name, marks.reached(name)[0], page.position)
         subject = page.changes[-1].xid or page.changes[-1].group
         _logger.warning("a change of %s is not taken: it is too large for %s", subject, peer.url)
@@ -270,24 +271,24 @@ class PeerExchange:
     def _begin(self, peer: Peer, done: Round) -> None:
         """Push nothing: the answer says whether the peer is there, what it takes, and which catalog it is."""
         with self._service.session(writing=False) as session:
-            ours = Marks(session.reader.connection).catalog
-        answer = self._sent(peer, Changes(catalog=ours, authority=self._authority, position=0, changes=[]))
+            ours = WriteMarks(session.reader.connection).catalog
+        answer = self._sent(peer, ChangePage(catalog=ours, authority=self._authority, position=0, changes=[]))
         if answer.catalog == ours:
             raise DocumentError(f"{peer.url} is this very catalog", file=peer.url, hint="name another one")
         done.whole, done.answered = answer.whole, True
         name = _pushed(peer, whole=done.whole)
         with self._service.session(writing=False) as session:
-            catalog, _ = Marks(session.reader.connection).reached(name)
+            catalog, _ = WriteMarks(session.reader.connection).reached(name)
         if catalog and answer.catalog != catalog:
             _renew(peer, done)
             with self._service.session(writing=True) as session:
-                Marks(session.reader.connection).reach(name, answer.catalog, 0)
+                WriteMarks(session.reader.connection).reach(name, answer.catalog, 0)
 
     @property
     def _authority(self) -> str:
         return self._service.authority
 
-    def _fetched(self, peer: Peer, position: int) -> Changes:
+    def _fetched(self, peer: Peer, position: int) -> ChangePage:
         by = Fetcher(network=True, logins=peer.logins)
         url = f"{peer.url}?changes={position}&whole"
         page = decoded(by.fetch(url))
@@ -296,7 +297,7 @@ class PeerExchange:
             raise DocumentError(f"{by.address(url)} gives no changes of a catalog", file=peer.url, hint=hint)
         return page
 
-    def _sent(self, peer: Peer, page: Changes) -> _Answer:
+    def _sent(self, peer: Peer, page: ChangePage) -> _Answer:
         by = Fetcher(network=True, logins=peer.logins)
         receipt = post(peer.url, encoded(page), by, note="xRouter-Finding")
         if receipt.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:

@@ -18,17 +18,15 @@ from router.logs import get_logger
 from router.reading.generations import reads
 from router.relating import NAME as PAIRS
 from router.relating import Pairing
-from router.state.state import BatchNotes, Hold, Park
-from router.state.state import StateFolder as State
+from router.state.state import BatchNotes, Hold, Park, StateFolder
 from router.watching.batches import HELD
 from router.writing.outcomes import HeldBack, Ordering, Outcomes, Rejections
-from router.writing.staging import BatchId as Batch
-from router.writing.staging import commit_of
+from router.writing.staging import BatchId, commit_of
 
 if TYPE_CHECKING:
     from router.judging.plan import Plan
     from router.watching.metrics import Metrics
-    from router.watching.status import RouterStatus as Status
+    from router.watching.status import RouterStatus
 
 ASIDE: Final = "set aside by an operator"
 _log = get_logger()
@@ -42,11 +40,11 @@ class TooManyLetters(Exception):
 class BatchJournal(Journal):
     """The journal of one attempt at a part of a batch; with *park* the part is set aside."""
 
-    state: State
+    state: StateFolder
     notes: BatchNotes
     ordering: Ordering
     bounding: Bounding
-    batch: Batch
+    batch: BatchId
     loaded: LoadedPlan
     part: BatchPart
     park: Park | None
@@ -184,7 +182,7 @@ class BatchRetry:
     notes: BatchNotes
     plans: PlanHolder
     metrics: Metrics
-    status: Status
+    status: RouterStatus
     draining: threading.Event
     since: dict[int, float] = field(default_factory=dict)
     """When the batch that is held was held first."""
@@ -203,7 +201,7 @@ class BatchRetry:
         self.since.clear()
         self.said.clear()
 
-    def by_sink(self, loaded: LoadedPlan, batch: Batch, error: SinkError, seconds: float, *, parked: bool) -> None:
+    def by_sink(self, loaded: LoadedPlan, batch: BatchId, error: SinkError, seconds: float, *, parked: bool) -> None:
         """Hold a batch that a sink does not take, with a note of the sinks that have their share, and wait.
 
         An order to set the batch aside ends the wait, unless it was there before: *parked*.
@@ -217,7 +215,7 @@ class BatchRetry:
         self._note(batch, str(error), error.sink, loaded.writer.taken(batch))
         self._wait(batch, seconds, parked=parked)
 
-    def by_registry(self, loaded: LoadedPlan, batch: Batch, reason: str, seconds: float, *, parked: bool) -> None:
+    def by_registry(self, loaded: LoadedPlan, batch: BatchId, reason: str, seconds: float, *, parked: bool) -> None:
         """Hold a batch with ids that only a schema registry knows which gives no answer for now, and wait.
 
         Raises:
@@ -227,7 +225,7 @@ class BatchRetry:
         self._note(batch, reason, "", loaded.writer.taken(batch))
         self._wait(batch, seconds, parked=parked)
 
-    def by_breaker(self, loaded: LoadedPlan, batch: Batch, reason: str) -> None:
+    def by_breaker(self, loaded: LoadedPlan, batch: BatchId, reason: str) -> None:
         """Hold a batch of too many dead letters until another plan is active: the same would judge it alike.
 
         An order to set it aside ends the wait as well.
@@ -249,7 +247,7 @@ class BatchRetry:
         if self.draining.wait(seconds):
             raise Draining
 
-    def _say(self, batch: Batch, reason: str, sink: str, *, error: bool = False, **more: object) -> None:
+    def _say(self, batch: BatchId, reason: str, sink: str, *, error: bool = False, **more: object) -> None:
         """Report that a batch is held; the log has it once for each sink in the way, and once more when that stays so.
 
         What ends by itself is a warning. It is an error once it lasts, and at once where only somebody can end it.
@@ -269,7 +267,7 @@ class BatchRetry:
             _log.error("batch held", **facts, **({} if error else {"held_seconds": round(lasts)}))
         self.said[sink] = level if self.said.get(sink) != "error" else "error"
 
-    def _note(self, batch: Batch, reason: str, sink: str, known: frozenset[str]) -> None:
+    def _note(self, batch: BatchId, reason: str, sink: str, known: frozenset[str]) -> None:
         before = self.notes.held(self.query, batch.number, batch.generation)
         taken = tuple(sorted(known.union(before.taken if before and before.part == batch.label else ())))
         note = Hold(batch.generation, before.since if before else batch.failed, reason, sink, taken, batch.label)
@@ -280,7 +278,7 @@ class BatchRetry:
         except OSError as error:  # A full disk may be why the batch is held; the note can wait for it.
             _log.warning("the hold of a batch cannot be noted", query=self.query, error=error.strerror)
 
-    def _wait(self, batch: Batch, seconds: float, *, parked: bool = False, judged_by: Plan | None = None) -> None:
+    def _wait(self, batch: BatchId, seconds: float, *, parked: bool = False, judged_by: Plan | None = None) -> None:
         self.status.steps.turn(self.query, HELD)
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from router.watching.metrics import Metrics
-    from router.watching.status import RouterStatus as Status
+    from router.watching.status import RouterStatus
 
 # Whether all that a query takes arrives: what the source says was taken, held against what sinks say they have.
 #
@@ -219,7 +219,7 @@ class Pipeline:
         state: StateFolder,
         plans: PlanHolder,
         metrics: Metrics,
-        status: Status,
+        status: RouterStatus,
         restore: Callable[[bytes], Plan],
         *,
         final: int | None = None,

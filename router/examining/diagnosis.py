@@ -260,11 +260,11 @@ def _refused_tables(folder: Path) -> Iterator[str]:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
-    from router.sinks.tables.form import TableRequirements as Form
+    from router.sinks.tables.form import TableRequirements
 
     for log in itertools.islice(folder.rglob("_delta_log"), _TABLES):
         try:
-            refused = Form.of(DeltaTable(log.parent)).refused
+            refused = TableRequirements.of(DeltaTable(log.parent)).refused
         except (DeltaError, OSError) as error:
             reason = str(error).partition("\n")[0]
             refused = f"cannot be read: {reason}" if DeltaTable.is_deltatable(str(log.parent)) else ""

@@ -24,7 +24,7 @@ from router.settings.model import SubscriptionSettings
 from router.sources import Source
 from router.state.durable import damaged, read_object, write_durably
 from router.watching.collectors import SubscriptionMetrics
-from router.watching.status import RouterStatus as Status
+from router.watching.status import RouterStatus
 
 # One subscription of a running router: made, renewed before it ends, and deleted when it is not wanted any more.
 #
@@ -56,7 +56,7 @@ class RunningSubscription:
     """One subscription, and the thread that holds it, which alone looks at its note."""
 
     def __init__(
-        self, source: Source, folder: Path, logins: Logins, status: Status, metrics: SubscriptionMetrics
+        self, source: Source, folder: Path, logins: Logins, status: RouterStatus, metrics: SubscriptionMetrics
     ) -> None:
         assert source.settings.subscription is not None
         self.source = source
@@ -327,7 +327,9 @@ FOLDER: Final = "subscriptions"
 class RouterSubscriptions:
     """All subscriptions of a router. Not for concurrent use."""
 
-    def __init__(self, state: Path, logins: Logins, status: Status, metrics: Callable[[], SubscriptionMetrics]) -> None:
+    def __init__(
+        self, state: Path, logins: Logins, status: RouterStatus, metrics: Callable[[], SubscriptionMetrics]
+    ) -> None:
         """*metrics* is asked once, when there is a first subscription."""
         self._folder = state / FOLDER
         self._logins = logins

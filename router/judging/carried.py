@@ -25,11 +25,8 @@ from bindings.protocols import BINDINGS, CARRIED
 from catalog.model import Catalog, Relation
 from catalog.protocols.properties import CONNECTION_HEADERS
 from router.matching.context import RELATED, value_of
-from router.matching.facts import NO_SOURCE
-from router.matching.facts import ColumnRows as Settled
-from router.matching.facts import ExactReading as Reading
-from router.matching.matcher import Matcher
-from router.matching.matcher import MatchOutcomes as Outcomes
+from router.matching.facts import NO_SOURCE, ColumnRows, ExactReading
+from router.matching.matcher import Matcher, MatchOutcomes
 
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 PARTITION_KEY: Final = "partitionkey"
@@ -67,7 +64,7 @@ def passed_name(key: str) -> str | None:
     return None if prefix == "headers." and name in CONNECTION_HEADERS else name
 
 
-def passed_of(outcomes: Outcomes, settled: Settled) -> Filling:
+def passed_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
     """Return the headers of routed rows that were no CloudEvents attributes, in order."""
     envelopes, entries = settled.envelopes, settled.envelopes.entries
     routed = _routed(outcomes, settled)
@@ -82,7 +79,7 @@ def passed_of(outcomes: Outcomes, settled: Settled) -> Filling:
     return np.flatnonzero(routed) + settled.start, _lists(settled, chosen, counts, texts)
 
 
-def attributes_of(outcomes: Outcomes, settled: Settled) -> Filling:
+def attributes_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
     """Return the attributes of routed events in binary mode, named as in Kafka's, in order; the content type last."""
     envelopes, entries = settled.envelopes, settled.envelopes.entries
     leaving = _routed(outcomes, settled) & envelopes.binary
@@ -94,7 +91,7 @@ def attributes_of(outcomes: Outcomes, settled: Settled) -> Filling:
     )
 
 
-def typed_of(outcomes: Outcomes, settled: Settled) -> Filling:
+def typed_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
     """Return the names of attributes of routed events in binary mode that are integers or booleans, as
     :func:`bindings.events.typed_names` does.
     """
@@ -108,7 +105,7 @@ def typed_of(outcomes: Outcomes, settled: Settled) -> Filling:
     return _side_by_side(entries.owners[chosen] + settled.start, names)
 
 
-def typed_from_json(outcomes: Outcomes, settled: Settled) -> Filling:
+def typed_from_json(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
     """Return the same for events in JSON."""
     json, rows, leaving = settled.envelopes.json, settled.envelopes.json_rows, _leaving_json(outcomes, settled)
     if json is None:
@@ -127,7 +124,7 @@ def _side_by_side(owners: Int, names: pa.StringArray) -> Filling:
     return owners[begins], pc.binary_join(pa.ListArray.from_arrays(offsets, names), " ")
 
 
-def keys_of(outcomes: Outcomes, settled: Settled) -> Filling:
+def keys_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
     """Return the partition keys of events, routed or not: their own, else those that their records came with.
 
     Dead letters of other records have the latter too; mapped events have their own among their attributes.
@@ -144,7 +141,7 @@ def keys_of(outcomes: Outcomes, settled: Settled) -> Filling:
     return rows + settled.start, keys.take(pa.array(rows))
 
 
-def key_of(reading: Reading) -> bytes | None:
+def key_of(reading: ExactReading) -> bytes | None:
     """Return what :func:`keys_of` has for a row that the exact codec read."""
     own = reading.envelope.attributes.get(PARTITION_KEY)
     if own is not None:
@@ -152,7 +149,7 @@ def key_of(reading: Reading) -> bytes | None:
     return next((part.value for part in reading.parts if part.key in _KEYS and part.value is not None), None)
 
 
-def attributes_from_json(outcomes: Outcomes, settled: Settled) -> Filling:
+def attributes_from_json(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
     """Return the attributes of routed events in JSON as :func:`attributes_of` does of those in binary mode."""
     json, rows, leaving = settled.envelopes.json, settled.envelopes.json_rows, _leaving_json(outcomes, settled)
     if json is None:
@@ -167,7 +164,7 @@ def attributes_from_json(outcomes: Outcomes, settled: Settled) -> Filling:
     return rows[leaving] + settled.start, _of_entries(counts[leaving], names.take(pa.array(codes)), values)
 
 
-def data_from_json(outcomes: Outcomes, settled: Settled) -> Filling:
+def data_from_json(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
     """Return the data of routed events in JSON; null for one that has none."""
     json, rows, leaving = settled.envelopes.json, settled.envelopes.json_rows, _leaving_json(outcomes, settled)
     if json is None:
@@ -175,12 +172,12 @@ def data_from_json(outcomes: Outcomes, settled: Settled) -> Filling:
     return rows[leaving] + settled.start, json.data.filter(pa.array(leaving))
 
 
-def _routed(outcomes: Outcomes, settled: Settled) -> Bool:
+def _routed(outcomes: MatchOutcomes, settled: ColumnRows) -> Bool:
     routed: Bool = outcomes.winners[settled.start : settled.start + settled.envelopes.entries.rows] >= 0
     return routed
 
 
-def _leaving_json(outcomes: Outcomes, settled: Settled) -> Bool:
+def _leaving_json(outcomes: MatchOutcomes, settled: ColumnRows) -> Bool:
     """Tell which of the rows that hold JSON are routed events."""
     envelopes = settled.envelopes
     leaving: Bool = (_routed(outcomes, settled) & envelopes.from_json)[envelopes.json_rows]
@@ -201,7 +198,7 @@ def _content_last(owners: Int, chosen: Int, contents: Int) -> tuple[Int, Int]:
     return ordered, counts
 
 
-def _lists(settled: Settled, chosen: Int, counts: Int, names: pa.StringArray) -> pa.ListArray:
+def _lists(settled: ColumnRows, chosen: Int, counts: Int, names: pa.StringArray) -> pa.ListArray:
     """Return lists of these many entries each, with the names that their numbers have."""
     entries = settled.envelopes.entries
     return _of_entries(counts, names.take(pa.array(entries.numbers[chosen])), entries.values.take(pa.array(chosen)))
@@ -270,7 +267,7 @@ class RelationColumns:
         names = RELATED if self.asked is None else (*RELATED, EXCHANGE)
         return [(name, pa.string()) for name in names]
 
-    def columns(self, outcomes: Outcomes) -> dict[str, pa.Array]:
+    def columns(self, outcomes: MatchOutcomes) -> dict[str, pa.Array]:
         """Return the columns, with a row for each row of facts."""
         relations = [target.definition.relation for target in self.matcher.targets]
         winners = pa.array(outcomes.winners, mask=outcomes.winners < 0)
@@ -279,7 +276,7 @@ class RelationColumns:
         columns = dict(zip(RELATED, (kinds.take(winners), others.take(winners)), strict=True))
         return columns if self.asked is None else {**columns, EXCHANGE: self._exchanges(outcomes, self.asked)}
 
-    def _exchanges(self, outcomes: Outcomes, asked: Mapping[str, tuple[str, ...]]) -> pa.StringArray:
+    def _exchanges(self, outcomes: MatchOutcomes, asked: Mapping[str, tuple[str, ...]]) -> pa.StringArray:
         parts = [bool(self._answered(target) or asked.get(target.xid)) for target in self.matcher.targets]
         winners = np.where(outcomes.winners >= 0, outcomes.winners, -1)
         rows = np.flatnonzero(np.array([*parts, False], bool)[winners])

@@ -24,7 +24,7 @@ from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, binding_of
 from router.judging.judging import JUDGING, Kind
-from router.judging.outputs import RoutedOutcomes as Decided
+from router.judging.outputs import RoutedOutcomes
 from router.matching.inbox_facts import UNKNOWN, inbox_parts
 from router.routing.routes import DEAD, letter_number
 from router.settings import Settings
@@ -144,7 +144,7 @@ class Comparison:
 
 
 def compare_outcomes(
-    chunk: Chunk, before: Decided, after: Decided, ways: SinksByRoute, chosen: Ints | None = None
+    chunk: Chunk, before: RoutedOutcomes, after: RoutedOutcomes, ways: SinksByRoute, chosen: Ints | None = None
 ) -> Comparison:
     """Hold two judgements of the rows of a chunk against each other.
 
@@ -176,7 +176,7 @@ def compare_outcomes(
     return Comparison(numbers, changed)
 
 
-def _pairs(before: Decided, after: Decided, chosen: Ints) -> Ints:
+def _pairs(before: RoutedOutcomes, after: RoutedOutcomes, chosen: Ints) -> Ints:
     """Return for each outcome its record, and the rows of facts that stand for it on both sides.
 
     A record that is a batch of events has several. Where one side sees a batch and the other does not, the last
@@ -200,7 +200,9 @@ def _pairs(before: Decided, after: Decided, chosen: Ints) -> Ints:
 class _Side:
     """One judgement, its columns in the order of pairs; *places* are those of its records in the chunk."""
 
-    def __init__(self, chunk: Chunk, decided: Decided, rows: Ints, ways: SinksByRoute, places: Ints | None) -> None:
+    def __init__(
+        self, chunk: Chunk, decided: RoutedOutcomes, rows: Ints, ways: SinksByRoute, places: Ints | None
+    ) -> None:
         self._chunk, self._decided, self._rows, self._ways, self._places = chunk, decided, rows, ways, places
         self._take = pa.array(rows)
         self.messages = self.column("message").cast(pa.string())
@@ -393,7 +395,7 @@ class Shadow:
         ways, share = SinksByRoute.of(settings), settings.catalog.shadow_share
         return cls(shadow.judge, ways, active.epoch, shadow.epoch, share)
 
-    def beside(self, kind: Kind, judge: Judge, rows: pa.RecordBatch) -> Decided:
+    def beside(self, kind: Kind, judge: Judge, rows: pa.RecordBatch) -> RoutedOutcomes:
         """Judge an Arrow batch by the active plan's *judge*; what the shadow would change goes into its counts."""
         began = time.thread_time()
         decided = JUDGING[kind](judge, rows)
@@ -415,12 +417,12 @@ class Shadow:
         tally["shadow"] = [[self.before, self.after, *key, count] for key, count in counts.items()]
         return replace(decided, counts=msgspec.json.encode(tally).decode())
 
-    def _compared(self, kind: Kind, rows: pa.RecordBatch, decided: Decided, chosen: Ints) -> Counter[CountKey]:
+    def _compared(self, kind: Kind, rows: pa.RecordBatch, decided: RoutedOutcomes, chosen: Ints) -> Counter[CountKey]:
         looked_at = rows if len(chosen) == rows.num_rows else rows.take(pa.array(chosen))
         after = JUDGING[kind](self.judge, looked_at)
         return counts_of(compare_outcomes(Chunk(kind, rows), decided, after, self.ways, chosen))
 
-    def _failed(self, decided: Decided, chosen: Ints, error: str) -> Counter[CountKey]:
+    def _failed(self, decided: RoutedOutcomes, chosen: Ints, error: str) -> Counter[CountKey]:
         rows = decided.order[np.isin(decided.sources[decided.order], chosen)]
         endpoints = Counter(each or "" for each in decided.columns["endpoint"].take(pa.array(rows)).to_pylist())
         return Counter({(endpoint, FAILED, error, ""): count for endpoint, count in endpoints.items()})

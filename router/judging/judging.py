@@ -24,7 +24,7 @@ from bindings.kafka.facts import SOURCE_SCHEMA, body_column
 from bindings.parts import Part
 from bindings.protocols import binding_of
 from catalog.schemas.ids.deciding import HEAD_BYTES
-from router.judging.outputs import RoutedOutcomes as Decided
+from router.judging.outputs import RoutedOutcomes
 from router.judging.plan import TOPIC, Judge
 from router.matching.facts import NO_SOURCE, Facts
 from router.matching.inbox_facts import HEAD, facts_of_inbox, facts_of_kafka, inbox_parts, join
@@ -128,7 +128,7 @@ SIZE: Final = "size"
 INBOX_COLUMNS: Final = ("endpoint", "protocol", "received", "properties", "body", "position")
 
 
-def judge_kafka(judge: Judge, rows: pa.RecordBatch) -> Decided:
+def judge_kafka(judge: Judge, rows: pa.RecordBatch) -> RoutedOutcomes:
     """Judge one Arrow batch of Kafka rows: ``SOURCE_SCHEMA``, with bodies as :func:`body_column` has them, and
     ``SIZE``.
     """
@@ -142,13 +142,13 @@ def judge_kafka(judge: Judge, rows: pa.RecordBatch) -> Decided:
     return judge.outputs.decide(outcomes, arrivals, sizes)
 
 
-def judge_inbox(judge: Judge, batch: pa.RecordBatch) -> Decided:
+def judge_inbox(judge: Judge, batch: pa.RecordBatch) -> RoutedOutcomes:
     """Judge one Arrow batch of inbox rows."""
     outcomes = judge.matcher.match(_facts_of_inbox(judge, batch))
     return judge.outputs.decide(outcomes, _arrivals(batch), _sizes(batch))
 
 
-def judge_letters(judge: Judge, batch: pa.RecordBatch) -> Decided:
+def judge_letters(judge: Judge, batch: pa.RecordBatch) -> RoutedOutcomes:
     """Judge one Arrow batch of dead letters, with the columns of an inbox row, as their own sources would now.
 
     Records of Kafka take the reading of Kafka's rows, so that they leave with the very bytes they would have left with.
@@ -228,7 +228,7 @@ def _facts_of_kafka_letters(judge: Judge, rows: Sequence[Mapping[str, Any]], num
     return _placed(facts, numbers)
 
 
-JUDGING: Final[Mapping[Kind, Callable[[Judge, pa.RecordBatch], Decided]]] = {
+JUDGING: Final[Mapping[Kind, Callable[[Judge, pa.RecordBatch], RoutedOutcomes]]] = {
     "kafka": judge_kafka,
     "inbox": judge_inbox,
     "letters": judge_letters,
@@ -236,7 +236,7 @@ JUDGING: Final[Mapping[Kind, Callable[[Judge, pa.RecordBatch], Decided]]] = {
 """What judges the rows of each kind of source."""
 
 
-def judge_rows(kind: Kind, judge: Judge, rows: pa.RecordBatch) -> Decided:
+def judge_rows(kind: Kind, judge: Judge, rows: pa.RecordBatch) -> RoutedOutcomes:
     """Judge one Arrow batch of a source's rows as a worker does: with the shadow catalog beside, if there is one."""
     return JUDGING[kind](judge, rows) if judge.shadow is None else judge.shadow.beside(kind, judge, rows)
 

@@ -34,17 +34,15 @@ from router.judging.carried import (
     typed_from_json,
     typed_of,
 )
-from router.matching.facts import EVENT_MEDIA, NO_SOURCE, SCHEMA_ID, Facts
-from router.matching.facts import ExactReading as Reading
+from router.matching.facts import EVENT_MEDIA, NO_SOURCE, SCHEMA_ID, ExactReading, Facts
 from router.matching.index.columns import IntArray
-from router.matching.matcher import Matcher
-from router.matching.matcher import MatchOutcomes as Outcomes
+from router.matching.matcher import Matcher, MatchOutcomes
 from router.routing.destinations import Destinations, SizeLimits, sizes_of
 from router.routing.routes import Routes
 
 if TYPE_CHECKING:
-    from catalog.definitions.constraints import MatchCandidate as Target
-    from router.routing.destinations import RowDestinations as Placed
+    from catalog.definitions.constraints import MatchCandidate
+    from router.routing.destinations import RowDestinations
 
 # The tally of one Arrow batch: counts that reach the driver through an accumulator.
 #
@@ -166,7 +164,7 @@ class Tally:
 
 
 def tally(
-    placed: Placed,
+    placed: RowDestinations,
     reasons: Mapping[int, str],
     tied: Sequence[int],
     order: IntArray,
@@ -210,7 +208,7 @@ def tally(
     return msgspec.json.encode(form).decode()
 
 
-def collect(texts: Iterable[str], targets: Sequence[Target]) -> Tally:
+def collect(texts: Iterable[str], targets: Sequence[MatchCandidate]) -> Tally:
     """Add up the tallies of all Arrow batches of one batch; *targets* are those of the plan that judged it."""
     total = Tally()
     routed: dict[str, tuple[list[int], list[int]]] = {}
@@ -252,7 +250,7 @@ def _shadowed(form: Mapping[str, Any]) -> dict[ShadowKey, int]:
     }
 
 
-def _routed(placed: Placed, rows: IntArray) -> list[list[Any]]:
+def _routed(placed: RowDestinations, rows: IntArray) -> list[list[Any]]:
     """Return for each endpoint the targets of these rows, and how many have each."""
     counts = np.bincount(placed.numbers[rows], minlength=len(placed.pairs.targets))
     there = np.flatnonzero(counts)
@@ -267,7 +265,7 @@ def _routed(placed: Placed, rows: IntArray) -> list[list[Any]]:
     ]
 
 
-def _by_route(placed: Placed, order: IntArray, sizes: IntArray) -> list[list[Any]]:
+def _by_route(placed: RowDestinations, order: IntArray, sizes: IntArray) -> list[list[Any]]:
     """Return endpoint, route, outcomes and bytes of them, for each that there is."""
     if not len(order):
         return []
@@ -312,7 +310,7 @@ class RoutedOutcomes:
     rows, ``offsets`` the share of each input row in it; ``counts`` is the tally.
     """
 
-    outcomes: Outcomes
+    outcomes: MatchOutcomes
     columns: dict[str, pa.Array]
     order: IntArray
     offsets: Any
@@ -359,7 +357,7 @@ class OutputBuilder:
         arrays = [decided.column(field.name).cast(field.type) for field in self.type]
         return decided.lists(pa.StructArray.from_arrays(arrays, fields=list(self.type))), decided.counts
 
-    def decide(self, outcomes: Outcomes, arrivals: IntArray, sizes: IntArray) -> RoutedOutcomes:
+    def decide(self, outcomes: MatchOutcomes, arrivals: IntArray, sizes: IntArray) -> RoutedOutcomes:
         """Return what became of the rows of a batch, and where they go.
 
         ``arrivals`` are the milliseconds of each input row's arrival, ``sizes`` the bytes of its key and body.
@@ -451,7 +449,7 @@ def _as_json(nearest: Mapping[int, list[dict[str, Any]]]) -> dict[int, str]:
     return {row: texts[id(each)] for row, each in nearest.items()}
 
 
-def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
+def _exact(outcomes: MatchOutcomes) -> dict[str, pa.Array]:
     """Columns that are given where the JVM's own row does not serve: rows the codec read, and mapped ones."""
     rows = outcomes.facts.columns.rows
     mapped = set(outcomes.mapped.tolist())
@@ -502,20 +500,20 @@ def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
     }
 
 
-def _attributes(reading: Reading) -> Pairs:
+def _attributes(reading: ExactReading) -> Pairs:
     attributes = reading.envelope.attributes
     pairs: Pairs = [(f"ce_{name}", text.encode()) for name, text in attributes.items() if name != "datacontenttype"]
     content = attributes.get("datacontenttype")
     return pairs if content is None else [*pairs, (CONTENT_TYPE, content.encode())]
 
 
-def _headers(reading: Reading) -> Pairs:
+def _headers(reading: ExactReading) -> Pairs:
     return [
         (part.key.removeprefix("headers."), part.value) for part in reading.parts if part.key.startswith("headers.")
     ]
 
 
-def _headers_of_one(reading: Reading) -> Pairs:
+def _headers_of_one(reading: ExactReading) -> Pairs:
     """Return the headers of one event of a batch: those of the message, its media type in the place of theirs."""
     headers = _headers(reading)
     if not any(name.lower() == CONTENT_TYPE for name, _ in headers):
@@ -523,7 +521,7 @@ def _headers_of_one(reading: Reading) -> Pairs:
     return [(name, EVENT_MEDIA if name.lower() == CONTENT_TYPE else value) for name, value in headers]
 
 
-def _passed(reading: Reading, protocol: int) -> Pairs:
+def _passed(reading: ExactReading, protocol: int) -> Pairs:
     """Return the headers that were no CloudEvents attributes, in order."""
     rule = _RULES[protocol]
     pairs: Pairs = []
@@ -534,7 +532,7 @@ def _passed(reading: Reading, protocol: int) -> Pairs:
     return pairs
 
 
-def _all_attributes(outcomes: Outcomes, exact: Mapping[int, Pairs]) -> pa.Array:
+def _all_attributes(outcomes: MatchOutcomes, exact: Mapping[int, Pairs]) -> pa.Array:
     """Return the attributes of mapped rows, of readings, and of rows whose parts are columns."""
     mapped = outcomes.attributes
     fillings = [_filling({row: _entries(pairs) for row, pairs in exact.items()}, HEADERS)]
@@ -550,7 +548,7 @@ def _all_attributes(outcomes: Outcomes, exact: Mapping[int, Pairs]) -> pa.Array:
     return filled(outcomes.facts.columns.rows, HEADERS, fillings)
 
 
-def _typed(outcomes: Outcomes, exact: Mapping[int, str]) -> pa.StringArray:
+def _typed(outcomes: MatchOutcomes, exact: Mapping[int, str]) -> pa.StringArray:
     """Return what :func:`bindings.events.typed_names` has of each event; null where all attributes are texts."""
     fillings = [_filling(exact, pa.string())]
     for each in outcomes.facts.settled:
@@ -558,7 +556,7 @@ def _typed(outcomes: Outcomes, exact: Mapping[int, str]) -> pa.StringArray:
     return filled(outcomes.facts.columns.rows, pa.string(), fillings)
 
 
-def _keys(outcomes: Outcomes, keys: Mapping[int, bytes | None]) -> pa.Array:
+def _keys(outcomes: MatchOutcomes, keys: Mapping[int, bytes | None]) -> pa.Array:
     """Return the partition key of rows whose attributes are given here; the JVM finds those of its own rows.
 
     *keys* are those of readings, also of rows that became no event, which the order of their key asks for

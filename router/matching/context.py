@@ -21,7 +21,7 @@ from router.matching.index.classes import segments_of, separator_of
 from router.matching.index.columns import BatchColumns, BoolArray, IntArray
 
 if TYPE_CHECKING:
-    from router.matching.matcher import MatchOutcomes as Outcomes
+    from router.matching.matcher import MatchOutcomes
 
 # Context attributes: taking the values of placeholders out of whole columns.
 #
@@ -343,7 +343,7 @@ def _decoded(values: pa.StringArray, decodes: BoolArray) -> pa.StringArray:
 # or in what a native record was mapped to.
 
 
-def attribute_of(outcomes: Outcomes, name: str) -> pa.StringArray:
+def attribute_of(outcomes: MatchOutcomes, name: str) -> pa.StringArray:
     """Return an attribute of all rows; null where the event has none, and for rows that are no event."""
     facts = outcomes.facts
     column = facts.columns.by_key.get(f"e.{name}")
@@ -360,7 +360,7 @@ def attribute_of(outcomes: Outcomes, name: str) -> pa.StringArray:
     return pa.concat_arrays(pools).take(pa.array(indices, mask=indices < 0))
 
 
-def _mapped(outcomes: Outcomes, name: str) -> tuple[IntArray, pa.StringArray]:
+def _mapped(outcomes: MatchOutcomes, name: str) -> tuple[IntArray, pa.StringArray]:
     """Return the rows whose mapping gave an attribute, and its values."""
     attributes = outcomes.attributes
     if not len(attributes):
@@ -398,7 +398,7 @@ class Correlations:
         """Tell whether records of a target may have a context attribute ``correlation``."""
         return bool(self._vias[target])
 
-    def values(self, outcomes: Outcomes, winners: IntArray) -> pa.StringArray:
+    def values(self, outcomes: MatchOutcomes, winners: IntArray) -> pa.StringArray:
         """Return of every row what relates it to another; null where nothing does."""
         rows = outcomes.facts.columns.rows
         numbers = self._numbers[np.where(winners >= 0, winners, -1)]
@@ -407,7 +407,9 @@ class Correlations:
         pool = pa.concat_arrays(pools) if pools else pa.nulls(0, pa.string())
         return pool.take(pa.array(indices, mask=indices < 0))
 
-    def added(self, contexts: pa.MapArray, outcomes: Outcomes, winners: IntArray, own: Sequence[bool]) -> pa.MapArray:
+    def added(
+        self, contexts: pa.MapArray, outcomes: MatchOutcomes, winners: IntArray, own: Sequence[bool]
+    ) -> pa.MapArray:
         """Return contexts with ``correlation`` behind the others, where the row has such a value.
 
         *own* says for each target, as a native record and as an event in turn, whether a placeholder of its own has
@@ -418,7 +420,7 @@ class Correlations:
         return _with_entry(contexts, CORRELATION, values, valid(values) & ~taken)
 
 
-def value_of(outcomes: Outcomes, key: str) -> pa.StringArray:
+def value_of(outcomes: MatchOutcomes, key: str) -> pa.StringArray:
     """Return a property (``e.NAME``, ``p.PATH``) of every row: an attribute as the event leaves with it.
 
     What is there several times counts as its first; what is empty is null.

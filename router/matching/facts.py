@@ -24,8 +24,7 @@ from bindings.parts import BINARY_KIND, Part, Parts, coding_of, first
 from bindings.protocols import BINDINGS, Binding, stream_id
 from catalog.schemas.contract import SchemaFault, decoded
 from catalog.values import is_timestamp
-from router.matching.index.columns import BatchColumns as Columns
-from router.matching.index.columns import BoolArray, IntArray, SplitColumn
+from router.matching.index.columns import BatchColumns, BoolArray, IntArray, SplitColumn
 from router.matching.mapping import Defaults, value_fault
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ class Facts:
     Kafka's, which the JVM has.
     """
 
-    columns: Columns
+    columns: BatchColumns
     channels: IntArray
     protocols: IntArray
     events: IntArray
@@ -265,7 +264,7 @@ class RawFacts:
         arrays = [pa.array(values, pa.string()) for values in lists]
         channels, protocols, events, sources = (np.ascontiguousarray(table[:, at]) for at in range(4))
         return Facts(
-            Columns(rows, columns, self._repeats),
+            BatchColumns(rows, columns, self._repeats),
             channels,
             protocols,
             events,

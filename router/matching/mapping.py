@@ -20,16 +20,14 @@ import pyarrow.compute as pc
 from bindings.columns.texts import printable
 from bindings.envelope import ATTRIBUTE_NAME
 from bindings.events import FORBIDDEN
-from catalog.definitions.constraints import MatchCandidate as Target
-from catalog.definitions.constraints import template_of
+from catalog.definitions.constraints import MatchCandidate, template_of
 from catalog.model import Definition, Property, PropertyType
 from catalog.schemas.families import inferred_content_type
 from catalog.schemas.library import is_absolute
 from catalog.templates import TEMPLATE_TYPES, Placeholder
 from catalog.values import is_any_timestamp, is_valid, percent_encode, text_of
 from router.matching.context import Slot
-from router.matching.index.columns import BatchColumns as Columns
-from router.matching.index.columns import IntArray, Ragged
+from router.matching.index.columns import BatchColumns, IntArray, Ragged
 from router.matching.verdicts import WinnerChooser
 
 # What CloudEvents 1.0.2 lets an attribute be: the last look before a mapped event leaves (JUDGING.md#mapping).
@@ -291,7 +289,9 @@ def _left(definition: Definition, origin: ChannelOrigin) -> dict[str, tuple[Piec
 class Mapper:
     """Maps the native rows of a batch. One per plan; programs are compiled when first needed and kept."""
 
-    def __init__(self, chooser: WinnerChooser, targets: Sequence[Target], origins: Sequence[ChannelOrigin]) -> None:
+    def __init__(
+        self, chooser: WinnerChooser, targets: Sequence[MatchCandidate], origins: Sequence[ChannelOrigin]
+    ) -> None:
         self._chooser = chooser
         self._targets = targets
         self._origins = origins
@@ -315,7 +315,7 @@ class Mapper:
         return known
 
     def map(
-        self, columns: Columns, rows: IntArray, programs: IntArray, defaults: Defaults
+        self, columns: BatchColumns, rows: IntArray, programs: IntArray, defaults: Defaults
     ) -> tuple[pa.ListArray, dict[int, str]]:
         """Return, for each of *rows*, its attributes in order; unmappable programs give an empty list.
 
@@ -344,7 +344,7 @@ class Mapper:
     def _piece_values(
         self,
         laid: _Laid,
-        columns: Columns,
+        columns: BatchColumns,
         rows: IntArray,
         programs: IntArray,
         owners: IntArray,

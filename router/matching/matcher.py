@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from bindings.columns.texts import numbered
 from bindings.protocols import BINDINGS
-from catalog.definitions.constraints import MatchCandidate as Target
+from catalog.definitions.constraints import MatchCandidate
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
 from router.matching.conformance import Checked, PayloadChecks, Validation, mismatches, rejection_detail
@@ -26,8 +26,7 @@ from router.matching.facts import NO_SOURCE, Facts
 from router.matching.index.columns import IntArray
 from router.matching.index.index import MatchIndex
 from router.matching.mapping import Mapper
-from router.matching.nearest import Nearest
-from router.matching.nearest import NearestRow as Row
+from router.matching.nearest import Nearest, NearestRow
 from router.matching.schema_ids import SchemaIdStage, detail_of, mismatches_of
 from router.matching.ties import Ties
 from router.matching.verdicts import AMBIGUOUS, Verdicts, WinnerChooser
@@ -75,7 +74,7 @@ class Matcher:
 
     def __init__(
         self,
-        targets: Sequence[Target],
+        targets: Sequence[MatchCandidate],
         channels: Sequence[Channel],
         payloads: PayloadValidation | None = None,
         validation: Validation = "ambiguous",
@@ -204,10 +203,10 @@ class Matcher:
             outcomes.details[row] = rejection_detail(rejected)
             outcomes.nearest[row] = mismatches(rejected, self.targets)
 
-    def row(self, facts: Facts, row: int, classes: Sequence[IntArray]) -> Row:
+    def row(self, facts: Facts, row: int, classes: Sequence[IntArray]) -> NearestRow:
         """Return what explanations need to know of one row; ``classes`` are those of the whole batch."""
         values = {key: facts.values(row, key) for key in self.index.keys}
-        return Row(
+        return NearestRow(
             int(facts.channels[row]),
             int(facts.protocols[row]),
             bool(facts.events[row]),

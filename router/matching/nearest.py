@@ -18,8 +18,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from catalog.definitions.constraints import Constraint, Keyed
-from catalog.definitions.constraints import MatchCandidate as Target
+from catalog.definitions.constraints import Constraint, Keyed, MatchCandidate
 from catalog.model import CLOUDEVENTS
 from catalog.values import percent_decode
 from router.matching.context import raw_value, slots_of
@@ -172,7 +171,7 @@ class NearestRow:
     values: Values
 
 
-def checks_of(target: Target, row: NearestRow, protocols: Sequence[str]) -> list[ConstraintResult]:
+def checks_of(target: MatchCandidate, row: NearestRow, protocols: Sequence[str]) -> list[ConstraintResult]:
     """Return all that one candidate asks of a record, in its own order; it matches when everything holds.
 
     *protocols* are those that a row names by number.
@@ -193,7 +192,9 @@ def checks_of(target: Target, row: NearestRow, protocols: Sequence[str]) -> list
     return checks + _unequal(holding, row.values)
 
 
-def kind_checks(target: Target, protocol: int, protocols: Sequence[str], *, event: bool) -> list[ConstraintResult]:
+def kind_checks(
+    target: MatchCandidate, protocol: int, protocols: Sequence[str], *, event: bool
+) -> list[ConstraintResult]:
     """Return what a candidate asks of the kind of a record: its protocol, and whether it is an event."""
     checks: list[ConstraintResult] = []
     name = protocols[protocol] if protocol >= 0 else None
@@ -206,7 +207,7 @@ def kind_checks(target: Target, protocol: int, protocols: Sequence[str], *, even
     return checks
 
 
-def tested(target: Target, *, event: bool) -> Sequence[Keyed]:
+def tested(target: MatchCandidate, *, event: bool) -> Sequence[Keyed]:
     """Return the constraints to report on: for a native record and a target that needs an event, all of them."""
     constraints = target.constraints(event=event)
     return constraints if constraints is not None else target.event or ()

@@ -28,8 +28,7 @@ from router.matching.channels import ChannelBuilder
 from router.matching.conformance import Validation
 from router.matching.facts import Facts, RawFacts, RawRow
 from router.matching.inbox_facts import facts_of_kafka
-from router.matching.matcher import Matcher
-from router.matching.matcher import MatchOutcomes as Outcomes
+from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.ties import Ambiguous
 
 CHUNK: Final = 5_000
@@ -51,7 +50,7 @@ class NumberedRecord:
 class MatchedRecords:
     """Outcomes of records that were matched together; the sources of their facts number the entries."""
 
-    outcomes: Outcomes
+    outcomes: MatchOutcomes
     entries: list[NumberedRecord]
 
 
@@ -168,7 +167,7 @@ class RecordMatcher:
         for source, events in batches.items():
             yield decided.entries[source].number, {"outcome": "batch", "events": events}
 
-    def _outcome(self, outcomes: Outcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
+    def _outcome(self, outcomes: MatchOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
         winner = int(outcomes.winners[row])
         if winner < 0:
             return dead_letter(outcomes.reasons[row], outcomes.details[row], outcomes.nearest.get(row, []))
@@ -181,7 +180,7 @@ class RecordMatcher:
             **_related(self.matcher.targets[winner].definition.relation),
         }
 
-    def _attributes(self, outcomes: Outcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
+    def _attributes(self, outcomes: MatchOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
         if not outcomes.facts.events[row]:
             entries = outcomes.attributes[int(np.searchsorted(outcomes.mapped, row))].as_py()
             return {each["key"]: each["value"].decode("utf-8") for each in entries}

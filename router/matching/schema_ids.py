@@ -19,9 +19,18 @@ import pyarrow as pa
 from bindings.kafka.binding import PROTOCOL as KAFKA
 from catalog.schemas.contract import MessagePlace, decoded
 from catalog.schemas.ids.client import Framing
-from catalog.schemas.ids.deciding import DIGITS, PLAIN, PROPERTY, Begin, Frames, frame_of, ids_of, message_place
-from catalog.schemas.ids.deciding import FrameLookup as Asked
-from catalog.schemas.ids.deciding import IdDecision as Decision
+from catalog.schemas.ids.deciding import (
+    DIGITS,
+    PLAIN,
+    PROPERTY,
+    Begin,
+    FrameLookup,
+    Frames,
+    IdDecision,
+    frame_of,
+    ids_of,
+    message_place,
+)
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
 from router.matching.facts import Facts, FoundIds, Payload, protocol_number
@@ -46,14 +55,14 @@ class FrameGroup:
     bodies are read, by xid.
     """
 
-    asked: Asked
+    asked: FrameLookup
     certain: bool
-    decisions: Mapping[int, Decision]
+    decisions: Mapping[int, IdDecision]
     left: int
     begins: Mapping[str, Begin]
 
     @property
-    def dropped(self) -> dict[int, Decision]:
+    def dropped(self) -> dict[int, IdDecision]:
         """The targets that the id drops."""
         return {target: each for target, each in self.decisions.items() if not each.takes}
 
@@ -221,7 +230,12 @@ class SchemaIdStage:
         by_message = any(map(rule.names_message, definitions.values()))
         framed = [target for target in targets if rule.framed(definitions[target])]
         if not by_message and certain:
-            return [(self._group(channel, matched, Asked(name, frames.registry, written, None, frames.required)), rows)]
+            return [
+                (
+                    self._group(channel, matched, FrameLookup(name, frames.registry, written, None, frames.required)),
+                    rows,
+                )
+            ]
         payloads = [each if isinstance(each, Payload) else None for each in facts.opened(rows.tolist())]
         given = [None if each is None else each.body for each in payloads]
         places: list[MessagePlace | None] = [None] * len(rows)
@@ -236,7 +250,11 @@ class SchemaIdStage:
         return [
             (
                 self._group(
-                    channel, matched, Asked(name, frames.registry, written, place, frames.required), certain, whole
+                    channel,
+                    matched,
+                    FrameLookup(name, frames.registry, written, place, frames.required),
+                    certain,
+                    whole,
                 ),
                 np.array(mine, np.int64),
             )
@@ -255,7 +273,7 @@ class SchemaIdStage:
         ]
 
     def _group(
-        self, channel: int, matched: int, asked: Asked, certain: bool = True, whole: tuple[int, ...] = ()
+        self, channel: int, matched: int, asked: FrameLookup, certain: bool = True, whole: tuple[int, ...] = ()
     ) -> FrameGroup:
         key = (channel, matched, asked.id, asked.place, certain, whole, id(asked.written))
         group = self._groups.get(key)
@@ -265,23 +283,25 @@ class SchemaIdStage:
             group = self._groups[key] = self._decided(channel, matched, asked, certain, whole)
         return group
 
-    def _decided(self, channel: int, matched: int, asked: Asked, certain: bool, whole: tuple[int, ...]) -> FrameGroup:
+    def _decided(
+        self, channel: int, matched: int, asked: FrameLookup, certain: bool, whole: tuple[int, ...]
+    ) -> FrameGroup:
         assert self._payloads is not None
         rule, frames = self._payloads.ids, self._frames[channel]
         known = self._index.sets[matched]
-        decisions: dict[int, Decision] = {}
+        decisions: dict[int, IdDecision] = {}
         begins: dict[str, Begin] = {}
         bits = known.bits
         for target in known.targets:
             definition = self._index.targets[target].definition
             if target in whole:
-                decisions[target] = Decision(True, "any: the whole body fits its schema, and has no frame", asked.id)
+                decisions[target] = IdDecision(True, "any: the whole body fits its schema, and has no frame", asked.id)
                 begins[definition.xid] = PLAIN
                 continue
             decision = rule.decide(definition, asked)
             if not certain and decision.unread and frames.registry is None and not frames.required:
                 # Nothing says that there is a frame at all: the body is read as it is.
-                decision = Decision(True, decision.expected, f"{decision.found}, and so no frame")
+                decision = IdDecision(True, decision.expected, f"{decision.found}, and so no frame")
                 begins[definition.xid] = PLAIN
             elif decision.takes:
                 kind: Framing = _kind(frames) if certain or asked.place is not None else frames.framing

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from router.watching.metrics import Metrics
-    from router.watching.status import RouterStatus as Status
+    from router.watching.status import RouterStatus
 
 # The status page: one HTML document with its style and script in it; browsers run nothing else, by hashes.
 #
@@ -165,7 +165,7 @@ class _Lane:
 class Overview:
     """What clients see of a router besides metrics and health; made before it has a catalog."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, status: Status, replays: Replays | None) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, status: RouterStatus, replays: Replays | None) -> None:
         """*replays* None is for a process that has no dead letters: it shows figures alone."""
         self._replays = replays
         self._records = None if replays is None else Records(replays)

@@ -22,15 +22,13 @@ from catalog.model import Finding
 from router.judging.outputs import DEAD_LETTER, EMPTY, ROUTED
 from router.judging.plan import Plan
 from router.matching.conformance import decides
-from router.routing.destinations import FixedDestination as Settled
+from router.routing.destinations import FixedDestination
 from router.routing.routes import DEAD, Known, RouteRule, letter_number
 from router.settings import REASONS, Settings, event_routes
 from router.settings.checks import event_sinks, letter_sinks
-from router.settings.names import CONTEXT_PREFIX, NameTemplate, event_values, value_name
-from router.settings.names import DestinationTemplate as Template
+from router.settings.names import CONTEXT_PREFIX, DestinationTemplate, NameTemplate, event_values, value_name
 from router.settling import settled_types
-from router.state.ledger import DefinitionAtEndpoint as Place
-from router.state.ledger import Sighting
+from router.state.ledger import DefinitionAtEndpoint, Sighting
 from router.state.ledger_database import instant_of
 from router.watching.metrics import SinkProblem
 
@@ -479,7 +477,7 @@ def _flows(plan: Plan) -> Iterator[DefinitionFlow]:
             for records, event in kinds:
                 if judge.matcher.targets[target].constraints(event=event) is None:
                     continue
-                settled = Settled(judge.matcher, number, target, event=event)
+                settled = FixedDestination(judge.matcher, number, target, event=event)
                 if settled.unmappable:
                     continue
                 pair = judge.outputs.destinations.pair(number, target, event=event)
@@ -514,7 +512,7 @@ def _way(settings: Settings, rule: RouteRule, known: Known) -> PossibleRoute:
     return PossibleRoute(rule.route, {each.name: each.globs for each in rule.conditions}, aims)
 
 
-def _known(message: str, endpoint: str, settled: Settled) -> Known:
+def _known(message: str, endpoint: str, settled: FixedDestination) -> Known:
     fixed = event_values(message, endpoint, "", {})
     return lambda name: fixed[name] if value_name(name) in fixed else settled(value_name(name))
 
@@ -531,7 +529,7 @@ def _destination(settings: Settings, name: str, known: Known, *, letters: bool =
     return sink.destination(lambda template, escape: _filled(template, known, escape), letters=letters)
 
 
-def _filled(template: Template, known: Known, escape: Callable[[str], str]) -> str:
+def _filled(template: DestinationTemplate, known: Known, escape: Callable[[str], str]) -> str:
     values = {name: text for name in template.variables if (text := known(name)) is not None}
     if isinstance(template, NameTemplate) and len(values) == len(template.variables):
         return template.expand(values)
@@ -547,7 +545,7 @@ NAMED: Final = 100
 class Occurred:
     """What is known of places at one moment."""
 
-    def __init__(self, known: Mapping[Place, Sighting]) -> None:
+    def __init__(self, known: Mapping[DefinitionAtEndpoint, Sighting]) -> None:
         self._known = known
         self._last: dict[str, int] = {}
         self._expected: dict[str, list[int]] = {}
@@ -561,7 +559,7 @@ class Occurred:
 
     def source(self, endpoint: str) -> dict[str, Any]:
         """Return when the last record of a source came, how many definitions it expects, and how many never came."""
-        sighting = self._known.get(Place(endpoint))
+        sighting = self._known.get(DefinitionAtEndpoint(endpoint))
         expected, unseen = self._expected.get(endpoint, (0, 0))
         last = None if sighting is None else instant_of(sighting.last)
         return {"last_record": last, "definitions": expected, "unseen": unseen}

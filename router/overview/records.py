@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bindings.http.request import HttpProblem
-from bindings.http.request import RequestHead as Head
+from bindings.http.request import HttpProblem, RequestHead
 from bindings.http.routing import Access, Guard
 from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.protocols import binding_of
@@ -28,13 +27,11 @@ from router.letters.explaining import explainer_of, redacted_story
 from router.letters.letter import BODY_SHOWN, CUT, Letter, body_lines, native_rows
 from router.letters.listing import standing_of
 from router.letters.reading import latest_letters, recent_letter
-from router.letters.redaction import Redaction, Redactor, marked_catalog, redactor_of
-from router.letters.redaction import SensitiveMarks as Marks
+from router.letters.redaction import Redaction, Redactor, SensitiveMarks, marked_catalog, redactor_of
 from router.matching.explanation import Explainer, RecordExplained
 from router.settings.checks import is_loopback
 from router.settings.model import WatchSettings
-from router.state.ledger import LedgerEntry as Entry
-from router.state.ledger import LetterLedger
+from router.state.ledger import LedgerEntry, LetterLedger
 from router.state.ledger_database import instant, parse_instant
 
 LISTED: Final = 50
@@ -145,7 +142,7 @@ class Records:
             raise HttpProblem(HTTPStatus.BAD_REQUEST, f"this is no record: {_cut(str(error))}") from error
         letter = _letter_of(record)
         # Nothing is hidden: whoever pastes a record knows it.
-        redaction = Redactor(Marks()).redact(letter)
+        redaction = Redactor(SensitiveMarks()).redact(letter)
         return _now(self._explained(plan, letter), self._judging.verdict(plan, letter), redaction)
 
     def _explained(self, plan: Plan, letter: Letter) -> RecordExplained:
@@ -170,10 +167,10 @@ class Records:
         catalog, marks = marked_catalog(plan.settings)
         if catalog is not None and catalog.epoch == plan.epoch:
             known = self._known = _Known(plan.epoch, redactor_of(marks, reveal=False), time.monotonic() + MARKS_SECONDS)
-        return redactor_of(Marks(everything=True), reveal=False) if known is None else known.redactor
+        return redactor_of(SensitiveMarks(everything=True), reveal=False) if known is None else known.redactor
 
 
-def _line(redaction: Redaction, entry: Entry | None) -> dict[str, Any]:
+def _line(redaction: Redaction, entry: LedgerEntry | None) -> dict[str, Any]:
     shown = redaction.letter
     nearest = shown.nearest[0] if shown.nearest else None
     mismatches = [] if nearest is None else _near(nearest)["mismatches"]
@@ -278,7 +275,7 @@ class Doorkeeper:
         """Whether anybody may replay from here."""
         return self._any and self._guard is not None
 
-    def records(self, head: Head) -> None:
+    def records(self, head: RequestHead) -> None:
         """Let a request for records through.
 
         Raises:
@@ -296,7 +293,7 @@ class Doorkeeper:
             detail = f"the request names another host than this machine; ask for localhost, or {_TOKEN_HINT}"
             raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
 
-    def replays(self, head: Head) -> None:
+    def replays(self, head: RequestHead) -> None:
         """Let a request that changes something through.
 
         Raises:
@@ -307,7 +304,7 @@ class Doorkeeper:
         self.records(head)
 
     @staticmethod
-    def same_origin(head: Head) -> None:
+    def same_origin(head: RequestHead) -> None:
         """Let through what a page of ours sends, or no page at all.
 
         Raises:
@@ -329,12 +326,12 @@ def _netloc(origin: bytes) -> str | None:
         return None
 
 
-def _host(head: Head) -> str:
+def _host(head: RequestHead) -> str:
     try:
         return urlsplit(f"//{_text(head, b'host')}").hostname or ""
     except ValueError:
         return ""
 
 
-def _text(head: Head, name: bytes) -> str:
+def _text(head: RequestHead, name: bytes) -> str:
     return (head.header(name) or b"").decode("latin-1")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from router.errors import RouterError
     from router.reading.generations import Spans
     from router.watching.metrics import Metrics
-    from router.watching.status import RouterStatus as Status
+    from router.watching.status import RouterStatus
 
 # One real-time query: it sends records on one by one, and notes how far it is when a batch of its time ends.
 #
@@ -145,7 +145,7 @@ class RealTimeQuery:
     """A real-time query of one plan. Not for concurrent use."""
 
     def __init__(
-        self, name: str, generation: Generation, plan: Plan, metrics: Metrics, status: Status, accounts: Accounts
+        self, name: str, generation: Generation, plan: Plan, metrics: Metrics, status: RouterStatus, accounts: Accounts
     ) -> None:
         self.name = name
         self.generation = generation

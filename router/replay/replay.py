@@ -27,6 +27,8 @@ from router.replay.replaying import (
     Loads,
     ReplayBatch,
     Replayer,
+    ReplayInterrupted,
+    ReplayOutcome,
     ReplayPlans,
     Selection,
     Summary,
@@ -35,8 +37,6 @@ from router.replay.replaying import (
     lacking,
     verdicts,
 )
-from router.replay.replaying import ReplayInterrupted as Interrupted
-from router.replay.replaying import ReplayOutcome as Verdict
 from router.settings import Settings, load_settings
 from router.sinks import check_endpoints, close_targets
 from router.spark.jvm import signals
@@ -102,7 +102,7 @@ def matching(settings: Settings, wanted: Filter, options: ReplayOptions) -> int:
         return sum(1 for _ in selection.choose(read_letters(settings)))
 
 
-def dry_run(settings: Settings, wanted: Filter, options: ReplayOptions) -> Iterator[Verdict]:
+def dry_run(settings: Settings, wanted: Filter, options: ReplayOptions) -> Iterator[ReplayOutcome]:
     """Yield what would become of each letter that a replay would take; nothing is written, and Spark not started.
 
     ``sinks`` of a verdict are those that would get the record: not the ones that have it. What waits for a letter that
@@ -115,8 +115,8 @@ def dry_run(settings: Settings, wanted: Filter, options: ReplayOptions) -> Itera
         for batch in batches(selection.choose(read_letters(settings)), CHUNK, turns):
             for verdict in in_turn(verdicts(plan, batch.letters), turns):
                 left = tuple(name for name in verdict.sinks if not batch.sinks or name in batch.sinks)
-                yield Verdict(verdict.letter, verdict.message, left, verdict.reason, verdict.detail)
-        yield from (Verdict(letter, None, (), HELD) for letter in sorted(turns.left))
+                yield ReplayOutcome(verdict.letter, verdict.message, left, verdict.reason, verdict.detail)
+        yield from (ReplayOutcome(letter, None, (), HELD) for letter in sorted(turns.left))
 
 
 def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: Watcher) -> ReplayResult:
@@ -137,7 +137,7 @@ def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: Watcher)
         run = _Run(settings, ledger, ReplayPlans(root / FOLDER, base), wanted, options, watcher, stop, stack)
         try:
             run.all()
-        except Interrupted:
+        except ReplayInterrupted:
             run.result.interrupted = True
         return run.result
 
@@ -161,7 +161,7 @@ def replay_one(plan: Plan, base: Path, letter: Letter, watcher: Watcher, loads: 
         run = _Run(*parts, letters=there, loads=loads, plan=plan, resumed=Summary())
         try:
             run.all()
-        except Interrupted:
+        except ReplayInterrupted:
             run.result.interrupted = True
         return run.result
 
@@ -288,7 +288,7 @@ class _Run:
         turns = Turns(self._ledger.order)
         for batch in batches(selection.choose(self._there()), self._options.size, turns):
             if self._stop.is_set():
-                raise Interrupted
+                raise ReplayInterrupted
             self._plan = self._plan or plan_now(self._settings)
             self._batch(self._plan, batch)
             self._keep_rate(self.result.summary.settled - self._before)

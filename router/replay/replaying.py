@@ -37,12 +37,19 @@ from router.letters.letter import Letter
 from router.letters.listing import Filter
 from router.rendering.texts import INSTANT
 from router.state.durable import unfinished, write_durably
-from router.state.ledger import LedgerEntry as Entry
-from router.state.ledger import LetterLedger, Outcome, PendingReplay
+from router.state.ledger import LedgerEntry, LetterLedger, Outcome, PendingReplay
 from router.state.ledger_database import HELD, Turns, held_up, only_waits
-from router.writing.outcomes import REASON, HeldBack, HeldRecord, Outcomes, Rejections, detail_of, sinks_of
-from router.writing.outcomes import RecordOutcome as Decision
-from router.writing.staging import BatchId as Batch
+from router.writing.outcomes import (
+    REASON,
+    HeldBack,
+    HeldRecord,
+    Outcomes,
+    RecordOutcome,
+    Rejections,
+    detail_of,
+    sinks_of,
+)
+from router.writing.staging import BatchId
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -157,7 +164,7 @@ class ReplayJournal(Journal):
     letters: Sequence[Letter]
     keys: Mapping[str, str]
     summary: Summary
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[RecordOutcome] = field(default_factory=list)
     held: set[str] = field(default_factory=set)
 
     @property
@@ -248,7 +255,7 @@ class Replayer:
         # Letters of a key go in order of arrival, which several tasks would not keep.
         rows = rows.coalesce(1) if keys else rows
         now = datetime.now(UTC).isoformat(timespec="microseconds")
-        batch = Batch("letters", QUERY, f"replay-{self._ledger.id}", pending.number, now)
+        batch = BatchId("letters", QUERY, f"replay-{self._ledger.id}", pending.number, now)
         journal = ReplayJournal(self._ledger, loaded.plan, pending, letters, keys, summary)
         attempt(loaded.outcomes(rows, batch, BatchPart(), arrived=False), batch, loaded.writer, journal)
 
@@ -267,13 +274,13 @@ def finish(
 
 def _outcomes_of(
     letters: Sequence[Letter],
-    decisions: Iterable[Decision],
+    decisions: Iterable[RecordOutcome],
     details: Mapping[str, str],
     plan: Plan,
     only: Sequence[str],
 ) -> Iterator[Outcome]:
     """Return what became of each letter; *details* are of records that a sink rejected, by position."""
-    decided: dict[str, list[Decision]] = {}
+    decided: dict[str, list[RecordOutcome]] = {}
     for each in decisions:
         decided.setdefault(each.letter, []).append(each)
     for letter in letters:
@@ -407,7 +414,7 @@ class Selection:
                 else:
                     self.skipped[self._standing(entry)] += 1
 
-    def _standing(self, entry: Entry | None) -> str:
+    def _standing(self, entry: LedgerEntry | None) -> str:
         if entry is None:
             return "open"
         if entry.standing == "open" and self.most is not None and entry.attempts >= self.most:
@@ -416,7 +423,7 @@ class Selection:
         return entry.standing
 
 
-def lacking(ledger: LetterLedger, letter: Letter, entry: Entry | None) -> tuple[str, ...]:
+def lacking(ledger: LetterLedger, letter: Letter, entry: LedgerEntry | None) -> tuple[str, ...]:
     """Return the sinks that lack the record of a letter, when others have it: what was said of it last.
 
     A letter that only waited for its turn is nowhere, and goes where its route leads by now.

@@ -17,8 +17,7 @@ from router.matching.context import CORRELATION, attribute_of
 from router.matching.facts import Facts
 from router.matching.index.columns import BoolArray, IntArray
 from router.matching.mapping import Program
-from router.matching.matcher import Matcher
-from router.matching.matcher import MatchOutcomes as Outcomes
+from router.matching.matcher import Matcher, MatchOutcomes
 from router.routing.routes import DEAD, RouteRule, Routes, letter_number
 from router.settings import Settings, letter_routes
 from router.settings.names import (
@@ -52,7 +51,7 @@ class SizeLimits:
         """Return the most bytes that the sinks of a route of events take."""
         return int(self._routes[route])
 
-    def reject(self, outcomes: Outcomes, sizes: IntArray, routes: np.ndarray[Any, np.dtype[np.int32]]) -> None:
+    def reject(self, outcomes: MatchOutcomes, sizes: IntArray, routes: np.ndarray[Any, np.dtype[np.int32]]) -> None:
         """Turn routed rows that their sinks will never take into dead letters."""
         routed = np.flatnonzero(routes != DEAD)
         for row in routed[sizes[routed] > self._routes[routes[routed]]].tolist():
@@ -62,7 +61,7 @@ class SizeLimits:
             outcomes.winners[row] = -1
             routes[row] = DEAD
 
-    def spilled(self, outcomes: Outcomes, sizes: IntArray, routes: pa.Array) -> list[int]:
+    def spilled(self, outcomes: MatchOutcomes, sizes: IntArray, routes: pa.Array) -> list[int]:
         """Return the dead letters that a sink of their own route will never take whole."""
         numbers = routes.to_numpy(zero_copy_only=False)
         return [row for row in outcomes.reasons if sizes[row] > self._letters.of(int(numbers[row]))]
@@ -114,7 +113,9 @@ class Combinations:
     values: Sequence[dict[str, str]]
 
 
-def combinations(outcomes: Outcomes, rows: IntArray, codes: IntArray, wanted: Sequence[Iterable[str]]) -> Combinations:
+def combinations(
+    outcomes: MatchOutcomes, rows: IntArray, codes: IntArray, wanted: Sequence[Iterable[str]]
+) -> Combinations:
     """Return the combinations among *rows*; ``wanted[codes[i]]`` are the values that count for ``rows[i]``."""
     names = sorted({name for names in wanted for name in names})
     combined = codes
@@ -136,7 +137,7 @@ def combinations(outcomes: Outcomes, rows: IntArray, codes: IntArray, wanted: Se
     return Combinations(inverse, first, values)
 
 
-def column_of(outcomes: Outcomes, rows: IntArray, name: str) -> pa.StringArray:
+def column_of(outcomes: MatchOutcomes, rows: IntArray, name: str) -> pa.StringArray:
     """Return a value (``context.NAME``, ``attributes.NAME``) of these routed rows; null where it is not there."""
     at = pa.array(rows)
     if name.startswith(CONTEXT_PREFIX):
@@ -281,7 +282,7 @@ class Destinations:
         self._sinks = {number: frozenset(route.to) for number, route in enumerate(routes.routes)}
         self._always = np.array([not each.when.letters and routes.always(n) for n, each in enumerate(routes.routes)])
 
-    def place(self, outcomes: Outcomes, sizes: IntArray) -> RowDestinations:
+    def place(self, outcomes: MatchOutcomes, sizes: IntArray) -> RowDestinations:
         """Return the destinations of all rows of a batch.
 
         Rows become dead letters here whose route asks for a body by the schema, whose sinks miss a value for their
@@ -397,7 +398,7 @@ class Destinations:
             topics[f"topic_{name}"] = template.expand(known, escape="_")
         return RouteDecision(route, tuple(map(topics.get, self._fields)), "; ".join(faults))
 
-    def _decide(self, outcomes: Outcomes, numbers: IntArray, laid: _Laid) -> tuple[IntArray, list[RouteDecision]]:
+    def _decide(self, outcomes: MatchOutcomes, numbers: IntArray, laid: _Laid) -> tuple[IntArray, list[RouteDecision]]:
         """Return the number of each row's decision: that of its pair, or behind those of all pairs one of these."""
         rows = np.flatnonzero(laid.open[numbers])
         if not len(rows):
@@ -418,7 +419,7 @@ class Destinations:
             known = self._decided[key] = self._decision(self._pairs[number], values)
         return known
 
-    def _hold(self, outcomes: Outcomes, routes: RouteNumbers) -> None:
+    def _hold(self, outcomes: MatchOutcomes, routes: RouteNumbers) -> None:
         """Make dead letters of rows whose route asks for conforming bodies, where matching did not."""
         if self._routes.uniform:
             return
@@ -427,7 +428,7 @@ class Destinations:
             outcomes.nearest[row] = mismatches(faults, self._matcher.targets)
             _bury(outcomes, routes, row, "schema-violation", rejection_detail(faults))
 
-    def _miss(self, outcomes: Outcomes, routes: RouteNumbers, laid: _Laid, decided: IntArray) -> None:
+    def _miss(self, outcomes: MatchOutcomes, routes: RouteNumbers, laid: _Laid, decided: IntArray) -> None:
         """Make dead letters of rows for which a sink of the route has no destination."""
         if not laid.faults:
             return
@@ -437,7 +438,11 @@ class Destinations:
             _bury(outcomes, routes, row, "sink-rejected", laid.faults[int(decided[row])])
 
     def _letters(
-        self, outcomes: Outcomes, endpoints: pa.StringArray, routes: RouteNumbers, topics: dict[str, pa.StringArray]
+        self,
+        outcomes: MatchOutcomes,
+        endpoints: pa.StringArray,
+        routes: RouteNumbers,
+        topics: dict[str, pa.StringArray],
     ) -> None:
         """Say where dead letters go."""
         rows = list(outcomes.reasons)
@@ -483,7 +488,7 @@ class _Laid:
         return _Laid(np.concatenate((self.routes, more.routes)), topics, self.faults | faults)
 
 
-def _bury(outcomes: Outcomes, routes: RouteNumbers, row: int, reason: str, detail: str) -> None:
+def _bury(outcomes: MatchOutcomes, routes: RouteNumbers, row: int, reason: str, detail: str) -> None:
     """Turn a routed row into a dead letter."""
     outcomes.reasons[row] = reason
     outcomes.details[row] = detail

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from router.watching.metrics import Metrics
-    from router.watching.status import RouterStatus as Status
+    from router.watching.status import RouterStatus
 
 # What starts a query: on its generation, in batches or record by record.
 
@@ -101,7 +101,7 @@ class Starts:
         state: StateFolder,
         plans: PlanHolder,
         metrics: Metrics,
-        status: Status,
+        status: RouterStatus,
         restore: Callable[[bytes], Plan],
         accounts: Accounts,
         *,
@@ -296,7 +296,7 @@ class Queries:
         state: StateFolder,
         plans: PlanHolder,
         metrics: Metrics,
-        status: Status,
+        status: RouterStatus,
         restore: Callable[[bytes], Plan],
         *,
         once: bool,

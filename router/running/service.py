@@ -25,7 +25,7 @@ from router.batches.plans import PlanHolder
 from router.errors import BrokerUnreachable, ConfigError, DiskError, SinkError
 from router.examining.checks import gateway_checks, require, router_checks
 from router.intake.intake import Intake, Store, local_store, topic_store
-from router.intake.subscriptions import RouterSubscriptions as Subscriptions
+from router.intake.subscriptions import RouterSubscriptions
 from router.judging.plan import Plan, plan_of
 from router.letters.retention import Housekeeping
 from router.logs import configure_logs, get_logger
@@ -50,11 +50,11 @@ from router.spark.jvm import Stopped, Stopping, jvm_alive, jvm_pid, require_jvm,
 from router.spark.session import spark_session
 from router.state.accounts import Accounts
 from router.state.durable import disk_of
-from router.state.state import StateFolder as State
+from router.state.state import StateFolder
 from router.state.trust import Pins, admit, clients_of
 from router.watching.collectors import RelationMetrics, SubscriptionMetrics
 from router.watching.metrics import watch_jvm
-from router.watching.status import RouterStatus as Status
+from router.watching.status import RouterStatus
 from router.writing.spark_outcomes import create_topics
 
 if TYPE_CHECKING:
@@ -157,7 +157,11 @@ def run(
     open_to(settings.readable_by)
     raise_descriptor_limit()
     stop = Stopping()
-    with signals(stop), State.open(Path(settings.state)) as state, monitored(settings, Status(), replays) as watched:
+    with (
+        signals(stop),
+        StateFolder.open(Path(settings.state)) as state,
+        monitored(settings, RouterStatus(), replays) as watched,
+    ):
         loaded = whole_catalog(settings, stop, watched)
         if loaded is None:
             return True
@@ -216,7 +220,7 @@ class Service:
     """One started router."""
 
     def __init__(
-        self, plan: Plan, state: State, base: Path, stop: Stopping, monitoring: Monitored, *, stale: str = ""
+        self, plan: Plan, state: StateFolder, base: Path, stop: Stopping, monitoring: Monitored, *, stale: str = ""
     ) -> None:
         """*stale* is why the catalog of *plan* is the one that was in force last, '' when it was read."""
         self._first = plan
@@ -231,7 +235,7 @@ class Service:
         self._metrics, self._status, self._overview = monitoring.metrics, monitoring.status, monitoring.overview
         self._comparisons = Comparisons(self._metrics, self._status)
         make_metrics = partial(SubscriptionMetrics, self._metrics.registry)
-        self._subscriptions = Subscriptions(state.root, logins_of(plan.settings), self._status, make_metrics)
+        self._subscriptions = RouterSubscriptions(state.root, logins_of(plan.settings), self._status, make_metrics)
         endpoints = [source.endpoint for source in plan.sources]
         # This comes before their series begin: what an account adds to a series that was seen looks like traffic.
         for query, account in self._accounts.opened(endpoints).items():
@@ -411,7 +415,7 @@ def serve(settings_path: Path) -> None:
         hint = "set inbox.kafka, or use `xrouter run`, which has its gateways and inbox in one process"
         raise ConfigError("gateways of their own need a Kafka topic as their inbox", key="inbox.kafka", hint=hint)
     stop = threading.Event()
-    with signals(stop), monitored(settings, Status(routes=False)) as monitoring:
+    with signals(stop), monitored(settings, RouterStatus(routes=False)) as monitoring:
         loaded = whole_catalog(settings, stop, monitoring)
         if loaded is not None:
             _run(settings, Plan(loaded[0], settings), stop, monitoring, loaded[1])

@@ -23,7 +23,7 @@ from router.spark.jvm import jvm_alive
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from router.watching.status import RouterStatus as Status
+    from router.watching.status import RouterStatus
 
 MOST_SECONDS: Final = 60.0
 """A start waits no longer, whatever keeps the row: batches say by themselves what is in their way."""
@@ -46,7 +46,7 @@ _log = get_logger()
 class Warming:
     """Judges rows of each kind of source that a plan reads. A context: nothing of it outlives its end."""
 
-    def __init__(self, spark: SparkSession, loaded: LoadedPlan, status: Status) -> None:
+    def __init__(self, spark: SparkSession, loaded: LoadedPlan, status: RouterStatus) -> None:
         self._spark = spark
         self._loaded = loaded
         self._status = status

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from router.watching.metrics import Metrics
-    from router.watching.status import RouterStatus as Status
+    from router.watching.status import RouterStatus
 
 # Where batches spend their time: finding records, judging them, writing to each sink, waiting.
 #
@@ -304,7 +304,7 @@ class Watch:
     """Watches one attempt at a time of one query; *reads* gives what that reads, for the log."""
 
     def __init__(
-        self, query: str, metrics: Metrics, status: Status, reads: Callable[[], Mapping[str, str]] = dict
+        self, query: str, metrics: Metrics, status: RouterStatus, reads: Callable[[], Mapping[str, str]] = dict
     ) -> None:
         self._reads = reads
         self._query = query

@@ -22,8 +22,7 @@ from prometheus_client.registry import Collector
 from router.errors import RouterError
 from router.judging.outputs import DEAD_LETTER, Tally
 from router.logs import get_logger
-from router.state.ledger import DefinitionAtEndpoint as Place
-from router.state.ledger import Sighting, Sightings
+from router.state.ledger import DefinitionAtEndpoint, Sighting, Sightings
 
 if TYPE_CHECKING:
     from router.judging.plan import Plan
@@ -57,9 +56,9 @@ class Coverage(Collector):
         self._now = now
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._known: dict[Place, Sighting] = {}
-        self._changed: set[Place] = set()
-        self._gone: set[Place] = set()
+        self._known: dict[DefinitionAtEndpoint, Sighting] = {}
+        self._changed: set[DefinitionAtEndpoint] = set()
+        self._gone: set[DefinitionAtEndpoint] = set()
         self._kept: Sightings | None = None
         self._refused = False
         self._kept_at = clock()
@@ -82,10 +81,13 @@ class Coverage(Collector):
 
     def follow(self, plan: Plan) -> None:
         """Expect what this plan does, and nothing else, from now on."""
-        expected = {Place(source.endpoint) for source in plan.sources}
+        expected = {DefinitionAtEndpoint(source.endpoint) for source in plan.sources}
         matcher = plan.judge.matcher
         for channel in matcher.channels:
-            places = (Place(channel.endpoint_of(each) or "", matcher.targets[each].xid) for each in channel.candidates)
+            places = (
+                DefinitionAtEndpoint(channel.endpoint_of(each) or "", matcher.targets[each].xid)
+                for each in channel.candidates
+            )
             expected.update(places)
         now = int(self._now())
         with self._lock:
@@ -100,9 +102,9 @@ class Coverage(Collector):
 
     def saw(self, tally: Tally) -> None:
         """Take in the records of a batch that all sinks have; one that comes again changes nothing."""
-        places = {Place(endpoint) for (endpoint, _, _), count in tally.records.items() if count}
-        places.update(Place(*pair) for pair in tally.definitions)
-        now, firsts = int(self._now()), set[Place]()
+        places = {DefinitionAtEndpoint(endpoint) for (endpoint, _, _), count in tally.records.items() if count}
+        places.update(DefinitionAtEndpoint(*pair) for pair in tally.definitions)
+        now, firsts = int(self._now()), set[DefinitionAtEndpoint]()
         with self._lock:
             for place in places & self._known.keys():
                 sighting = self._known[place]
@@ -127,7 +129,7 @@ class Coverage(Collector):
                 self._kept.close()
                 self._kept = None
 
-    def known(self) -> dict[Place, Sighting]:
+    def known(self) -> dict[DefinitionAtEndpoint, Sighting]:
         """Return what is known of each place."""
         with self._lock:
             return dict(self._known)
@@ -144,7 +146,7 @@ class Coverage(Collector):
             if not place.message
         }
 
-    def _keep(self, chosen: set[Place] | None = None) -> None:
+    def _keep(self, chosen: set[DefinitionAtEndpoint] | None = None) -> None:
         """Write what has changed, or the *chosen* part of it. If the disk refuses, it waits, and holds up no batch."""
         with self._writing:
             if chosen is None:

@@ -12,15 +12,14 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bindings.http.connection import AcceptedRequest
-from bindings.http.request import LIMITS, NO_STORE, Exposition, Reply
-from bindings.http.request import RequestHead as Head
+from bindings.http.request import LIMITS, NO_STORE, Exposition, Reply, RequestHead
 from bindings.http.server import HttpServer
 from router.errors import ConfigError
 from router.watching.metrics import StatusCollector
 
 if TYPE_CHECKING:
     from router.watching.metrics import Metrics
-    from router.watching.status import RouterStatus as Status
+    from router.watching.status import RouterStatus
 
 _STOP_SECONDS: Final = 1.0
 
@@ -28,7 +27,7 @@ _STOP_SECONDS: Final = 1.0
 class ExtraPages(Protocol):
     """What is served beside metrics and health. Called on the server's thread."""
 
-    def admit(self, head: Head) -> AcceptedRequest | Reply | None:
+    def admit(self, head: RequestHead) -> AcceptedRequest | Reply | None:
         """Decide by the head alone; None for a path that is not of these pages."""
 
 
@@ -38,7 +37,9 @@ class MonitorServer:
     ``port`` 0 takes a free one; after :meth:`start`, ``port`` is the one in use.
     """
 
-    def __init__(self, host: str, port: int, metrics: Metrics, status: Status, pages: ExtraPages | None = None) -> None:
+    def __init__(
+        self, host: str, port: int, metrics: Metrics, status: RouterStatus, pages: ExtraPages | None = None
+    ) -> None:
         self._host = host
         self.port = port
         self._status = status
@@ -69,7 +70,7 @@ class MonitorServer:
             self._server.stop(_STOP_SECONDS)
             self._server = None
 
-    def admit(self, head: Head) -> AcceptedRequest | Reply:
+    def admit(self, head: RequestHead) -> AcceptedRequest | Reply:
         """Answer a request, or let the pages do it."""
         page = None if self._pages is None else self._pages.admit(head)
         if page is not None:

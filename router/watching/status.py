@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from catalog.comparing import CatalogChange as Change
-from catalog.comparing import CatalogDiff as Difference
+from catalog.comparing import CatalogChange, CatalogDiff
 from catalog.model import Finding
 from router.watching.batches import Steps
 
@@ -70,7 +69,7 @@ class CatalogDifference:
     before: str
     total: int
     incompatible: int
-    changes: tuple[Change, ...]
+    changes: tuple[CatalogChange, ...]
 
 
 class RouterStatus:
@@ -169,7 +168,7 @@ class RouterStatus:
         with self._lock:
             return list(self._history)
 
-    def compared(self, difference: Difference) -> None:
+    def compared(self, difference: CatalogDiff) -> None:
         """Note what a catalog changes that takes effect. The comparison may end before or after it takes effect."""
         wrong = sum(not each.compatible for each in difference.changes)
         shown = CatalogDifference(difference.before, len(difference.changes), wrong, difference.changes[:CHANGES])

@@ -20,13 +20,12 @@ from router.settings.names import dead_letter_values
 from router.sinks.contract import Rejected, WriteResult
 from router.state.ledger import LetterLedger
 from router.state.ledger_database import waits_for
-from router.state.state import BatchNotes
-from router.state.state import StateFolder as State
-from router.writing.staging import BatchId as Batch
+from router.state.state import BatchNotes, StateFolder
+from router.writing.staging import BatchId
 
 if TYPE_CHECKING:
     from router.sinks.contract import Staged
-    from router.writing.staging import RowsForSink as Share
+    from router.writing.staging import RowsForSink
 
 # What the steps of a batch ask of its judged records, wherever those are: the contract of :class:`Outcomes`.
 #
@@ -104,7 +103,7 @@ class Outcomes(Protocol):
     def dead_letters(self) -> pa.Table:
         """Return the dead letters, with bodies, as sinks take them."""
 
-    def staged(self, share: Share) -> Staged:
+    def staged(self, share: RowsForSink) -> Staged:
         """Return what workers wrote of these outcomes for a sink that takes files: names of files, and no rows.
 
         What was not written when the outcomes were evaluated is written now. Files that no sink took over are removed
@@ -356,14 +355,14 @@ NOTHING: Final = HeldBack()
 class Ordering:
     """Holds back records of one query, by the settings of each batch's plan; under ``continue`` it does nothing."""
 
-    def __init__(self, state: State, query: str, notes: BatchNotes, pause: Callable[[float], None]) -> None:
+    def __init__(self, state: StateFolder, query: str, notes: BatchNotes, pause: Callable[[float], None]) -> None:
         """*pause* waits so many seconds, or raises what is to end the batch before its first write."""
         self._pause = pause
         self._root = state.root
         self._query = query
         self._notes = notes
 
-    def hold_back(self, outcomes: Outcomes, batch: Batch, plan: Plan, *, dead: int) -> HeldBack:
+    def hold_back(self, outcomes: Outcomes, batch: BatchId, plan: Plan, *, dead: int) -> HeldBack:
         """Return which records of a batch wait; before its first write, when it was judged and is pinned.
 
         *dead* is how many dead letters the batch has. Repeating gives the same.
@@ -388,7 +387,7 @@ class Ordering:
             _log.info("records wait for dead letters of their keys", query=self._query, records=len(held.records))
         return held
 
-    def noted(self, outcomes: Outcomes, batch: Batch, plan: Plan) -> HeldBack:
+    def noted(self, outcomes: Outcomes, batch: BatchId, plan: Plan) -> HeldBack:
         """Return which records of a batch waited when it was first written; none if it was never written."""
         blocked = self._blocked(batch) if _parks(plan) else None
         return NOTHING if blocked is None else _held(_suspects(outcomes, blocked, dead=1), blocked)
@@ -404,7 +403,7 @@ class Ordering:
         if _parks(plan) and dead:
             self._arrived(outcomes.letters(rejections).keyed())
 
-    def _blocked(self, batch: Batch) -> dict[str, str] | None:
+    def _blocked(self, batch: BatchId) -> dict[str, str] | None:
         return self._notes.blocked(self._query, batch.number, batch.generation, batch.label)
 
     def _heads(self, keys: Collection[str]) -> dict[str, str]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import DataFrame
 
-    from catalog.definitions.constraints import MatchCandidate as Target
+    from catalog.definitions.constraints import MatchCandidate
     from router.judging.plan import Judge
 
 # Which batch is written, and under which name each sink keeps it.
@@ -170,7 +170,7 @@ class StagedShares:
     *targets* are those of the plan that judges it.
     """
 
-    targets: Sequence[Target]
+    targets: Sequence[MatchCandidate]
     staged: dict[tuple[str, bool], tuple[RowsForSink, Staged]] = field(default_factory=dict)
 
     def get(self, share: RowsForSink) -> Staged | None:

@@ -446,10 +446,12 @@ class Merge:
             for name, entity in self.imports[source.module].items():
                 if entity[0] in self.members:
                     continue
-                new = name
+                module, what = origin_of(entity)
+                first = self.plan.renames.get(module, {}).get(what, name) if name == entity[1] else name
+                new = first
                 while origin_of(owner.setdefault(new, entity)) != origin_of(entity):
                     new = f"{entity[0].rsplit('.', 1)[-1]}_{new}"
-                if new != name:
+                if new != first:
                     self.notes.append(f"{self.target}: import of {entity} in {source.module} as {new}")
                 self.alias[source.module][name] = new
         self.owner = owner

@@ -24,8 +24,7 @@ from catalog.schemas.avro.types import (
     number_range,
     read_schema,
 )
-from catalog.schemas.contract import SchemaError, SchemaSource
-from catalog.schemas.contract import WriterSchema as Written
+from catalog.schemas.contract import SchemaError, SchemaSource, WriterSchema
 from catalog.schemas.ids.client import WrittenSchema
 
 F = TypeVar("F")
@@ -217,7 +216,7 @@ class AvroResolver(Generic[F]):
             raise Unresolvable("its default is not of its type").within(f".{of['name']}") from None
 
 
-def writer_of(written: Written) -> AvroSchema:
+def writer_of(written: WriterSchema) -> AvroSchema:
     """Return the schema that bodies were written with.
 
     Raises:

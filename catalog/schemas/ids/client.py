@@ -16,9 +16,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from catalog.documents.connecting import EVERYWHERE, Credentials, Logins, Reach
-from catalog.documents.connecting import OriginLogin as Login
-from catalog.documents.fetching import FetchLimits as Limits
+from catalog.documents.connecting import EVERYWHERE, Credentials, Logins, OriginLogin, Reach
+from catalog.documents.fetching import FetchLimits
 from catalog.documents.sending import AnswerTooLarge, Receipt, exchange
 from catalog.errors import CatalogError, DocumentError
 
@@ -126,13 +125,13 @@ class Registered:
 class SchemaIdRegistry:
     """One schema registry; every method raises RegistryUnavailableError when there is no answer for now."""
 
-    def __init__(self, name: str, url: str, login: Login | None = None, seconds: float = 10.0) -> None:
+    def __init__(self, name: str, url: str, login: OriginLogin | None = None, seconds: float = 10.0) -> None:
         """Take the name for messages, the URL before ``/schemas`` and ``/subjects``, and the seconds of one request."""
         self.name = name
         self.url = url.rstrip("/")
         self._credentials = Credentials(Logins([] if login is None else [login]))
         self._reach = Reach([EVERYWHERE])  # the operator named it
-        self._limits = Limits(MAX_ANSWER_BYTES, seconds)
+        self._limits = FetchLimits(MAX_ANSWER_BYTES, seconds)
         self._known_api = False
 
     def check(self) -> None:

@@ -25,10 +25,10 @@ from catalog.schemas.contract import (
     SchemaError,
     SchemaFault,
     SchemaSource,
+    WriterSchema,
     fault,
     written_as,
 )
-from catalog.schemas.contract import WriterSchema as Written
 from catalog.schemas.families import documents_of, family_of
 from catalog.schemas.ids.client import Framing, SchemaIds, WrittenSchema
 from catalog.schemas.library import CatalogLibrary, schema_source
@@ -224,7 +224,7 @@ class SchemaIdRule:
         if key not in self._written:
             if len(self._written) >= MAX_KNOWN:
                 self._written.clear()
-            source = SchemaSource(written.family, "", written.document, written=Written(written, place or (0,)))
+            source = SchemaSource(written.family, "", written.document, written=WriterSchema(written, place or (0,)))
             self._written[key] = _names(source, self._library) if written.family else {}
         return self._written[key]
 

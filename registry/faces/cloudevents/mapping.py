@@ -17,8 +17,7 @@ from catalog.convert.definition_groups import config_form, definition_form, grou
 from catalog.convert.document import endpoint_form, schema_form
 from catalog.dialects.reading import reference_of
 from catalog.dialects.registry import read
-from catalog.findings import Declarations, DeclaredMessage, Findings
-from catalog.findings import SourceLocation as Place
+from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLocation
 from registry.core.lineage import as_object
 from registry.core.requests import ABSENT
 from registry.core.views import CHECKS
@@ -168,7 +167,7 @@ class SchemaForm:
 def _declared(tree: Mapping[str, Any], *, strict: bool = False) -> Declarations:
     """Read a document of one entity; with *strict* what it says wrongly is refused, since it would be lost."""
     into, findings = Declarations(), Findings()
-    read(tree, Place(""), into, findings)
+    read(tree, SourceLocation(""), into, findings)
     wrong = [each for each in findings.sorted() if each.severity == "error"] if strict else []
     if wrong:
         raise Refusal("bad_request", wrong[0].pointer, error_detail=f"{wrong[0].message}: {wrong[0].hint}")

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from registry.core.requests import ResourcePath as Place
-from registry.core.requests import place_of
+from registry.core.requests import ResourcePath, place_of
 from registry.errors import Refusal, invalid
 from registry.http.access import Call
 from registry.http.requests import decoded_request as decoded
@@ -97,7 +96,7 @@ class ParsedRequest:
     """A request taken apart. ``meta``, ``inline`` and ``model`` are flags, whatever their values."""
 
     path: str
-    place: Place
+    place: ResourcePath
     meta: bool
     inline: bool
     model: bool

@@ -14,21 +14,27 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from bindings.http.request import Reply
-from bindings.http.request import RequestHead as Head
-from registry.core.requests import ResourcePath as Place
-from registry.core.service import RegistrySession as Session
-from registry.core.views import ShownResource as Shown
-from registry.core.views import shown_resources
+from bindings.http.request import Reply, RequestHead
+from registry.core.requests import ResourcePath
+from registry.core.service import RegistrySession
+from registry.core.views import ShownResource, shown_resources
 from registry.errors import Refusal
 from registry.faces.cloudevents.mapping import XREF, GroupForm, MessageForm, SchemaForm, content_type, shown_document
-from registry.faces.cloudevents.names import GROUPS, RESOURCES, SINGULAR, Links, latest, model_of, number, older_path
-from registry.faces.cloudevents.names import ParsedRequest as Asked
+from registry.faces.cloudevents.names import (
+    GROUPS,
+    RESOURCES,
+    SINGULAR,
+    Links,
+    ParsedRequest,
+    latest,
+    model_of,
+    number,
+    older_path,
+)
 from registry.http.access import Call
 from registry.http.replies import JSON
 from registry.http.requests import decoded, encoded, seen_before
-from registry.store.entities import PAGE, Entity, Version
-from registry.store.entities import GroupEntity as Group
+from registry.store.entities import PAGE, Entity, GroupEntity, Version
 
 SPECVERSION: Final = "0.5-wip"
 Style = Literal["listed", "nested", "whole"]
@@ -40,7 +46,7 @@ _DESCRIBING: Final = ("name", "description", "tags", "docs", "format")
 class Edition:
     """A resource with one of its versions: ``version`` is None where a message stands for one that is not there."""
 
-    shown: Shown
+    shown: ShownResource
     version: Version | None
 
     @property
@@ -52,7 +58,7 @@ class Edition:
 class CloudEventsView:
     """Shows what a session finds, for a face at *url*; *whole* is for one document of the whole registry."""
 
-    def __init__(self, session: Session, url: str, max_answer: int, *, whole: bool = False) -> None:
+    def __init__(self, session: RegistrySession, url: str, max_answer: int, *, whole: bool = False) -> None:
         self._reader = session.reader
         self._session = session
         self._url = url
@@ -75,11 +81,11 @@ class CloudEventsView:
             shown[f"{older}Url"] = f"{self._url}/{older}"
             shown[f"{older}Count"] = self._reader.count(f"/{plural}")
             if inline:
-                place = Place("groups", model.groups[plural])
+                place = ResourcePath("groups", model.groups[plural])
                 shown[older] = {name: _json(each) for name, each in self.groups(place, "", "whole")}
         return shown
 
-    def groups(self, place: Place, after: str, style: Style) -> Iterator[tuple[str, dict[str, Any]]]:
+    def groups(self, place: ResourcePath, after: str, style: Style) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the groups of a collection, behind an id in lower case."""
         groups = self._reader.groups(place.xid, after)
         while batch := list(islice(groups, PAGE)):
@@ -89,7 +95,7 @@ class CloudEventsView:
                 yield each.id, self.group(place.child(each.id), each, style, counts)
 
     def group(
-        self, place: Place, group: Group, style: Style, counts: Mapping[str, int] | None = None
+        self, place: ResourcePath, group: GroupEntity, style: Style, counts: Mapping[str, int] | None = None
     ) -> dict[str, Any]:
         """Show a group; in any other style than ``listed`` with its resources."""
         form = GroupForm(place.group.plural, group.id, self._links).shown(group.attributes)
@@ -104,14 +110,14 @@ class CloudEventsView:
                 shown[older] = {name: self.weighed(each) for name, each in members}
         return shown
 
-    def resources(self, place: Place, after: str, style: Style) -> Iterator[tuple[str, dict[str, Any]]]:
+    def resources(self, place: ResourcePath, after: str, style: Style) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the resources of a collection, behind an id in lower case."""
         defaults = self.defaults(place)
         for each in shown_resources(self._reader, place, after):
             edition = self.edition(each)
             yield each.resource.id, self.resource(place.child(each.resource.id), edition, style, defaults)
 
-    def defaults(self, place: Place) -> Mapping[str, Any]:
+    def defaults(self, place: ResourcePath) -> Mapping[str, Any]:
         """Return what the group of a place gives its messages."""
         group = self._reader.group(f"/{place.group.plural}/{place.gid}")
         attributes = group.attributes if group is not None else {}
@@ -122,13 +128,15 @@ class CloudEventsView:
         own = {XREF: edition.shown.resource.xref} if edition.shown.resource.xref else {}
         return {**own, **(edition.version.attributes if edition.version is not None else {})}
 
-    def form(self, place: Place, defaults: Mapping[str, Any]) -> MessageForm | SchemaForm:
+    def form(self, place: ResourcePath, defaults: Mapping[str, Any]) -> MessageForm | SchemaForm:
         """Return the two forms of a resource."""
         if place.resource.plural == "schemas":
             return SchemaForm()
         return MessageForm(place.group.plural, place.gid, place.rid, defaults, self._links)
 
-    def resource(self, place: Place, edition: Edition, style: Style, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    def resource(
+        self, place: ResourcePath, edition: Edition, style: Style, defaults: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Show a resource by its latest version."""
         form = self.form(place, defaults).shown(self.stored(edition))
         shown = {"id": place.rid, **self._versioned(place, edition)}
@@ -140,7 +148,9 @@ class CloudEventsView:
         nested = {"id": place.rid, **form}
         return {**shown, **listed, **({SINGULAR["messages"]: nested} if style == "nested" else {})}
 
-    def version(self, place: Place, edition: Edition, defaults: Mapping[str, Any], *, inline: bool) -> dict[str, Any]:
+    def version(
+        self, place: ResourcePath, edition: Edition, defaults: Mapping[str, Any], *, inline: bool
+    ) -> dict[str, Any]:
         """Show a version; *place* is that of the resource."""
         if place.resource.plural == "messages":
             return self.resource(place, edition, "nested" if inline else "listed", defaults)
@@ -148,7 +158,7 @@ class CloudEventsView:
         name = edition.version.id if edition.version is not None else ""
         return {"id": name, **self._versioned(place, edition), **form, **(self._document(edition) if inline else {})}
 
-    def edition(self, shown: Shown, name: str = "") -> Edition:
+    def edition(self, shown: ShownResource, name: str = "") -> Edition:
         """Return a resource with its version of that name, or with the latest.
 
         Raises:
@@ -179,7 +189,7 @@ class CloudEventsView:
             raise Refusal("too_large", "/")
         return text
 
-    def _schema(self, place: Place, edition: Edition, style: Style) -> dict[str, Any]:
+    def _schema(self, place: ResourcePath, edition: Edition, style: Style) -> dict[str, Any]:
         """Return the versions of a schema: where they are, or all of them, or the document of the latest."""
         source = edition.shown.source
         if style == "whole" and source is not None:
@@ -194,7 +204,7 @@ class CloudEventsView:
             return {}
         return shown_document(self._reader.document(edition.version.xid) or b"")
 
-    def _versioned(self, place: Place, edition: Edition) -> dict[str, Any]:
+    def _versioned(self, place: ResourcePath, edition: Edition) -> dict[str, Any]:
         entity: Entity = edition.version or edition.shown.resource
         xid = place.xid if edition.version is None else f"{place.xid}/versions/{edition.version.id}"
         shown: dict[str, Any] = {} if edition.version is None else {"version": number(edition.version.id)}
@@ -212,7 +222,7 @@ def _json(entity: Mapping[str, Any]) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(entity))
 
 
-def _held(place: Place) -> list[str]:
+def _held(place: ResourcePath) -> list[str]:
     """Return the types of resources of a group that this face shows."""
     return [name for name in place.group.resources if name in RESOURCES]
 
@@ -240,7 +250,7 @@ def header_fields(entity: Mapping[str, Any], *, alone: bool) -> Iterator[tuple[b
             yield f"Registry-{header}".encode("ascii"), encoded(value)
 
 
-def given(head: Head, path: str) -> dict[str, str | None]:
+def given(head: RequestHead, path: str) -> dict[str, str | None]:
     """Return the attributes that headers give, None for those to be taken away.
 
     Raises:
@@ -270,19 +280,19 @@ def entity(shown: Mapping[str, Any], status: int = 200, more: Headers = (), tag:
     return Reply(status, ((b"Content-Type", JSON), *tags, *more), msgspec.json.encode(shown))
 
 
-def tag_of(session: Session, subject: Edition | Group) -> str:
+def tag_of(session: RegistrySession, subject: Edition | GroupEntity) -> str:
     """Return the ETag of a resource or a group.
 
     What a definition shows depends on the format of its group, and on what stands behind a reference.
     """
-    if isinstance(subject, Group):
+    if isinstance(subject, GroupEntity):
         return f'"{subject.epoch}"'
     resource = subject.shown.resource
     group = session.reader.group(resource.group)
     return f'"{resource.epoch}-{subject.epoch}-{group.epoch if group is not None else 0}"'
 
 
-def page(call: Call, asked: Asked, members: Mapping[str, msgspec.Raw], after: str, count: int) -> Reply:
+def page(call: Call, asked: ParsedRequest, members: Mapping[str, msgspec.Raw], after: str, count: int) -> Reply:
     """Return the reply that is a part of a collection, linked to the next."""
     more: list[tuple[bytes, bytes]] = []
     if after:
@@ -293,9 +303,9 @@ def page(call: Call, asked: Asked, members: Mapping[str, msgspec.Raw], after: st
 
 
 def resource(
-    session: Session,
+    session: RegistrySession,
     viewer: CloudEventsView,
-    place: Place,
+    place: ResourcePath,
     edition: Edition,
     status: int = 200,
     more: Headers = (),
@@ -334,7 +344,7 @@ def allow(methods: Iterable[str]) -> tuple[bytes, bytes]:
 class ReadRequest:
     """Answers one request from what a session sees. All methods raise :class:`Refusal`."""
 
-    def __init__(self, session: Session, call: Call, asked: Asked) -> None:
+    def __init__(self, session: RegistrySession, call: Call, asked: ParsedRequest) -> None:
         self._session = session
         self._call = call
         self._asked = asked
@@ -383,7 +393,7 @@ class ReadRequest:
             members[name], last = self._viewer.weighed(each), name
         return page(self._call, asked, members, "", 0)
 
-    def _members(self, place: Place, after: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _members(self, place: ResourcePath, after: str) -> Iterator[tuple[str, dict[str, Any]]]:
         viewer, inline = self._viewer, self._asked.inline
         if place.kind == "groups":
             return viewer.groups(place, after, "whole" if inline else "listed")
@@ -393,7 +403,7 @@ class ReadRequest:
             return viewer.resources(place, after, "nested" if inline else "listed")
         return self._versions(resource_at(self._session, place.owner), place.owner, after)
 
-    def _versions(self, shown: Shown, place: Place, after: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _versions(self, shown: ShownResource, place: ResourcePath, after: str) -> Iterator[tuple[str, dict[str, Any]]]:
         viewer, inline = self._viewer, self._asked.inline
         defaults = viewer.defaults(place)
         if place.resource.plural == "messages" or shown.source is None:
@@ -404,13 +414,13 @@ class ReadRequest:
         for each in versions:
             yield each.id, viewer.version(place, Edition(shown, each), defaults, inline=inline)
 
-    def _count(self, place: Place) -> int:
+    def _count(self, place: ResourcePath) -> int:
         if place.kind == "versions":
             return resource_at(self._session, place.owner).count
         return self._session.reader.count(place.xid)
 
 
-def resource_at(session: Session, place: Place) -> Shown:
+def resource_at(session: RegistrySession, place: ResourcePath) -> ShownResource:
     """Return a resource.
 
     Raises:

@@ -23,8 +23,7 @@ from router.reading.generations import Generation, bounds
 from router.settings import Settings
 from router.sinks import Commit, open_sink
 from router.sources import INBOX
-from router.state.state import BatchNotes, Hold, Park
-from router.state.state import StateFolder as State
+from router.state.state import BatchNotes, Hold, Park, StateFolder
 from router.writing.staging import commit_app
 
 ANSWER_SECONDS: Final = 3.0
@@ -73,7 +72,7 @@ class SinkCompletion:
     detail: str = ""
 
 
-def open_batches(state: State) -> list[OpenBatch]:
+def open_batches(state: StateFolder) -> list[OpenBatch]:
     """Return the batches that were begun and not committed, by query; at most one for each."""
     queries = sorted(path.name for path in state.checkpoints.glob("*") if path.is_dir())
     generations_now = ((query, generations.current(state, query)) for query in queries)
@@ -84,7 +83,7 @@ def open_batches(state: State) -> list[OpenBatch]:
     ]
 
 
-def _open_batch(state: State, query: str, generation: Generation, batch: int) -> OpenBatch:
+def _open_batch(state: StateFolder, query: str, generation: Generation, batch: int) -> OpenBatch:
     notes = BatchNotes(state.batches)
     planned = datetime.fromtimestamp((generation.path / "offsets" / str(batch)).stat().st_mtime, UTC)
     return OpenBatch(
@@ -119,7 +118,7 @@ def _share(name: str, batch: OpenBatch, plan: Plan, *, noted: bool) -> SinkCompl
     return SinkCompletion(name, has, "" if has else "no commit of the batch; perhaps none of its records go there")
 
 
-def park(state: State, query: str) -> OpenBatch:
+def park(state: StateFolder, query: str) -> OpenBatch:
     """Order the open batch of a query to be set aside, durably; a running router takes the order at its next try.
 
     Raises:
@@ -150,7 +149,7 @@ def router_queries(settings: Settings) -> Mapping[str, Any] | None:
     return queries if isinstance(queries, dict) else None
 
 
-def _ranges(state: State, query: str, generation: Generation, batch: int) -> Iterator[PartitionRange]:
+def _ranges(state: StateFolder, query: str, generation: Generation, batch: int) -> Iterator[PartitionRange]:
     starts, ends = bounds(generation, batch)
     if query == INBOX and "partitions" in ends:
         yield from _inbox_ranges(state, starts, ends)
@@ -165,7 +164,7 @@ def _ranges(state: State, query: str, generation: Generation, batch: int) -> Ite
                 )
 
 
-def _inbox_ranges(state: State, starts: Mapping[str, Any], ends: Mapping[str, Any]) -> Iterator[PartitionRange]:
+def _inbox_ranges(state: StateFolder, starts: Mapping[str, Any], ends: Mapping[str, Any]) -> Iterator[PartitionRange]:
     try:
         view = InboxView(state.inbox)
         known = positions_of(starts, view.layout.inbox) if starts else {}

@@ -18,10 +18,9 @@ from router.terminal import WIDE, Terminal, say, say_json_lines, styled, termina
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from router.commands.batches.begun import OpenBatch
-    from router.commands.batches.begun import SinkCompletion as Share
+    from router.commands.batches.begun import OpenBatch, SinkCompletion
     from router.settings import Settings
-    from router.state.state import StateFolder as State
+    from router.state.state import StateFolder
 
 batches_app = typer.Typer(
     name="batches",
@@ -43,10 +42,10 @@ def show(
     """
     from router.commands.batches.begun import open_batches, router_queries
     from router.settings import load_settings
-    from router.state.state import StateFolder as State
+    from router.state.state import StateFolder
 
     settings = load_settings(config)
-    state = State.beside(Path(settings.state))
+    state = StateFolder.beside(Path(settings.state))
     running = router_queries(settings)
     batches = [_form(batch, settings, state, config, running) for batch in open_batches(state)]
     if format is OutputFormat.json:
@@ -74,10 +73,10 @@ def park(
     from router.commands.batches.begun import open_batches, router_queries
     from router.commands.batches.begun import park as order
     from router.settings import load_settings
-    from router.state.state import StateFolder as State
+    from router.state.state import StateFolder
 
     settings = load_settings(config)
-    state = State.beside(Path(settings.state))
+    state = StateFolder.beside(Path(settings.state))
     running = router_queries(settings)
     known = {batch.query: batch for batch in open_batches(state)}
     if query in known and running is not None and running.get(query, {}).get("state") == "running":
@@ -92,7 +91,7 @@ def park(
 
 
 def _form(
-    batch: OpenBatch, settings: Settings, state: State, config: Path, running: Mapping[str, Any] | None
+    batch: OpenBatch, settings: Settings, state: StateFolder, config: Path, running: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     query = (running or {}).get(batch.query, {})
     held = query.get("reason") or (batch.hold.reason if batch.hold else "")
@@ -111,7 +110,7 @@ def _form(
     }
 
 
-def _shares(batch: OpenBatch, settings: Settings, state: State, config: Path) -> list[Share]:
+def _shares(batch: OpenBatch, settings: Settings, state: StateFolder, config: Path) -> list[SinkCompletion]:
     """Return which sinks have a batch, by the plan that it is pinned to; none has one that is not pinned."""
     from router.commands.batches.begun import shares
     from router.judging.plan import plan_of

@@ -41,10 +41,8 @@ from router.state.ledger import LetterLedger, Standing
 from router.terminal import WIDE, Terminal, counted, say, say_json_lines, say_row, styled, terminal
 
 if TYPE_CHECKING:
-    from router.replay.replay import ReplayOptions
-    from router.replay.replay import ReplayResult as Result
-    from router.replay.replaying import ReplayOutcome as Verdict
-    from router.replay.replaying import Summary
+    from router.replay.replay import ReplayOptions, ReplayResult
+    from router.replay.replaying import ReplayOutcome, Summary
     from router.state.ledger import PendingReplay
 
 # ``xrouter dead-letters list``: how many there are of what kind, and the newest of them.
@@ -321,7 +319,7 @@ def _say(line: str) -> None:
     say(line, err=True)
 
 
-def _tell_verdicts(verdicts: Iterable[Verdict], format: OutputFormat) -> None:
+def _tell_verdicts(verdicts: Iterable[ReplayOutcome], format: OutputFormat) -> None:
     """Write how many letters would go where."""
     counts = Counter((each.message, each.reason, each.sinks) for each in verdicts)
     rows = sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
@@ -342,7 +340,7 @@ def _outcome(reason: str | None) -> str:
     return "dead-letter" if reason else "routed"
 
 
-def _tell_result(result: Result, format: OutputFormat) -> None:
+def _tell_result(result: ReplayResult, format: OutputFormat) -> None:
     """Write what a replay did."""
     summary = result.summary
     if format is OutputFormat.json:

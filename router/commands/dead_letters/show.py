@@ -27,8 +27,7 @@ from router.matching.explanation import RecordExplained
 from router.settings import load_settings
 from router.settings.checks import retention_cautions
 from router.settings.values import parse_duration
-from router.state.ledger import Happening, LetterLedger
-from router.state.ledger import LedgerEntry as Entry
+from router.state.ledger import Happening, LedgerEntry, LetterLedger
 from router.state.ledger_database import instant
 from router.terminal import say, say_json, say_row, terminal
 
@@ -42,7 +41,7 @@ class ShownLetter:
     """One letter with its past and, when the catalog could be read, its present verdict; as it may be shown."""
 
     letter: Letter
-    entry: Entry | None
+    entry: LedgerEntry | None
     history: list[Happening]
     now: RecordExplained | None
     behind: int = 0

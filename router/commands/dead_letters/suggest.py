@@ -30,8 +30,7 @@ from router.letters.listing import (
     with_entries,
 )
 from router.letters.reading import read_letters
-from router.letters.redaction import Redactor, marks_of, marks_of_settings
-from router.letters.redaction import SensitiveMarks as Marks
+from router.letters.redaction import Redactor, SensitiveMarks, marks_of, marks_of_settings
 from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of
 from router.state.ledger import LetterLedger
@@ -111,7 +110,9 @@ def _records(letters: Iterable[Letter], ledger: LetterLedger, selection: Filter)
 
 def _hides(settings: Settings, basis: Basis) -> Hides:
     """Return a check for sensitive values: catalogs are published, and letters are not."""
-    marks: Marks = marks_of_settings(settings.dead_letters.redact) | marks_of(basis.declarations, basis.catalog)
+    marks: SensitiveMarks = marks_of_settings(settings.dead_letters.redact) | marks_of(
+        basis.declarations, basis.catalog
+    )
     redactor = Redactor(marks)
     members = marks.members | {pointer.rpartition("/")[2] for pointer in marks.pointers}
 

@@ -29,8 +29,7 @@ from router.commands.arguments import (
 )
 from router.commands.match.explained import ExplanationWriter
 from router.commands.test.cases import LINES, MAX_BYTES, outcome_faults
-from router.commands.test.running import ValueMismatch as Difference
-from router.commands.test.running import differences
+from router.commands.test.running import ValueMismatch, differences
 from router.errors import RouterError
 from router.matching.explanation import BEST, Explainer
 from router.matching.records import RecordMatcher, to_line
@@ -77,9 +76,9 @@ class Expectation:
             text += f"; {counted(missing, 'record')} more expected than came"
         return text, bool(self._records) and not self._wrong and not missing
 
-    def _of(self, number: int, outcome: Mapping[str, Any]) -> Iterator[Difference]:
+    def _of(self, number: int, outcome: Mapping[str, Any]) -> Iterator[ValueMismatch]:
         if not self._each and number >= len(self._forms):
-            yield Difference("/", None, {"outcome": outcome["outcome"]})
+            yield ValueMismatch("/", None, {"outcome": outcome["outcome"]})
             return
         yield from differences(self._forms[0 if self._each else number], outcome, "")
 
@@ -124,7 +123,7 @@ def _tree_of(path: Path) -> Any:
     return [parse_text(f"{path}:{number}", line.strip()).tree for number, line in lines if line.strip()]
 
 
-def _text(each: Difference) -> str:
+def _text(each: ValueMismatch) -> str:
     return one_line(f"{each.pointer}: expected {_shown(each.expected)}, found {_shown(each.actual)}")
 
 

@@ -13,19 +13,13 @@ from catalog.errors import one_line
 from catalog.findings import Declarations
 from catalog.model import Catalog
 from router.commands.arguments import OutputFormat, usable_catalog
-from router.commands.plan.samples import ChangedSample as Sample
-from router.commands.plan.samples import ChangeSampler as Sampling
-from router.commands.plan.samples import ChangeTally as Tally
-from router.commands.plan.samples import LastRecords, file_of
-from router.commands.plan.samples import ReadLocation as Place
+from router.commands.plan.samples import ChangedSample, ChangeSampler, ChangeTally, LastRecords, ReadLocation, file_of
 from router.errors import CatalogUnavailable
-from router.judging.comparing import KINDS, DifferenceKind, compare_outcomes, notes_of
-from router.judging.comparing import SinksByRoute as Ways
+from router.judging.comparing import KINDS, DifferenceKind, SinksByRoute, compare_outcomes, notes_of
 from router.judging.judging import JUDGING
 from router.judging.plan import Plan
 from router.letters.listing import moment_of
-from router.letters.redaction import SensitiveMarks as Marks
-from router.letters.redaction import marks_of, marks_of_settings, redactor_of
+from router.letters.redaction import SensitiveMarks, marks_of, marks_of_settings, redactor_of
 from router.logs import configure_logs
 from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of
@@ -39,7 +33,7 @@ GROUPS: Final = 20
 _STYLES: Final = {"dead-letter": "bold red", "definition": "bold red", "matched": "bold green"}
 
 
-def write_report(tally: Tally, places: Iterable[Place], notes: Iterable[str]) -> None:
+def write_report(tally: ChangeTally, places: Iterable[ReadLocation], notes: Iterable[str]) -> None:
     """Write what changes, kind by kind, and what was looked at."""
     console = terminal(soft_wrap=True)
     for place in places:
@@ -63,7 +57,7 @@ def write_report(tally: Tally, places: Iterable[Place], notes: Iterable[str]) ->
     console.print(f"{total}: {tally.outcomes - tally.changed} unchanged, {tally.changed} changed")
 
 
-def _lines(sample: Sample) -> Iterator[str]:
+def _lines(sample: ChangedSample) -> Iterator[str]:
     others = f" (also {', '.join(KINDS[kind] for kind in sample.kinds[1:])})" if sample.kinds[1:] else ""
     yield f"    {sample.position}{others}"
     yield f"      before: {_verdict_line(sample.before)}"
@@ -171,7 +165,7 @@ def plan(
     coming, new_marks = _loaded(new, settings)
     before, after = Plan(old, settings), Plan(coming, settings)
     marks = old_marks | new_marks | marks_of_settings(settings.dead_letters.redact)
-    sampling = Sampling(old, coming, redactor_of(marks, reveal=reveal))
+    sampling = ChangeSampler(old, coming, redactor_of(marks, reveal=reveal))
     moment = moment_of(since, "--since")
     wanted = LastRecords((LAST if last is None else last) if moment is None else MOST, moment)
     read = origins if origins else [] if records else list(RecordSource)
@@ -179,8 +173,8 @@ def plan(
         # Servers that must not see our credentials are not asked: the router may have refused what the catalog says
         # now.
         require_trusted(clients_of(settings, old, before.sources), Pins(Path(settings.state)))
-    places: list[Place] = []
-    tally, ways = Tally(samples), Ways.of(settings)
+    places: list[ReadLocation] = []
+    tally, ways = ChangeTally(samples), SinksByRoute.of(settings)
     for place in _places(wanted, before, read, records or ()):
         places.append(place)
         for chunk in place.chunks():
@@ -196,7 +190,7 @@ def plan(
         raise typer.Exit(FAILED)
 
 
-def _loaded(sources: list[str], settings: Settings) -> tuple[Catalog, Marks]:
+def _loaded(sources: list[str], settings: Settings) -> tuple[Catalog, SensitiveMarks]:
     """Load a catalog in the way of the settings; returns with it what it marks as sensitive."""
     declarations, read = Declarations(), settings.catalog
     loaded = usable_catalog(sources, fetcher_of(settings), base_uri=read.base_uri, declarations=declarations)
@@ -207,7 +201,9 @@ def _loaded(sources: list[str], settings: Settings) -> tuple[Catalog, Marks]:
     return loaded, marks_of(declarations, loaded)
 
 
-def _places(last: LastRecords, before: Plan, origins: Sequence[RecordSource], files: Sequence[Path]) -> Iterator[Place]:
+def _places(
+    last: LastRecords, before: Plan, origins: Sequence[RecordSource], files: Sequence[Path]
+) -> Iterator[ReadLocation]:
     settings = before.settings
     if RecordSource.topics in origins:
         yield from last.topics(before)

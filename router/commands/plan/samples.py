@@ -19,8 +19,7 @@ from bindings.inbox.space import InboxDamaged, InboxFormatError
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.ranges import RangeUnreadable, shared, tail_of
 from bindings.kafka.store import inbox_rows_of
-from catalog.comparing import CatalogChange as Change
-from catalog.comparing import compare
+from catalog.comparing import CatalogChange, compare
 from catalog.documents.fetching import CASES
 from catalog.errors import RecordError
 from catalog.model import Catalog
@@ -29,8 +28,7 @@ from router.commands.catalog.commands import description
 from router.commands.test.cases import read_cases
 from router.commands.test.running import letter_of_entry
 from router.errors import BrokerUnreachable, ConfigError, RouterError
-from router.judging.comparing import KINDS, Changed, Chunk, Comparison, DifferenceKind, count_groups
-from router.judging.comparing import CatalogOutcome as Verdict
+from router.judging.comparing import KINDS, CatalogOutcome, Changed, Chunk, Comparison, DifferenceKind, count_groups
 from router.judging.judging import INBOX_COLUMNS, SIZE
 from router.judging.plan import Plan
 from router.letters.letter import Letter
@@ -138,8 +136,8 @@ class ChangeSampler:
         self._old, self._new, self._redactor = old, new, redactor
 
     @cached_property
-    def _changes(self) -> dict[str, list[Change]]:
-        changes: dict[str, list[Change]] = {}
+    def _changes(self) -> dict[str, list[CatalogChange]]:
+        changes: dict[str, list[CatalogChange]] = {}
         for change in sorted(compare(self._old, self._new).changes, key=lambda each: each.compatible):
             for xid in {change.xid, *([change.before] if change.kind == "definition-renamed" else [])}:
                 changes.setdefault(xid, []).append(change)
@@ -155,7 +153,7 @@ class ChangeSampler:
         cause = _cut(self._cause(changed.kinds[0], before, after, redaction))
         return ChangedSample(chunk.position(changed.row), changed.kinds, shown[0], shown[1], cause)
 
-    def _cause(self, kind: DifferenceKind, before: Verdict, after: Verdict, redaction: Redaction) -> str:
+    def _cause(self, kind: DifferenceKind, before: CatalogOutcome, after: CatalogOutcome, redaction: Redaction) -> str:
         if kind == "dead-letter" and before.message in self._new.definitions:
             return _mismatch(after, before.message, redaction) or self._change(before) or _detail(after, redaction)
         if kind == "matched" and after.message in self._old.definitions:
@@ -165,14 +163,14 @@ class ChangeSampler:
             return self._change(before, _OF_EVENTS) or self._change(before)
         return self._change(before) or self._change(after) or _detail(after, redaction)
 
-    def _change(self, verdict: Verdict, kinds: tuple[str, ...] = ("",)) -> str:
+    def _change(self, verdict: CatalogOutcome, kinds: tuple[str, ...] = ("",)) -> str:
         """Return the first change of the definition of a verdict, one that takes something away before others."""
         known = self._changes.get(verdict.message or "", ())
         change = next((each for each in known if each.kind.startswith(kinds)), None)
         return "" if change is None else f"{change.xid}: {change.kind}{description(change)}"
 
 
-def _mismatch(verdict: Verdict, message: str | None, redaction: Redaction) -> str:
+def _mismatch(verdict: CatalogOutcome, message: str | None, redaction: Redaction) -> str:
     """Return the first thing that a definition asks for and a record has not."""
     near = next((each for each in verdict.nearest if each.get("message") == message), None)
     wrong = (near and redaction.near(near).get("mismatches")) or ()
@@ -184,11 +182,11 @@ def _mismatch(verdict: Verdict, message: str | None, redaction: Redaction) -> st
     return f"{message} asks for {wrong[0].get('property')} {asked}, and the record has {there}"
 
 
-def _detail(verdict: Verdict, redaction: Redaction) -> str:
+def _detail(verdict: CatalogOutcome, redaction: Redaction) -> str:
     return redaction.detail(verdict.reason, verdict.detail)
 
 
-def _shown(verdict: Verdict, other: Verdict, redaction: Redaction) -> dict[str, Any]:
+def _shown(verdict: CatalogOutcome, other: CatalogOutcome, redaction: Redaction) -> dict[str, Any]:
     """Return a verdict, without the attributes and destinations that are as in the *other*."""
     shown: dict[str, Any] = {"message": verdict.message} if verdict.message else {"reason": verdict.reason or ""}
     if verdict.detail:

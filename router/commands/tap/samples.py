@@ -30,10 +30,9 @@ from catalog.parsing.pointers import at_pointer
 from catalog.record import Record
 from router.commands.plan.samples import inbox_chunk, kafka_chunk, letter_of
 from router.errors import BrokerUnreachable, ConfigError, RouterError
-from router.judging.comparing import Chunk
-from router.judging.comparing import SinksByRoute as Ways
+from router.judging.comparing import Chunk, SinksByRoute
 from router.judging.judging import JUDGING
-from router.judging.outputs import RoutedOutcomes as Decided
+from router.judging.outputs import RoutedOutcomes
 from router.judging.plan import Plan
 from router.letters.letter import BODY_SHOWN, CUT, body_lines, native_rows
 from router.letters.redaction import Redaction, Redactor
@@ -184,7 +183,7 @@ class TapSampler:
 
     def __init__(self, plan: Plan, redactor: Redactor, choice: Choice) -> None:
         self._plan, self._redactor, self._choice = plan, redactor, choice
-        self._ways = Ways.of(plan.settings)
+        self._ways = SinksByRoute.of(plan.settings)
         self.judged = 0
 
     def samples(self, chunk: Chunk, most: int) -> Iterator[TapSample]:
@@ -201,7 +200,7 @@ class TapSampler:
                 most -= 1
                 yield sample
 
-    def _taken(self, decided: Decided) -> Iterator[int]:
+    def _taken(self, decided: RoutedOutcomes) -> Iterator[int]:
         order = pa.array(decided.order)
         names = ("endpoint", "message", "reason")
         columns = (decided.column(name).take(order).cast(pa.string()).to_pylist() for name in names)
@@ -209,7 +208,7 @@ class TapSampler:
             if self._choice.takes(*values):
                 yield row
 
-    def _sample(self, chunk: Chunk, decided: Decided, row: int) -> TapSample:
+    def _sample(self, chunk: Chunk, decided: RoutedOutcomes, row: int) -> TapSample:
         outcomes, columns = decided.outcomes, decided.columns
         source = int(decided.sources[row])
         endpoint, message = (decided.column(name)[row].as_py() for name in ("endpoint", "message"))
@@ -244,7 +243,7 @@ class TapSampler:
         return TapSample(document, record, _tree(shown.body))
 
 
-def _after(chunk: Chunk, decided: Decided, row: int, redaction: Redaction) -> dict[str, Any]:
+def _after(chunk: Chunk, decided: RoutedOutcomes, row: int, redaction: Redaction) -> dict[str, Any]:
     context = dict(decided.outcomes.contexts[row].as_py() or ())
     values = {"attributes": _attributes(chunk, decided, row), "context": context}
     return {
@@ -253,7 +252,7 @@ def _after(chunk: Chunk, decided: Decided, row: int, redaction: Redaction) -> di
     }
 
 
-def _attributes(chunk: Chunk, decided: Decided, row: int) -> dict[str, str]:
+def _attributes(chunk: Chunk, decided: RoutedOutcomes, row: int) -> dict[str, str]:
     """Return the attributes that an event leaves with: those that are mapped, else those that it came with."""
     mapped = decided.columns["attributes"][row].as_py()
     if mapped is None:

@@ -26,14 +26,13 @@ from catalog.values import text_of
 from router.commands.test.cases import LINES, SCHEMA, Case, CaseFile
 from router.errors import RouterError
 from router.judging.judging import INBOX_COLUMNS, judge_letters
-from router.judging.outputs import RoutedOutcomes as Decided
+from router.judging.outputs import RoutedOutcomes
 from router.judging.plan import Plan
 from router.letters.letter import Letter
 from router.letters.redaction import Redactor
 from router.matching.conformance import DATA
-from router.matching.matcher import Matcher
-from router.matching.matcher import MatchOutcomes as Outcomes
-from router.matching.nearest import ConstraintResult as Check
+from router.matching.matcher import Matcher, MatchOutcomes
+from router.matching.nearest import ConstraintResult
 from router.matching.records import (
     CHUNK,
     EVERYTHING,
@@ -70,8 +69,8 @@ class Judged:
     """
 
     outcomes: list[dict[str, Any]] = field(default_factory=list)
-    batches: list[Outcomes] = field(default_factory=list)
-    rows: dict[int, list[tuple[Outcomes, int]]] = field(default_factory=dict)
+    batches: list[MatchOutcomes] = field(default_factory=list)
+    rows: dict[int, list[tuple[MatchOutcomes, int]]] = field(default_factory=dict)
 
 
 class CaseEvaluator(Protocol):
@@ -144,7 +143,7 @@ class RouterJudging:
                 judged.rows.setdefault(number, []).append((decided.outcomes, row))
         judged.outcomes += (outcome for _, outcome in sorted(outcomes.items()))
 
-    def _outcomes(self, decided: Decided, entries: Sequence[NumberedRecord]) -> dict[int, dict[str, Any]]:
+    def _outcomes(self, decided: RoutedOutcomes, entries: Sequence[NumberedRecord]) -> dict[int, dict[str, Any]]:
         batches = decided.outcomes.facts.batches
         outcomes = {entries[at].number: dict[str, Any](outcome="batch", events=[]) for at in batches}
         for row in decided.order.tolist():
@@ -156,7 +155,7 @@ class RouterJudging:
                 outcomes[entries[at].number] = outcome
         return outcomes
 
-    def _outcome(self, decided: Decided, row: int, entry: NumberedRecord) -> dict[str, Any]:
+    def _outcome(self, decided: RoutedOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
         outcomes, columns = decided.outcomes, decided.columns
         endpoint, route = columns["endpoint"][row].as_py(), int(columns["route"][row].as_py())
         prefix = "topic_" if route >= 0 else "letters_"
@@ -183,7 +182,7 @@ class RouterJudging:
         return {"route": number, "sinks": list(settings.routes[number].to)}
 
 
-def _attributes(decided: Decided, row: int, entry: NumberedRecord) -> dict[str, Any]:
+def _attributes(decided: RoutedOutcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
     """Return the attributes that an event leaves with: those that sinks are given, else those that its headers are."""
     given = decided.columns["attributes"][row].as_py()
     if given is None:
@@ -333,7 +332,7 @@ def _why(matcher: Matcher, judged: Judged, number: int, case: Case) -> str:
     return _reason(outcome).removeprefix("; ")
 
 
-def _kept_from(matcher: Matcher, outcomes: Outcomes, row: int, xid: str) -> str:
+def _kept_from(matcher: Matcher, outcomes: MatchOutcomes, row: int, xid: str) -> str:
     """Return the first property that a definition asks for and this record does not have; empty if it has all."""
     facts = outcomes.facts
     channel = int(facts.channels[row])
@@ -349,7 +348,7 @@ def _kept_from(matcher: Matcher, outcomes: Outcomes, row: int, xid: str) -> str:
     return _mismatch(xid, nearest[0].property, nearest[0].expected, nearest[0].actual)
 
 
-def _failed(checks: Sequence[Check]) -> list[Check]:
+def _failed(checks: Sequence[ConstraintResult]) -> list[ConstraintResult]:
     return [check for check in checks if not check.holds]
 
 

@@ -15,15 +15,13 @@ import pyarrow as pa
 from bindings.gateways import GatewayError
 from bindings.parts import Part
 from bindings.protocols import Binding
-from bindings.sending import MessageRefusal as Refusal
-from bindings.sending import Outbound, Publisher, Unsettled
+from bindings.sending import MessageRefusal, Outbound, Publisher, Unsettled
 from catalog.model import Endpoint
 from router.errors import SinkError
 from router.settings.names import AddressError, AddressTemplate, event_values, missing_value
 from router.settings.sinks.contract import RemoteSink
 from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult
-from router.sinks.messages.events import HeaderPassing, Mode, NotTaken, Spread, event_of, framed, outbound
-from router.sinks.messages.events import RoutedEvent as Event
+from router.sinks.messages.events import HeaderPassing, Mode, NotTaken, RoutedEvent, Spread, event_of, framed, outbound
 from router.watching.batches import progressed
 
 if TYPE_CHECKING:
@@ -43,7 +41,7 @@ Settled = dict[str, Rejected | None]
 class MessageBuilder(Protocol):
     """What makes messages of events."""
 
-    def compose(self, events: Sequence[Event]) -> Sequence[Outbound | NotTaken]:
+    def compose(self, events: Sequence[RoutedEvent]) -> Sequence[Outbound | NotTaken]:
         """Return the message for each event; NotTaken says why there can be none for this target."""
         ...
 
@@ -83,7 +81,7 @@ class TemplateComposer:
         """Have the bodies of these definitions begin with frames."""
         self._frames = frames
 
-    def compose(self, events: Sequence[Event]) -> list[Outbound | NotTaken]:
+    def compose(self, events: Sequence[RoutedEvent]) -> list[Outbound | NotTaken]:
         """Return the message for each event; NotTaken for an address too long, or that misses a value and may not."""
         composed: list[Outbound | NotTaken] = []
         for event in events:
@@ -93,7 +91,7 @@ class TemplateComposer:
                 composed.append(error)
         return composed
 
-    def _composer(self, event: Event) -> Outbound:
+    def _composer(self, event: RoutedEvent) -> Outbound:
         values = event_values(event.message, event.endpoint, "", event.context, event.attributes)
         missing = self._template.missing(values) if self._strict else ()
         if missing:
@@ -175,9 +173,9 @@ class ConfirmedSink(ArrowSink):
             self._settled[commit.whole] = (commit.version, settled)
         return settled
 
-    def _send(self, events: list[Event], settled: Settled) -> None:
+    def _send(self, events: list[RoutedEvent], settled: Settled) -> None:
         messages: list[Outbound] = []
-        sent: list[Event] = []
+        sent: list[RoutedEvent] = []
         for event, message in zip(events, self._composer.compose(events), strict=True):
             try:
                 if isinstance(message, NotTaken):
@@ -185,10 +183,10 @@ class ConfirmedSink(ArrowSink):
                 messages.append(self._within(message))
                 sent.append(event)
             except NotTaken as error:
-                settled[event.position] = _rejected(event, Refusal(str(error)))
+                settled[event.position] = _rejected(event, MessageRefusal(str(error)))
         if not messages:
             return
-        answers: Mapping[int, Refusal | None] = {}
+        answers: Mapping[int, MessageRefusal | None] = {}
         try:
             answers = dict(enumerate(self._publisher.send(messages)))
         except (Unsettled, GatewayError) as error:
@@ -207,7 +205,7 @@ class ConfirmedSink(ArrowSink):
         return message
 
 
-def _rejected(event: Event, refusal: Refusal | None) -> Rejected | None:
+def _rejected(event: RoutedEvent, refusal: MessageRefusal | None) -> Rejected | None:
     if refusal is None:
         return None
     return Rejected(event.position, refusal.reason[:REASON_CAP], event.endpoint, event.message)
@@ -247,7 +245,7 @@ class _Shared:
         self._publisher: Publisher | None = None
         self._lock = threading.Lock()
 
-    def send(self, messages: Sequence[Outbound]) -> list[Refusal | None]:
+    def send(self, messages: Sequence[Outbound]) -> list[MessageRefusal | None]:
         with self._lock:
             if self._publisher is None:
                 self._publisher = self._make()

@@ -35,8 +35,7 @@ from bindings.private import replaced, sync_path, waiting_lock
 from router.errors import SinkError
 from router.settings.values import is_url
 from router.sinks.contract import Commit, StagedFile
-from router.sinks.tables.form import TableRequirements as Form
-from router.sinks.tables.form import plain
+from router.sinks.tables.form import TableRequirements, plain
 
 # The log of a Delta table on a disk, read and written entry by entry.
 #
@@ -281,7 +280,7 @@ class TableHead:
         self.table = table
         self.version = table.version()
         self.schema = plain(pa.schema(table.schema().to_arrow()))
-        self.form = Form.of(table)
+        self.form = TableRequirements.of(table)
         folder = local_folder(uri)
         self._folder = folder or Path()
         self._log = TableLog(self._folder)

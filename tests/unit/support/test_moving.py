@@ -56,6 +56,13 @@ def test_modules_are_merged_and_those_that_import_them_follow(tree: Path) -> Non
     assert moving.circles() == []
 
 
+def test_a_module_that_is_renamed_in_has_new_names_of_others_too(tree: Path) -> None:
+    plan = "name catalog.first Verdict -> Finding\nname catalog.second second -> other"
+    assert moving.apply(moving.read_plan(plan)) == []
+    text = (tree / "catalog/second.py").read_text()
+    assert "from catalog.first import Finding\n" in text and "verdict = Finding" in text
+
+
 def test_a_variable_of_the_new_name_is_told(tree: Path) -> None:
     [note] = moving.apply(moving.read_plan("name catalog.first first -> verdict"))
     assert note == "catalog.second:12: verdict is a variable here"
