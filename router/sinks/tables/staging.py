@@ -311,8 +311,8 @@ def with_partitions(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIX: Final = ".snappy.parquet"
-LISTED: Final = 1_000
-"""File names that are checked for each commit, to find those that are no part of the table."""
+LISTED: Final = 100
+"""File names that are checked for each commit, on average, to find those that are no part of the table."""
 REMEMBERED: Final = 600.0
 """Seconds after a commit in which files of tries that Spark gave up are looked for."""
 MOST_REMEMBERED: Final = 1_000
@@ -385,12 +385,16 @@ class Sweeping:
         self._folder = folder
         self._commits: dict[str, _Committed] = {}
         """By what names of their files begin with, the oldest first."""
+        self._folders: dict[str, float] = {}
+        """Folders that commits had files in, with the time of the last one."""
         self._wait = 0
 
     def committed(self, commit: Commit, files: Iterable[StagedFile]) -> None:
         """Note a commit that the log has with these files and no others, and sweep when it is time."""
         now = time.monotonic()
-        paths = {Path(self._folder, file.path) for file in files}
+        paths = {os.path.join(self._folder, file.path) for file in files}
+        for path in paths:
+            self._folders[os.path.dirname(path)] = now
         for app in commit.apps:
             prefix = prefix_of(app, commit.version)
             earlier = self._commits.pop(prefix, None)
@@ -398,11 +402,10 @@ class Sweeping:
         if self._wait:
             self._wait -= 1
             return
-        folders = {path.parent for committed in self._commits.values() for path in committed.files}
-        self._wait = sum(map(self._sweep, folders)) // LISTED
+        self._wait = sum(map(self._sweep, self._folders)) // LISTED
         self._forget(now - REMEMBERED)
 
-    def _sweep(self, folder: Path) -> int:
+    def _sweep(self, folder: str) -> int:
         """Remove the files of a folder that are of these commits and not in the log; return how many it has."""
         try:
             names = os.listdir(folder)
@@ -411,9 +414,9 @@ class Sweeping:
         lengths = {len(prefix) for prefix in self._commits}
         for name in names:
             commit = next((self._commits[name[:length]] for length in lengths if name[:length] in self._commits), None)
-            if commit is not None and folder / name not in commit.files:
+            if commit is not None and (path := os.path.join(folder, name)) not in commit.files:
                 with suppress(OSError):
-                    Path(folder, name).unlink()
+                    os.unlink(path)
         return len(names)
 
     def _forget(self, before: float) -> None:
@@ -426,6 +429,7 @@ class Sweeping:
         ]
         for prefix in old:
             del self._commits[prefix]
+        self._folders = {folder: at for folder, at in self._folders.items() if at >= before}
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +437,7 @@ class _Committed:
     """When a commit came, and the files that the log has of it."""
 
     at: float
-    files: set[Path]
+    files: set[str]
 
 
 def _write(file: Path, rows: pa.Table) -> tuple[int, str]:
