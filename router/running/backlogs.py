@@ -27,6 +27,7 @@ from router.reading.generations import Offsets, Positions, cluster_of, reads, to
 from router.sources import INBOX, REST, Source, inbox_client, rest_client, source_client
 from router.state.state import StateFolder
 from router.watching.backlogs import Backlog, Backlogs
+from router.watching.status import RouterStatus
 
 TOPICS_SECONDS: Final = 5.0
 """Time between two questions to brokers."""
@@ -37,13 +38,17 @@ _log = get_logger()
 
 
 class BacklogWatch:
-    """Asks for what waits from when it is entered until it is left. *active* gives the plan that is in force."""
+    """Asks for what waits from when it is entered until it is left. *active* gives the plan that is in force.
+
+    *status* is told which sources do not answer.
+    """
 
     def __init__(
         self,
         state: StateFolder,
         active: Callable[[], Plan],
         backlogs: Backlogs,
+        status: RouterStatus,
         *,
         topics_seconds: float = TOPICS_SECONDS,
         inbox_seconds: float = INBOX_SECONDS,
@@ -51,6 +56,7 @@ class BacklogWatch:
         self._state = state
         self._active = active
         self._backlogs = backlogs
+        self._status = status
         self._pauses = (topics_seconds, inbox_seconds)
         self._ending = threading.Event()
         self._threads: dict[str, Background] = {}
@@ -77,7 +83,9 @@ class BacklogWatch:
             if known is None or not known.alive:
                 # Until it answers, nobody knows how far it is read.
                 self._backlogs.answered(query, {})
-                asking = _Asking(query, self._state, self._active, self._backlogs, self._ending, self._pauses)
+                asking = _Asking(
+                    query, self._state, self._active, self._backlogs, self._status, self._ending, self._pauses
+                )
                 self._threads[query] = Background("backlogs", asking.run, name=f"backlogs-{query}")
                 self._threads[query].start()
 
@@ -91,6 +99,7 @@ class _Asking:
         state: StateFolder,
         active: Callable[[], Plan],
         backlogs: Backlogs,
+        status: RouterStatus,
         ending: threading.Event,
         pauses: tuple[float, float],
     ) -> None:
@@ -98,6 +107,7 @@ class _Asking:
         self._state = state
         self._active = active
         self._backlogs = backlogs
+        self._status = status
         self._ending = ending
         self._topics_seconds, self._inbox_seconds = pauses
         self._client: KafkaClient | None = None
@@ -112,6 +122,7 @@ class _Asking:
             with self._connected() as topics:
                 self._ask(topics)
         self._backlogs.forget(self._query)
+        self._status.source(self._query, "")
 
     @property
     def _wanted(self) -> Sequence[Source] | None:
@@ -163,6 +174,7 @@ class _Asking:
     def _say(self, sources: Sequence[Source], trouble: str) -> None:
         """Say once that a source does not answer, and once that it does again."""
         before, self._trouble = self._trouble, trouble
+        self._status.source(self._query, trouble)
         if bool(trouble) == bool(before):
             return
         inputs = reads(sources, self._query) or {"source": self._query}

@@ -303,7 +303,7 @@ class Service:
             if ready is not None:
                 ready(RunInfo(self._port, intake.http_port, self._stop.set))
             # It is left after the last batch, so that the offsets of that are committed too.
-            with BacklogWatch(self._state, lambda: plans.active, self._metrics.backlogs) as backlogs:
+            with BacklogWatch(self._state, lambda: plans.active, self._metrics.backlogs, self._status) as backlogs:
                 try:
                     self._supervise(spark, plans, queries, intake, backlogs, shadowing, warming)
                 finally:
