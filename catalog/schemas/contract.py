@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkab
 
 import msgspec
 
-from catalog.errors import CatalogError
+from catalog.findings import CatalogError
 from catalog.schemas.ids.client import WrittenSchema
 from catalog.values import media_type_of
 
@@ -135,7 +135,7 @@ class Validator(Protocol):
         """Return why *body* does not conform, None when it does.
 
         No body is no JSON and no XML, and the empty message of Protobuf. *at_any_cost* is for processes whose time and
-        memory are limited from outside (:mod:`catalog.schemas.trial`).
+        memory are limited from outside (:mod:`catalog.schemas.validation`).
 
         Raises:
             TooCostly: the answer may take long or much memory, and *at_any_cost* was not given.
@@ -173,7 +173,7 @@ class Library(Protocol):
         ...
 
 
-# Verdicts on two schemas, for the families that compare theirs (:mod:`catalog.comparing.catalogs`).
+# Verdicts on two schemas, for the families that compare theirs (:mod:`catalog.comparing`).
 
 Verdict = Literal["same", "compatible", "incompatible", "unknown"]
 Comparison = tuple[Verdict, str]

@@ -20,14 +20,14 @@ from bindings.inbox import Inbox
 from bindings.inbox.format import offset_json
 from bindings.inbox.source import InboxView
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
-from bindings.kafka.ends import KafkaEnds
+from bindings.kafka.ranges import KafkaEnds
 from bindings.parts import InboxRow
 from catalog.load import load as load_catalog
 from router.judging.plan import Plan
 from router.reading import backlogs, generations
 from router.reading.backlogs import InboxRows, TopicBacklogs
 from router.reading.generations import Generation
-from router.running.backlogs import BacklogWatch
+from router.running.monitoring import BacklogWatch
 from router.settings import settings_from_dict
 from router.sources import INBOX
 from router.state.state import StateFolder

@@ -11,7 +11,7 @@ from bindings.inbox import Inbox, InboxLimits
 from bindings.inbox.format import InboxPosition, offset_json, partition_directory, segment_path, segments_in
 from bindings.parts import InboxRow
 from router.reading import generations
-from router.running.backlogs import BacklogWatch
+from router.running.monitoring import BacklogWatch
 from router.sources import INBOX
 from router.state.state import StateFolder
 from router.watching.backlogs import Backlog
