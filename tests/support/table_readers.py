@@ -43,6 +43,8 @@ class Content:
 def by_duckdb(table: Path) -> Content:
     """Read the files that the table's log names with DuckDB, which knows nothing of Delta here."""
     files = [uri.removeprefix("file://") for uri in DeltaTable(table).file_uris()]
+    if not files:
+        return Content({}, [])
     found = duckdb.connect().sql("select * from read_parquet(?, union_by_name=true)", params=[files])
     types = {name: str(kind) for name, kind in zip(found.columns, found.types, strict=True)}
     return Content(types, _rows(found.to_arrow_table()))
