@@ -42,6 +42,7 @@ NAMES: Final = dict(
     )
 )
 """Names of sinks in examples, by their type."""
+LEVELS: Final = {"warning": "warning", "error": "error", "exception": "error"}
 PICTURE: Final = """<div class="flow">
 <div class="flow-box"><b>Sources</b><span>Kafka topics</span>
 <span>MQTT, AMQP, NATS, HTTP by way of an inbox on disk</span></div>
@@ -80,7 +81,7 @@ def example_of(key: str) -> dict[str, Any]:
     """Return settings that have *key* and what has to stand beside it."""
     rows = {each: (kind, default) for each, kind, default, _ in settings_reference()}
     prefix, _, leaf = key.rpartition(".")
-    node: dict[str, Any] = {leaf: _value(key, *rows[key]), **(_ending("beside", key) or {})}
+    node: dict[str, Any] = {**(_ending("beside", key) or {}), leaf: _value(key, *rows[key])}
     while prefix:
         for each, (kind, default) in rows.items():
             if default == "required" and each.rpartition(".")[0] == prefix:
@@ -312,8 +313,8 @@ def _texts_of(node: ast.AST, of_settings: bool) -> Iterator[tuple[str, str, str]
     hint = next((_text(each.value) for each in node.keywords if each.arg == "hint"), "")
     if name in {kind.__name__ for kind in EXIT_CODES}:
         yield name, ("sink …: " if place else "") + _text(node.args[place]), hint
-    elif isinstance(logger, ast.Name) and logger.id in ("_log", "log") and name in ("warning", "error"):
-        yield name, _text(node.args[0]), ""
+    elif isinstance(logger, ast.Name) and logger.id in ("_log", "_logger") and name in LEVELS:
+        yield LEVELS[name], re.sub(r"%[a-z]", "…", _text(node.args[0])), ""
     elif of_settings and name == "ValueError":
         yield "settings", _text(node.args[0]), ""
 

@@ -25,7 +25,7 @@ from router.settings import load_settings, settings_reference
 from router.settings.names import REASONS
 from tests.support.browser import PHONE, browser_page, hard_to_use
 from tests.support.metric_families import RULES, families
-from tests.support.site import anchor_of, example_of, settings
+from tests.support.site import PRODUCTION, anchor_of, example_of, settings
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +73,14 @@ BESIDE: Final = {
     "relations": "sinks: {pairs: {type: table, path: ./pairs}}",
 }
 """What else must be set for examples of keys that begin so, which they do not show."""
+QUOTED: Final = (
+    *("records went through", "batch held", "batch goes on", "sink is slow", "sink is quick again", "query goes on"),
+    *("brokers answer, query starts", "connected again", "query waits for its brokers", "memory divided"),
+    *("started with the last good catalog", "Spark starts", "batch is too large, and is written in parts"),
+    *("inbox accepts no messages", "in use by another router", "replication stands still", "waits for dead letter"),
+    *("incompatible catalog change", "records of an open transaction were read before"),
+)
+"""Messages of the log, and of errors, that pages quote."""
 SECRET: Final = "a-secret-of-24-characters"
 
 
@@ -267,6 +275,14 @@ def test_settings_of_the_pages_are_yaml() -> None:
         for block in re.findall(r"^```yaml\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     ]
     assert len(blocks) > 25 and all(isinstance(yaml.safe_load(block), dict) for block in blocks)
+
+
+@pytest.mark.parametrize("text", QUOTED)
+def test_log_messages_that_pages_quote_are_those_of_the_code(text: str) -> None:
+    pages = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "deploy" / "docs").rglob("*.md"))
+    code = (path for folder in PRODUCTION for path in (ROOT / folder).rglob("*.py"))
+    assert text in re.sub(r"\s+", " ", pages), f"no page quotes {text!r}: remove it from QUOTED"
+    assert any(text in path.read_text(encoding="utf-8") for path in code), f"nothing logs {text!r}: correct the pages"
 
 
 def test_errors_are_on_their_page(site: Path) -> None:
