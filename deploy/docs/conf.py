@@ -1,12 +1,16 @@
 """How Sphinx builds the site: ``make docs``. Its source folder is the whole checkout.
 
-So the pages that stand beside the code are part of it as they are, with the links that they have; the pages that are of
-the site alone are in this folder.
+So pages beside the code are part of the site, with their links; this folder has the other pages.
+
+For links "Edit this page", set ``XROUTER_DOCS_EDIT`` to the address at which a file is edited, with ``{filename}`` for
+its path, or name the repository in pyproject.toml: ``[project.urls] Repository``, of GitHub, GitLab or Bitbucket.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,22 +31,30 @@ include_patterns = [
     "tests/benchmarks/RESULTS.md",
 ]
 
-# Headings have the anchors that links of the pages use, as in the places where the checkout is looked at.
+# Headings have the same anchors as in a checkout that is viewed at a host of repositories.
 myst_heading_anchors = 6
 myst_enable_extensions = ["attrs_inline"]
 nitpicky = True
-# Quotes are those that were written: some belong to commands.
+# Quotes stay as they are written: some belong to commands.
 smartquotes = False
 
 html_theme = "furo"
 html_title = "xregistry-router"
-# Pages have the paths that they have in the checkout; this one leads from the top to where to begin.
+# Pages have the same paths as in the checkout; this one leads from the top to the start page.
 html_extra_path = ["root"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
 html_show_copyright = False
 # Nothing is loaded from elsewhere: fonts are those of the reader's system.
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_theme_options = {"navigation_with_keys": True}
-pygments_style = "friendly"
-pygments_dark_style = "monokai"
+_urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"].get("urls", {})
+if edit := os.environ.get("XROUTER_DOCS_EDIT"):
+    html_theme_options |= {"source_edit_link": edit}
+elif repository := _urls.get("Repository"):
+    html_theme_options |= {"source_repository": repository, "source_branch": "main", "source_directory": ""}
+pygments_style = "a11y-light"
+pygments_dark_style = "a11y-dark"

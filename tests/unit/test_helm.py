@@ -428,9 +428,9 @@ def test_what_may_come_in_can_be_named(everything: Objects) -> None:
         (
             EVERYTHING,
             {"gateways": {"autoscaling": {"targetCPUUtilizationPercentage": 0, "inboxLag": {"enabled": False}}}},
-            "nothing says by what gateways are scaled",
+            "gateways have no metric to scale by",
         ),
-        (ROUTER, {"ingress": {"enabled": True}}, "garden-xrouter is reached from outside: give `hosts`"),
+        (ROUTER, {"ingress": {"enabled": True}}, "garden-xrouter has an ingress without hosts: set its `hosts`"),
         (ROUTER, {"ingress": {"enabled": True, "hosts": [{"host": "a.example", "paths": ["in"]}]}}, "/ingress/hosts/0"),
         (ROUTER, {"router": {"persistance": {"size": "1Gi"}}}, "persistance"),
         (ROUTER, {"gateways": {"kind": "DaemonSet"}}, "/gateways/kind"),

@@ -104,7 +104,7 @@ def test_each_reason_has_a_section() -> None:
     assert all("*Remedy*: " in told[reason] for reason in REASONS)
 
 
-@pytest.mark.parametrize("page", ["README.md", "deploy/OPERATIONS.md"])
+@pytest.mark.parametrize("page", ["README.md", "deploy/docs/howto/dead-letters.md"])
 def test_a_reader_finds_every_reason(page: str) -> None:
     linked = re.findall(r"\[`([a-z-]+)`\]\([./]*router/JUDGING\.md#([a-z-]+)\)", (ROOT / page).read_text("utf-8"))
     assert sorted(name for name, place in linked if name == place) == sorted(REASONS)

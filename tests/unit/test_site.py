@@ -1,8 +1,9 @@
-"""The documentation's site: built without a warning, whole, true of the code, and of nothing but its own files."""
+"""The documentation's site: it builds without a warning, is complete and true, and loads only its own files."""
 
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -11,28 +12,80 @@ from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urldefrag, urlsplit
+from urllib.parse import quote, unquote, urldefrag, urlsplit
 
 import pytest
 import typer
+import yaml
 
 from catalog.linting.attributes import rules
 from router.cli import COMMANDS, app
-from router.errors import EXIT_CODES
-from router.settings import settings_reference
+from router.errors import EXIT_CODES, ConfigError
+from router.settings import load_settings, settings_reference
 from router.settings.names import REASONS
+from tests.support.browser import PHONE, browser_page, hard_to_use
 from tests.support.metric_families import RULES, families
+from tests.support.site import PRODUCTION, anchor_of, example_of, settings
 
 pytestmark = pytest.mark.slow
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LOADED: Final = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
-"""What a browser fetches by itself, by its element."""
+"""What a browser loads without a click, by element."""
 NOT_LOADED: Final = {"canonical", "index", "search", "next", "prev", "author"}
 
 
+SEEN: Final = (
+    *(
+        "deploy/docs/index",
+        "deploy/SETTINGS",
+        "deploy/COMMANDS",
+        "deploy/docs/runbooks/throughput",
+        "deploy/docs/sinks/delta",
+    ),
+    *("deploy/docs/reference/errors", "deploy/docs/reference/metrics", "deploy/docs/howto/security"),
+)
+BASE: Final = """
+catalog: {source: ./catalog.xreg.json}
+sources: [{endpoint: /endpoints/plant}]
+sinks:
+  events: {type: jsonl}
+  dead: {type: jsonl}
+  lake: {type: table, path: ./lake}
+  bus: {type: kafka, bootstrap_servers: "kafka:9092", topic: events}
+  plant: {type: mqtt, uri: "mqtts://broker", topic: events}
+  work: {type: amqp, uri: "amqps://broker", node: events}
+  fleet: {type: nats, uri: "tls://nats", subject: events}
+  hook: {type: http, url: "https://api.example.com/"}
+routes: [{to: [events]}]
+dead_letters: {sinks: [dead]}
+"""
+BESIDE: Final = {
+    "catalog.events": "sources: [{endpoint: /endpoints/plant}, {endpoint: /endpoints/registry-events}]",
+    "sources[].schema_registry": "schema_registries: {lake: {url: https://schemas.example.com}}",
+    "sources[].users": "http: {auth: {bearer: {shop: '${TOKEN}'}}}",
+    "sinks.NAME[kafka].framing": "schema_registries: {lake: {url: https://schemas.example.com}}",
+    "sinks.NAME[kafka].schema_registry": "schema_registries: {lake: {url: https://schemas.example.com}}",
+    "sinks.NAME[kafka].subject_names": "schema_registries: {lake: {url: https://schemas.example.com}}",
+    "sinks.NAME[kafka].register_schemas": "schema_registries: {lake: {url: https://schemas.example.com}}",
+    "routes[].when": "routes: [{to: [events]}, {to: [events]}]",
+    "realtime": "routes: [{to: [bus]}]",
+    "relations": "sinks: {pairs: {type: table, path: ./pairs}}",
+}
+"""What else must be set for examples of keys that begin so, which they do not show."""
+QUOTED: Final = (
+    *("records went through", "batch held", "batch goes on", "sink is slow", "sink is quick again", "query goes on"),
+    *("brokers answer, query starts", "connected again", "query waits for its brokers", "memory divided"),
+    *("started with the last good catalog", "Spark starts", "batch is too large, and is written in parts"),
+    *("inbox accepts no messages", "in use by another router", "replication stands still", "waits for dead letter"),
+    *("incompatible catalog change", "records of an open transaction were read before"),
+)
+"""Messages of the log, and of errors, that pages quote."""
+SECRET: Final = "a-secret-of-24-characters"
+
+
 class Page(HTMLParser):
-    """What a page has: ids, links, and what it loads."""
+    """A page: its ids, its links, and what it loads."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -104,11 +157,12 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -
 
 def test_the_top_leads_to_where_to_begin(site: Path) -> None:
     where = re.search(r'url=([^"]+)"', (site / "index.html").read_text())
-    assert where and "The tutorial" in (site / where[1]).read_text()
+    start = (site / where[1]).read_text() if where else ""
+    assert "Tutorial" in start and 'class="flow"' in start
 
 
 def test_the_reference_has_all_that_the_code_has(site: Path) -> None:
-    told = text_of(site, "deploy/docs/reference/commands")
+    told = text_of(site, "deploy/COMMANDS")
     assert all(f"xrouter {name}" in told for name in COMMANDS)
     assert all(re.search(rf"^{code}$", told, re.MULTILINE) for code in EXIT_CODES.values())
     told = text_of(site, "deploy/docs/reference/metrics")
@@ -121,8 +175,6 @@ def test_the_reference_has_all_that_the_code_has(site: Path) -> None:
     told = text_of(site, "deploy/docs/reference/api")
     assert "/messagegroups/{messagegroupid}/messages/{messageid}" in told and "/subscriptions" in told
     assert "GET PUT PATCH POST" in told and "inline" in told
-    told = text_of(site, "deploy/SETTINGS")
-    assert all(key in told for key, *_ in settings_reference())
     told = text_of(site, "catalog/RULES")
     assert all(rule in told for rule in rules())
 
@@ -151,6 +203,142 @@ def test_commands_of_the_pages_exist() -> None:
         for word in rest:
             name = word.partition("=")[0]
             assert not name.startswith("-") or name in options | {"-"}, f"{page}: {' '.join(words)} has no {name}"
+
+
+def test_each_setting_has_an_anchor_and_an_example(pages: dict[Path, Page], site: Path) -> None:
+    page = pages[site / "deploy" / "SETTINGS.html"]
+    told = text_of(site, "deploy/SETTINGS")
+    for key, *_, doc in settings_reference():
+        assert anchor_of(key) in page.ids, f"{key} has no anchor"
+        assert key in told and re.sub("`", "", doc)[:30] in told
+    assert told.count("default") > 100
+
+
+def merged(base: Any, more: Any) -> Any:
+    """Return *base* with *more* laid over it, in maps and in the first item of lists of maps."""
+    if isinstance(base, dict) and isinstance(more, dict):
+        return base | {key: merged(base.get(key), value) for key, value in more.items()}
+    if isinstance(base, list) and isinstance(more, list) and more and isinstance(more[0], dict):
+        return [merged(base[0] if base else {}, more[0]), *base[1:], *more[max(len(base), 1) :]]
+    return more
+
+
+def fault_of_example(key: str, folder: Path) -> str:
+    """Return why the example of a key, laid over settings that work, does not load; nothing if it does."""
+    beside = next((BESIDE[name] for name in BESIDE if key.startswith(name)), "{}")
+    base = yaml.safe_load(BASE)
+    if key.endswith("].endpoint") and key.startswith("sinks"):  # It stands in place of the addresses of the others.
+        base["sinks"] = {name: base["sinks"][name] for name in ("events", "dead")}
+    text = yaml.safe_dump(merged(merged(base, yaml.safe_load(beside)), example_of(key)))
+    file = folder / "router.yaml"
+    file.write_text(text.replace("file:/run/secrets", f"file:{folder}"), encoding="utf-8")
+    try:
+        load_settings(file, dict.fromkeys(re.findall(r"\$\{(\w+)\}", text), SECRET))
+    except ConfigError as error:
+        return f"{key}: {error}"
+    return ""
+
+
+def test_examples_of_settings_load(tmp_path: Path) -> None:
+    (tmp_path / "meter-key").write_text(SECRET, encoding="utf-8")
+    faults = [fault_of_example(key, tmp_path) for key, *_ in settings_reference()]
+    assert not any(faults), "\n".join(filter(None, faults))
+
+
+def test_a_key_without_an_example_is_shown_with_its_default() -> None:
+    assert example_of("inbox.partitions") == {"inbox": {"partitions": 4}}
+    assert example_of("sources[].tls.cert")["sources"][0]["endpoint"] == "/endpoints/plant"
+    assert "tocdepth" in settings("# Settings\n<!-- settings: begin -->\n<!-- settings: end -->\n")
+
+
+def test_each_alert_leads_to_its_runbook(site: Path, pages: dict[Path, Page]) -> None:
+    rules = [
+        rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"] if "alert" in rule
+    ]
+    assert len(rules) > 25
+    for rule in rules:
+        path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert anchor in pages[(site / path).with_suffix(".html")].ids, rule["alert"]
+        assert rule["alert"] in text_of(site, "deploy/docs/runbooks/index")
+
+
+@pytest.mark.parametrize("name", ["kafka", "delta", "typed-tables", "files", "http", "mqtt", "amqp", "nats"])
+def test_there_is_a_page_for_each_kind_of_sink(site: Path, name: str) -> None:
+    told = text_of(site, f"deploy/docs/sinks/{name}")
+    assert "type: " in told and "sinks:" in told
+
+
+def test_settings_of_the_pages_are_yaml() -> None:
+    blocks = [
+        block
+        for path in (ROOT / "deploy" / "docs").rglob("*.md")
+        for block in re.findall(r"^```yaml\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    ]
+    assert len(blocks) > 25 and all(isinstance(yaml.safe_load(block), dict) for block in blocks)
+
+
+@pytest.mark.parametrize("text", QUOTED)
+def test_log_messages_that_pages_quote_are_those_of_the_code(text: str) -> None:
+    pages = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "deploy" / "docs").rglob("*.md"))
+    code = (path for folder in PRODUCTION for path in (ROOT / folder).rglob("*.py"))
+    assert text in re.sub(r"\s+", " ", pages), f"no page quotes {text!r}: remove it from QUOTED"
+    assert any(text in path.read_text(encoding="utf-8") for path in code), f"nothing logs {text!r}: correct the pages"
+
+
+def test_errors_are_on_their_page(site: Path) -> None:
+    told = text_of(site, "deploy/docs/reference/errors")
+    assert all(f"Exit code {code}" in told for code in EXIT_CODES.values())
+    assert "records were lost at the broker before they were read: …" in told and "on_data_loss: continue" in told
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "query kafka-1: records were lost at the broker before they were read: plant 0: 17",
+        "sink bus: cannot write /data/4711: x",
+    ],
+)
+def test_a_pasted_error_finds_its_page(site: Path, error: str) -> None:
+    with browser_page() as (page, _):
+        page.goto(f"{(site / 'search.html').as_uri()}?q={quote(error)}")
+        page.wait_for_function("document.querySelector('#search-results')?.innerText.includes('Search finished')")
+        found = page.locator("#search-results li a").all_inner_texts()
+    assert "Errors and log messages" in found[:5]
+
+
+@pytest.mark.parametrize("size", [(1280, 900), PHONE], ids=["1280", "phone"])
+def test_pages_fit_the_screen_and_are_usable_by_all(site: Path, size: tuple[int, int]) -> None:
+    with browser_page(size) as (page, _):
+        for name in SEEN:
+            page.goto((site / f"{name}.html").as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is too wide"
+            assert not hard_to_use(page), name
+
+
+def test_code_can_be_copied_without_prompts(site: Path) -> None:
+    with browser_page() as (page, _):
+        page.goto((site / "deploy" / "docs" / "tutorial.html").as_uri())
+        blocks = page.locator("div.highlight")
+        assert blocks.count() == page.locator("div.highlight button.copy").count() > 3
+        first = page.evaluate("lines(document.querySelector('div.highlight'))")
+    assert first.startswith("uv tool install") and "$ " not in first
+
+
+@pytest.mark.parametrize(
+    ("environ", "link"),
+    [
+        ({}, ""),
+        ({"XROUTER_DOCS_EDIT": "https://code.example.com/edit/{filename}"}, "https://code.example.com/edit/{filename}"),
+    ],
+)
+def test_pages_can_be_edited_where_their_place_is_known(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], link: str
+) -> None:
+    monkeypatch.delenv("XROUTER_DOCS_EDIT", raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    options = runpy.run_path(str(ROOT / "deploy" / "docs" / "conf.py"))["html_theme_options"]
+    assert options.get("source_edit_link", "") == link
 
 
 def test_there_is_a_how_to_for_each_protocol(site: Path) -> None:

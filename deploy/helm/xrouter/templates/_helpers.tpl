@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* What all names begin with: short enough for the suffixes of pods and claims. */}}
+{{/* The prefix of all names: short enough for the suffixes of pods and claims. */}}
 {{- define "xrouter.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
@@ -13,7 +13,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Labels that choose pods; they never change. Called with a dict of root and component. */}}
+{{/* Labels that select pods; they never change. Called with a dict of root and component. */}}
 {{- define "xrouter.selector" -}}
 app.kubernetes.io/name: {{ include "xrouter.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -43,7 +43,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
-{{/* How long a pod has to drain, beyond what the router itself takes. */}}
+{{/* How long a pod has to drain, beyond the router's own limit. */}}
 {{- define "xrouter.terminationGrace" -}}
 {{- add (int .Values.drainGraceSeconds) 60 -}}
 {{- end -}}
@@ -60,12 +60,12 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
-{{/* Which component takes HTTP in. */}}
+{{/* The component that accepts HTTP. */}}
 {{- define "xrouter.intake" -}}
 {{- ternary "gateway" "router" .Values.gateways.enabled -}}
 {{- end -}}
 
-{{/* What pods of every component have. */}}
+{{/* The pod settings of every component. */}}
 {{- define "xrouter.pod" -}}
 serviceAccountName: {{ include "xrouter.serviceAccountName" . }}
 automountServiceAccountToken: false
@@ -112,10 +112,10 @@ initContainers:
 {{- end }}
 {{- end -}}
 
-{{/* What leads from outside to a service; called with a dict of root, component, name, port and values. */}}
+{{/* The ingress of a service; called with a dict of root, component, name, port and values. */}}
 {{- define "xrouter.ingress" -}}
 {{- if not .values.hosts -}}
-{{- fail (printf "nothing says where %s is reached from outside: give `hosts` of its ingress, such as [{host: events.example, paths: [/]}]" .name) -}}
+{{- fail (printf "%s has an ingress without hosts: set its `hosts`, such as [{host: events.example, paths: [/]}]" .name) -}}
 {{- end }}
 apiVersion: networking.k8s.io/v1
 kind: Ingress
@@ -157,7 +157,7 @@ securityContext:
   {{- toYaml .Values.securityContext | nindent 2 }}
 {{- end -}}
 
-{{/* What router and gateways run with: the settings that the chart sets, then secrets, then what the values add. */}}
+{{/* The environment of router and gateways: settings of the chart, then secrets, then additions of the values. */}}
 {{- define "xrouter.environment" -}}
 env:
   - {name: XROUTER_STATE, value: /var/lib/xrouter/state}
@@ -231,17 +231,17 @@ readinessProbe:
   timeoutSeconds: 5
 {{- end -}}
 
-{{/* A change of what is mounted and read at the start only begins the pods anew. */}}
+{{/* Restarts the pods after a change of mounted files that are read only at startup. */}}
 {{- define "xrouter.configSum" -}}
 {{- with .Values.config }}
 checksum/config: {{ toYaml . | sha256sum }}
 {{- end }}
 {{- end -}}
 
-{{/* What the values may not be together, each with its remedy. */}}
+{{/* Values that exclude each other, each with its remedy. */}}
 {{- define "xrouter.check" -}}
 {{- if not (or .Values.config .Values.existingConfig) -}}
-{{- fail "nothing says what the router is to do: give `config` (settings as in router.yaml), or `existingConfig`, the name of a ConfigMap with router.yaml" -}}
+{{- fail "the router has no settings: give `config` (settings as in router.yaml), or `existingConfig`, the name of a ConfigMap with router.yaml" -}}
 {{- end -}}
 {{- if and .Values.config .Values.existingConfig -}}
 {{- fail "`config` and `existingConfig` are both given: leave one out" -}}
@@ -252,10 +252,10 @@ checksum/config: {{ toYaml . | sha256sum }}
 {{- if .Values.config -}}
 {{- $topic := dig "inbox" "kafka" "" .Values.config -}}
 {{- if and .Values.gateways.enabled (not $topic) -}}
-{{- fail "gateways of their own need a topic between them and the router: give `config.inbox.kafka`, or leave `gateways.enabled` off, and the router takes messages in by itself" -}}
+{{- fail "separate gateways need a topic between them and the router: give `config.inbox.kafka`, or leave `gateways.enabled` off to receive messages in the router" -}}
 {{- end -}}
 {{- if and $topic (not .Values.gateways.enabled) -}}
-{{- fail "with `config.inbox.kafka` the router takes nothing in by itself: set `gateways.enabled`, or leave `inbox.kafka` out" -}}
+{{- fail "with `config.inbox.kafka` the router receives no messages itself: set `gateways.enabled`, or leave `inbox.kafka` out" -}}
 {{- end -}}
 {{- end -}}
 {{- if .Values.registry.enabled -}}
@@ -265,7 +265,7 @@ checksum/config: {{ toYaml . | sha256sum }}
 {{- end -}}
 {{- end -}}
 {{- if and (gt (int .Values.registry.replicas) 1) (not (dig "store" "url" "" .Values.registry.config)) -}}
-{{- fail "several pods of a registry need PostgreSQL between them: give `registry.config.store.url`, or one replica" -}}
+{{- fail "several pods of a registry need PostgreSQL: give `registry.config.store.url`, or one replica" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -1,4 +1,4 @@
-"""Messages that are no events and say what trace they are part of, as deploy/OPERATIONS.md has it."""
+"""Messages that are no events and say what trace they are part of, as deploy/docs/howto/telemetry.md says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from catalog.load import load
 from router.matching.records import RecordMatcher
 
-HANDBOOK: Final = Path(__file__).resolve().parents[4] / "deploy" / "OPERATIONS.md"
+GUIDE: Final = Path(__file__).resolve().parents[4] / "deploy" / "docs" / "howto" / "telemetry.md"
 TRACE: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 ORDER: Final = {
     "protocol": "HTTP",
@@ -21,8 +21,8 @@ ORDER: Final = {
 
 
 def traced() -> dict[str, Any]:
-    """Return the definition of the handbook."""
-    (block,) = (each for each in HANDBOOK.read_text().split("```json\n") if each.startswith('{"basemessage"'))
+    """Return the definition of the guide."""
+    (block,) = (each for each in GUIDE.read_text().split("```json\n") if each.startswith('{"basemessage"'))
     definition: dict[str, Any] = json.loads(block.partition("```")[0])
     return definition
 
