@@ -14,6 +14,7 @@ from router.settings.schema import SCHEMA_NAME, schema_document
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 README: Final = ROOT / "README.md"
+CATALOGS: Final = ROOT / "catalog" / "README.md"
 SETTINGS: Final = ROOT / "deploy" / "SETTINGS.md"
 COMMANDS: Final = ROOT / "deploy" / "COMMANDS.md"
 BAR: Final = r"\|"
