@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from catalog.errors import RecordError
+from catalog.findings import RecordError
 from catalog.record import bytes_of, text_or_base64
 
 JSON_KIND: Final = "json"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from bindings.addresses import AddressForm
+from bindings.certificates import AddressForm
 from bindings.parts import BINARY_KIND, JSON_KIND, Part
 from catalog.model import Definition, Endpoint, Property
 from catalog.values import binary_value, is_valid, percent_encode

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from catalog.definitions.levels import Laid, Level, Said, giving, laid, levels_of
+from catalog.definitions.constraints import Laid, Level, Said, giving, laid, levels_of
 from catalog.dialects.reading import default_version
 from catalog.findings import Declarations, SourceLocation
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.errors import RecordError
+from catalog.findings import RecordError
 
 MAX_DEPTH: Final = 512
 """Levels of nesting up to which a JSON text is read at all."""

@@ -14,15 +14,14 @@ from catalog.dialects import detect, suffixes
 from catalog.dialects.reading import message_names, names_of, spellings
 from catalog.documents.documents import Document, read_document
 from catalog.documents.fetching import Fetcher, is_url
-from catalog.documents.registry_api import INDEX, Assembly, own_address
-from catalog.documents.sending import next_page
-from catalog.errors import DocumentError
+from catalog.documents.registry_api import INDEX, Assembly, next_page, own_address
 from catalog.findings import (
     MESSAGE_REFERENCE,
     Declarations,
     DeclaredEndpoint,
     DeclaredGroup,
     DeclaredMessage,
+    DocumentError,
     Findings,
     SourceLocation,
 )

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from catalog.errors import TemplateError
+from catalog.findings import TemplateError
 from catalog.model import PropertyType
 from catalog.values import percent_decode, percent_encode
 

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
-from catalog.errors import CatalogError, DocumentError
+from catalog.findings import CatalogError, DocumentError
 from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError, registry_away
 from router.lazy import HELP, UsageError, lazy_group
 from router.terminal import close_output, leave_output, say
@@ -28,24 +28,24 @@ BROKEN_PIPE: Final = 1
 """As typer ends a command whose reader went away: quietly, and not with success."""
 
 COMMANDS: Final = {
-    "init": "router.commands.init.command:init",
+    "init": "router.commands.init:init",
     "run": "router.commands.run:run",
     "wait": "router.commands.wait:wait",
     "gateway": "router.commands.run:gateway",
-    "top": "router.commands.top.command:top",
-    "tap": "router.commands.tap.command:tap",
+    "top": "router.commands.top:top",
+    "tap": "router.commands.tap:tap",
     "check": "router.commands.check.command:check",
-    "routes": "router.commands.routes.command:routes",
-    "plan": "router.commands.plan.command:plan",
+    "routes": "router.commands.routes:routes",
+    "plan": "router.commands.plan:plan",
     "test": "router.commands.test.command:test",
-    "match": "router.commands.match.command:match",
+    "match": "router.commands.match:match",
     "emit": "router.commands.emit.command:emit",
-    "catalog": "router.commands.catalog.commands:catalog_app",
+    "catalog": "router.commands.catalog:catalog_app",
     "dead-letters": "router.commands.dead_letters.commands:dead_letters_app",
     "batches": "router.commands.batches.command:batches_app",
     "schemas": "router.commands.schemas.group:schemas_app",
     "registry": "router.commands.registry.group:registry_app",
-    "doctor": "router.commands.doctor.command:doctor",
+    "doctor": "router.commands.doctor:doctor",
     "demo": "router.commands.demo.command:demo",
 }
 app = typer.Typer(

@@ -19,7 +19,7 @@ import structlog
 from structlog.stdlib import BoundLogger, ProcessorFormatter
 from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
-from catalog.errors import escaped, one_line
+from catalog.findings import escaped, one_line
 from router.settings import LogSettings
 
 MASKED: Final = "***"

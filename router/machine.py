@@ -112,7 +112,7 @@ def _tasks(settings: Settings, workers: int, cores: int) -> int:
         given = _LOCAL_TASKS.fullmatch("local[1]" if master == "local" else master)
         return int(given[1]) if given is not None else cores
     # A task waits by turns for brokers and for its worker, so that one for each core leaves cores idle. Those of a
-    # real-time query want a core each (:mod:`router.realtime.query`).
+    # real-time query want a core each (:mod:`router.realtime`).
     tasks = cores * TASKS_EACH
     return tasks if tasks <= workers and not settings.is_real_time else cores
 
@@ -185,7 +185,7 @@ def _limit(file: Path) -> int | None:
 #
 # Spark's Kafka source counts records alone, and its limit stands for as long as a query runs. So the limit is an
 # estimate: from a sample of what is unread when the query starts, and from the batches that were seen since. A batch
-# that may still be too large is measured before its first write (:mod:`router.reading.extents`) and, if it is, written
+# that may still be too large is measured before its first write (:mod:`router.reading.backlogs`) and, if it is, written
 # in parts. The local inbox needs no estimate: its source knows bytes.
 #
 # While a query is behind, a batch is as large as its limits allow, unless its work takes long: then it has what was

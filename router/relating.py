@@ -27,8 +27,8 @@ from router.logs import get_logger
 from router.settings import Settings
 from router.sinks.contract import Commit
 from router.sinks.pairs import PARTS_OF_A_SIDE, PairRow, PairSink, open_pairs
-from router.state import ledger_database as sqlite
-from router.watching.collectors import RelationMetrics
+from router.state import ledger
+from router.watching.metrics import RelationMetrics
 
 # Open exchanges: questions that may yet be answered, answers whose questions have not come, and the pairs of both.
 #
@@ -75,7 +75,7 @@ def connect(path: Path) -> sqlite3.Connection:
     with translated(path):
         private_folder(path.parent)
         if not path.exists():
-            sqlite.new_file(path)
+            ledger.new_file(path)
             sync_path(path.parent)
         database = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
         try:
@@ -91,14 +91,14 @@ def connect(path: Path) -> sqlite3.Connection:
 @contextlib.contextmanager
 def transaction(database: sqlite3.Connection, path: Path) -> Iterator[None]:
     """One transaction: on the disk at the end of the block, undone by any error in it."""
-    with translated(path), sqlite.sqlite_transaction(database):
+    with translated(path), ledger.sqlite_transaction(database):
         yield
 
 
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Turn what SQLite and the file system say into :class:`StateError`, or :class:`DiskError` for a full disk."""
-    with sqlite.sqlite_translated(str(path), "move it away: what is open in it is then never paired"):
+    with ledger.sqlite_translated(str(path), "move it away: what is open in it is then never paired"):
         try:
             yield
         except sqlite3.ProgrammingError as error:

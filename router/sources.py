@@ -16,14 +16,14 @@ from bindings.http.binding import path_of
 from bindings.kafka.binding import Brokers, brokers_for, brokers_of, group_of, start_of, topic_of
 from bindings.kafka.client import KafkaClient
 from bindings.protocols import BINDINGS
-from catalog.errors import TemplateError
+from catalog.findings import TemplateError
 from catalog.model import Catalog, Endpoint
 from catalog.parsing.nearest import Suggestions
 from catalog.protocols.properties import refused_option, squash
 from catalog.templates import parse
 from router.errors import ConfigError
 from router.settings import Settings, SourceSettings, event_sinks, revealed
-from router.settings.inward import KafkaInboxSettings
+from router.settings.model import KafkaInboxSettings
 from router.settings.spark import kafka_client
 
 Start = Literal["earliest", "latest"]

@@ -1,6 +1,6 @@
 """Where commands write: the only module that puts text on standard output and standard error for people.
 
-Every text is escaped by :mod:`catalog.errors` on its way, and no markup in it is interpreted: styles are given beside
+Every text is escaped by :mod:`catalog.findings` on its way, and no markup in it is interpreted: styles are given beside
 a text, never inside it. JSON is written so that it means the same and is as harmless.
 """
 
@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from catalog.errors import escaped, escaped_json, one_line
+from catalog.findings import escaped, escaped_json, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from catalog.paused_gc import paused_gc
+from catalog.load import paused_gc
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("catalog", "bindings", "registry", "router")

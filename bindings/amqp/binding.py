@@ -12,10 +12,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bindings.addresses import AddressForm
-from bindings.amqp.sections import HEADER_FIELDS, PROPERTY_FIELDS
-from bindings.amqp.values import TYPES, AmqpValue, milliseconds
+from bindings.amqp.values import HEADER_FIELDS, PROPERTY_FIELDS, TYPES, AmqpValue, milliseconds
 from bindings.amqp.values import part as part_of
+from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
 from bindings.gateways import EndpointSubscription, Gateway, GatewayConfig, GatewayError, Receiving, paths_of
 from bindings.parts import BINARY_KIND, JSON_KIND, NativeForm, Part, json_of, native_of, parts_of

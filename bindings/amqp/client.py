@@ -12,9 +12,9 @@ import proton
 from proton import SSLDomain, SSLException, symbol
 from proton.reactor import ApplicationEvent, Container, EventInjector
 
-from bindings.addresses import addresses_of, with_login
 from bindings.amqp.binding import AmqpSending, option_map
 from bindings.background import Backoff
+from bindings.certificates import addresses_of, with_login
 from bindings.gateways import Connection, GatewayError, Tls
 
 # How to reach a broker: addresses, TLS, SASL, and the waits between attempts.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from bindings.addresses import AddressForm
+from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
 from bindings.http.request import query_parts
 from bindings.parts import NativeForm, Part, native_of, parts_of

@@ -19,16 +19,20 @@ from bindings.handover import next_group
 from bindings.http.binding import PROTOCOL
 from bindings.http.connection import AcceptedRequest, Answer, too_large
 from bindings.http.request import (
+    Access,
+    Guard,
     HttpProblem,
+    HttpRoute,
+    PathRoutes,
     Reply,
     RequestHead,
     RequestParts,
+    RouteMatch,
     ServerLimits,
     listen,
     server_tls,
     unavailable,
 )
-from bindings.http.routing import Access, Guard, HttpRoute, PathRoutes, RouteMatch
 from bindings.http.server import HttpServer
 from bindings.inbox.space import InboxError, InboxRowError
 from bindings.parts import InboxRow

@@ -11,7 +11,7 @@ from bindings.envelope import AttributeRule
 from bindings.parts import BINARY_KIND, JSON_KIND, NativeForm, Part, native_of, parts_of
 from bindings.sending import Sending, origin_of
 from catalog.definitions.constraints import BASE64_KEY
-from catalog.errors import RecordError
+from catalog.findings import RecordError
 from catalog.model import Property
 from catalog.protocols.properties import option_key
 from catalog.record import bytes_of, text_or_base64

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.json_events import MENTIONS, may_be_events
+from bindings.columns.envelopes import MENTIONS, may_be_events
 from bindings.columns.texts import Bool, Entries, any_of, base64_of, distinct, forbidden, printable, texts_of, valid
 from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
 from bindings.parts import NAME

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlsplit
 
-from bindings.addresses import AddressForm
+from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
 from bindings.gateways import (
     EndpointSubscription,
@@ -20,7 +20,7 @@ from bindings.gateways import (
     paths_of,
     templates_of,
 )
-from bindings.mqtt import messages as filters
+from bindings.mqtt import messages
 from bindings.parts import NativeForm, Part, native_of, parts_of
 from bindings.sending import Sending
 from catalog.model import Catalog, Definition, Endpoint
@@ -50,17 +50,17 @@ def native(taken: list[Part]) -> dict[str, Any]:
 
 
 def _addresses(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
-    named = filters.filter_of_options(endpoint.options)
-    chosen = [named] if named is not None else [filters.checked(path) for path in paths_of(endpoint)]
-    return tuple(filters.uncovered(chosen) or filters.filters_of_templates(_filterable(endpoint, catalog)))
+    named = messages.filter_of_options(endpoint.options)
+    chosen = [named] if named is not None else [messages.checked(path) for path in paths_of(endpoint)]
+    return tuple(messages.uncovered(chosen) or messages.filters_of_templates(_filterable(endpoint, catalog)))
 
 
 def _filterable(endpoint: Endpoint, catalog: Catalog) -> Iterator[str]:
     """Give topics that a filter can be made of; no message can have another one, and lint says so."""
     for template in templates_of(endpoint, catalog, "topic_name"):
         try:
-            filters.filter_of_template(template)
-        except filters.TopicFilterError:
+            messages.filter_of_template(template)
+        except messages.TopicFilterError:
             continue  # its finding is publish-wildcard; one such definition must not cost the endpoint
         yield template
 
@@ -72,11 +72,11 @@ def _gateway(version: Version, terms: GatewayConfig) -> Gateway:
 
 
 def _check(subscriptions: Sequence[EndpointSubscription]) -> None:
-    filters.requests_of(subscriptions)
+    messages.requests_of(subscriptions)
 
 
-MQTT_5: Final = Receiving(_addresses, filters.overlap, partial(_gateway, "MQTT/5.0"), _check)
-MQTT_3: Final = Receiving(_addresses, filters.overlap, partial(_gateway, "MQTT/3.1.1"), _check)
+MQTT_5: Final = Receiving(_addresses, messages.overlap, partial(_gateway, "MQTT/5.0"), _check)
+MQTT_3: Final = Receiving(_addresses, messages.overlap, partial(_gateway, "MQTT/3.1.1"), _check)
 
 
 # How messages for MQTT, 3.1.1 and 5, are addressed and made; they go by :mod:`bindings.mqtt.publisher`.

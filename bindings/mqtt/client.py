@@ -20,7 +20,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from bindings.addresses import Address, addresses_of, tls_context, with_login
+from bindings.certificates import Address, addresses_of, tls_context, with_login
 from bindings.gateways import Connection, GatewayError, Tls
 from bindings.mqtt.binding import MqttSending, SessionOptions, session_options
 from bindings.mqtt.messages import MalformedPublish, MqttDelivery, SubscribeRequest, Version, read_publish

@@ -9,8 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from bindings.gateways import EndpointSubscription, GatewayError
 from bindings.parts import BINARY_KIND, JSON_KIND, InboxRow, Part
-from catalog.protocols.addresses import PLACEHOLDER, SHARE, filter_fault, mqtt_text_fault, unshared
-from catalog.protocols.properties import squashed
+from catalog.protocols.properties import PLACEHOLDER, SHARE, filter_fault, mqtt_text_fault, squashed, unshared
 
 # PUBLISH packets as they arrive, and the native record of each. Pure: bytes in, values out.
 #

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from bindings.addresses import AddressForm
+from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
 from bindings.gateways import EndpointSubscription, Gateway, GatewayConfig, GatewayError, Receiving, templates_of
 from bindings.parts import JSON_KIND, InboxRow, NativeForm, Part, native_of, parts_of
 from bindings.sending import Sending
 from catalog.model import Catalog, Endpoint
-from catalog.protocols.addresses import BLANK, PLACEHOLDER, subject_fault
-from catalog.protocols.properties import squashed
+from catalog.protocols.properties import BLANK, PLACEHOLDER, squashed, subject_fault
 from catalog.values import whole_number
 
 # NATS messages: their native form, and where the CloudEvents NATS binding keeps attributes.

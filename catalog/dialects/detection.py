@@ -125,7 +125,7 @@ DEFINITION_GROUPS: Final = Dialect(
 
 # CNCF Message Catalog 0.1: lists of groups of definitions, one group, or one definition with its versions.
 #
-# What a definition holds in sections is read by :mod:`catalog.dialects.messagesections`.
+# What a definition holds in sections is read by :mod:`catalog.dialects.messages`.
 
 
 def is_definition(document: Mapping[str, Any]) -> bool:

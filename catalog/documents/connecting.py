@@ -23,7 +23,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import msgspec
 
-from catalog.errors import DocumentError
+from catalog.findings import DocumentError
 from catalog.parsing.regular import open_regular, read_regular
 
 if TYPE_CHECKING:

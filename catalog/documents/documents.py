@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from catalog.dialects import suffixes
-from catalog.documents import registry_api, sending
-from catalog.documents import registry_api as splitfiles
+from catalog.documents import registry_api
 from catalog.documents.connecting import Trust, origin_of
 from catalog.documents.fetching import MAX_BYTES, Fetcher, is_url
 from catalog.documents.registry_api import Assembly
-from catalog.errors import DocumentError
-from catalog.findings import Declarations, Findings, SourceLocation
+from catalog.findings import Declarations, DocumentError, Findings, SourceLocation
 from catalog.model import Catalog
 from catalog.parsing.regular import open_input
 from catalog.parsing.texts import parse_catalog_text
@@ -79,14 +77,14 @@ def read_document(uri: str, fetcher: Fetcher, findings: Findings, *, given: bool
         if given:
             fetcher.reach.name(origin_of(address), Trust.OPERATOR)
         answer = fetcher.answer(address)
-        listed = sending.read(address, answer, fetcher, findings)
+        listed = registry_api.read(address, answer, fetcher, findings)
         if listed is not None:
             return Document(address, listed.tree, True, listed.mounts)
-        served = registry_api.read(address, _tree(address, answer.data, findings), answer, fetcher, findings)
+        served = registry_api.read_registry(address, _tree(address, answer.data, findings), answer, fetcher, findings)
         return Document(address, served.tree, True, served.mounts, served.aliases)
     path = Path(uri)
-    if path.name == splitfiles.INDEX and splitfiles.is_root(path, fetcher):
-        return _assembled(path.parent, splitfiles.parts_of(path.parent, fetcher), fetcher, findings, named=True)
+    if path.name == registry_api.INDEX and registry_api.is_root(path, fetcher):
+        return _assembled(path.parent, registry_api.parts_of(path.parent, fetcher), fetcher, findings, named=True)
     tree = _tree(uri, _piped(uri) if given and _is_pipe(uri) else fetcher.fetch(uri), findings)
     return Document(uri, tree, aliases=registry_api.own_address(tree))
 
@@ -115,8 +113,8 @@ def _read_folder(folder: Path, fetcher: Fetcher, findings: Findings) -> list[Doc
     documents: list[Document] = []
     errors: list[DocumentError] = []
     files = fetcher.files(folder)
-    trees = splitfiles.trees_in(folder, files)
-    taken = {path for top, parts in trees.items() for path in (top / splitfiles.INDEX, *parts)}
+    trees = registry_api.trees_in(folder, files)
+    taken = {path for top, parts in trees.items() for path in (top / registry_api.INDEX, *parts)}
     for top, parts in trees.items():
         try:
             documents.append(_assembled(top, parts, fetcher, findings, named=False))
@@ -142,7 +140,7 @@ def _read_folder(folder: Path, fetcher: Fetcher, findings: Findings) -> list[Doc
 
 def _assembled(top: Path, parts: Sequence[Path], fetcher: Fetcher, findings: Findings, *, named: bool) -> Document:
     """Put an ``index.json`` tree together; a part that cannot be read is a finding, the root's own file an error."""
-    root = top / splitfiles.INDEX
+    root = top / registry_api.INDEX
     tree = _tree(str(root), fetcher.fetch(root), findings) if root.exists() else {}
     assembly = Assembly(str(root), tree)
     for path in parts:
@@ -151,7 +149,7 @@ def _assembled(top: Path, parts: Sequence[Path], fetcher: Fetcher, findings: Fin
         except DocumentError as error:
             findings.error(SourceLocation(error.file, error.pointer), "unreadable-document", str(error), error.hint)
             continue
-        splitfiles.lay(assembly, path.relative_to(top).parent.parts, part, SourceLocation(str(path)))
+        registry_api.lay(assembly, path.relative_to(top).parent.parts, part, SourceLocation(str(path)))
     return Document(str(root), assembly.tree, named, assembly.mounts, (str(top),))
 
 

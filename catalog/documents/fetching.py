@@ -21,7 +21,7 @@ from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from catalog.dialects import suffixes
 from catalog.documents.connecting import EVERYWHERE, Asking, Credentials, Logins, Reach, Trust, asked, origin_of
-from catalog.errors import DocumentError
+from catalog.findings import DocumentError
 from catalog.parsing.regular import open_regular
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from catalog.definitions.candidates import Subject
-from catalog.linting.events import MAPPING_RULES, mapping
-from catalog.linting.families import lint
+from catalog.linting.events import MAPPING_RULES, lint, mapping
 
 __all__ = ["MAPPING_RULES", "Subject", "lint", "mapping"]

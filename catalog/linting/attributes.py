@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import groupby
@@ -11,13 +11,29 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from catalog.definitions.candidates import Subject
+from catalog.definitions.candidates import DeclaredProperty, Subject
+from catalog.definitions.inheritance import option_place
 from catalog.dialects.reading import MAX_ID
 from catalog.findings import SourceLocation
-from catalog.model import Finding, Severity
+from catalog.model import Definition, Endpoint, Finding, Severity
 from catalog.parsing.nearest import nearest
 from catalog.parsing.texts import parse_text
-from catalog.protocols.properties import squash
+from catalog.protocols.properties import (
+    ROLES,
+    TEXTUAL,
+    ChannelOption,
+    Exemption,
+    Role,
+    channel_options,
+    filter_fault,
+    option_key,
+    squash,
+    subject_fault,
+    topic_fault,
+    vocabulary_of,
+)
+from catalog.templates import tokens_of
+from catalog.values import over_websockets, whole_number
 
 # Unknown attributes that are likely slips of known ones, and known ones at a level where they mean nothing.
 #
@@ -326,3 +342,291 @@ def page() -> str:
 
 def _severities(rule: Rule) -> tuple[str, ...]:
     return tuple(f"{each} (idle)" if rule.idle and each == "error" else each for each in rule.severities)
+
+
+# Protocol options that can never be met: wildcards, stripped headers, and options that exclude each other.
+
+_WILDCARD: Final = re.compile(r"[+#*>]")
+_CHARACTERS: Final = re.compile(r"[+#]")
+_TOKENS: Final = re.compile(r"(?<![^.])[*>](?![^.])")
+
+
+def options(subject: Subject) -> None:
+    """Look at the protocol options of every definition, and at where producers publish to."""
+    for declared in subject.options():
+        _wildcard(subject, declared)
+        _stripped(subject, declared)
+    for definition, _, base in subject.definitions():
+        _exclusive(subject, definition, base)
+    for endpoint in subject.catalog.endpoints.values():
+        name = vocabulary_of(endpoint.protocol).publishes
+        value = endpoint.options.get(name) if name else None
+        if isinstance(value, str) and "producer" in endpoint.usage:
+            place = subject.declarations.endpoints[endpoint.xid].place
+            _report_wildcard(subject, endpoint.protocol, value, f"the {name} that {endpoint.xid} publishes to", place)
+
+
+def _wildcard(subject: Subject, declared: DeclaredProperty) -> None:
+    prop, protocol = declared.prop, declared.definition.protocol
+    if prop.name in vocabulary_of(protocol).names and isinstance(prop.value, str) and _WILDCARD.search(prop.value):
+        _report_wildcard(subject, protocol, prop.value, prop.name, declared.place)
+
+
+def _report_wildcard(subject: Subject, protocol: str | None, value: str, what: str, place: SourceLocation) -> None:
+    """Report a wildcard in the literal part of a name; where dots part the levels, only as a whole level."""
+    wildcards = _TOKENS if vocabulary_of(protocol).dotted else _CHARACTERS
+    for text in tokens_of(value)[::2]:
+        wildcard = wildcards.search(text)
+        if wildcard is not None:
+            message = f"{what} holds the wildcard {wildcard.group()}, and no message is published to such a name"
+            hint = "write a placeholder such as {name} in its place"
+            subject.findings.warning(place, "publish-wildcard", message, hint)
+            return
+
+
+def _stripped(subject: Subject, declared: DeclaredProperty) -> None:
+    prop = declared.prop
+    withheld = vocabulary_of(declared.definition.protocol).withheld
+    if prop.name.lower() in withheld and (prop.required or prop.value is not None):
+        text = f"gateways remove {prop.name.split('.', 1)[1]} from every record, so the definition never matches"
+        subject.findings.warning(
+            declared.place, "never-received", text, "remove the constraint; gateways check credentials"
+        )
+
+
+def _exclusive(subject: Subject, definition: Definition, base: Definition | None) -> None:
+    pair = vocabulary_of(definition.protocol).exclusive
+    if not pair:
+        return
+    given = {prop.name for prop in definition.protocoloptions if prop.value is not None or prop.required}
+    inherited = {prop.name for prop in base.protocoloptions} if base is not None else set()
+    if given.issuperset(pair) and not inherited.issuperset(pair):
+        message = subject.declarations.messages[definition.xid]
+        written = (option_place(message, name, definition.protocol) for name in reversed(pair))
+        place = next((at for at in written if at is not None), message.place)
+        text = f"{pair[0]} and {pair[1]} exclude each other, and no record has both"
+        subject.findings.warning(place, "mutually-exclusive", text, f"keep {pair[0]} or {pair[1]}")
+
+
+# The options of endpoints: unknown ones, values of a wrong kind, and what the router will not do as it is written.
+#
+# What it does with each option is in ``catalog/protocols/channel_options.yaml``. An endpoint is seen in the roles that
+# its usage gives it: the router receives where others consume or subscribe, and sends where others produce.
+
+HOLDERS: Final = ("protocoloptions", "protocolmetadata", "config")
+"""Members of an endpoint that hold its options, in the dialects."""
+_USAGES: Final[Mapping[str, Role]] = {"consumer": "receives", "subscriber": "receives", "producer": "sends"}
+_LOGINS: Final[Mapping[str, str]] = {
+    "plain": "set username and password of the source or sink",
+    "oauth2": "let settings name a token that is kept fresh in a file or by the Kafka client",
+    "x509cert": "set tls.cert and tls.key of the source or sink",
+    "apikey": "set api_key of an HTTP sink",
+}
+Check = tuple[str, Callable[[Any], bool]]
+_ADDRESSES: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
+    "filter": ("topic filter", filter_fault),
+    "subject": ("subject", subject_fault),
+    "topic": ("topic", topic_fault),
+}
+"""The kinds of the table that say where messages are, with what makes a text none."""
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_seconds(value: Any) -> bool:
+    if isinstance(value, str):
+        return bool(whole_number(value))
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+_CHECKS: Final[Mapping[str, Check]] = {
+    "text": ("a text that is not empty", _is_text),
+    "whole": ("a whole number", _is_whole),
+    "number": ("a whole number from 0", lambda value: _is_whole(value) and value >= 0),
+    "seconds": ("a number of seconds", _is_seconds),
+    "flag": ("true or false", lambda value: isinstance(value, bool)),
+    "map": ("a map", lambda value: isinstance(value, dict)),
+    "qos": ("0, 1 or 2", lambda value: _is_whole(value) and 0 <= value <= 2),
+    "handling": ("0, 1 or 2", lambda value: _is_whole(value) and 0 <= value <= 2),
+    "texts": (
+        "a text or a list of texts",
+        lambda value: _is_text(value) or (isinstance(value, list) and all(map(_is_text, value))),
+    ),
+    "acks": ("-1, 0 or 1", lambda value: value == "all" or (_is_whole(value) and -1 <= value <= 1)),
+    "mode": ("move or copy", lambda value: value in ("move", "copy")),
+    "deliver": ("all or new", lambda value: value in ("all", "new")),
+}
+"""What values are allowed, by the kinds of the table."""
+
+
+def endpoint_options(subject: Subject) -> None:
+    """Look at the options of every endpoint whose protocol is known."""
+    for endpoint in subject.catalog.endpoints.values():
+        place = subject.declarations.endpoints[endpoint.xid].place
+        body = subject.endpoint_bodies.get(endpoint.xid, {})
+        known = channel_options(endpoint.protocol or "")
+        if not known:
+            continue
+        places = _places(body, place) if endpoint.options else {}
+        for name, value in endpoint.options.items():
+            at = places.get(squash(name), place)
+            option = known.get(option_key(name))
+            if option is None:
+                _unknown(subject, endpoint, name, at, known)
+            elif not _wrong(subject, endpoint, name, value, at, option):
+                _unhonoured(subject, endpoint, name, value, at, option)
+        _authorization(subject, endpoint, place, body)
+
+
+def _wrong(
+    subject: Subject, endpoint: Endpoint, name: str, value: Any, place: SourceLocation, option: ChannelOption
+) -> bool:
+    """Report a value of a wrong kind; tell whether it is one. Where it is an address, nothing ever arrives."""
+    if option.kind in _ADDRESSES and value not in (None, ""):
+        what, fault_of = _ADDRESSES[option.kind]
+        fault = fault_of(value) if isinstance(value, str) else "it is no text"
+        if fault:
+            text = f"{name} of {endpoint.xid} is no {what}, so that nothing is ever received there: {fault}"
+            subject.findings.error(place, "endpoint-option", text, f"write a {what}; {value!r:.80} is none")
+        return bool(fault)
+    kind = option.kind if option.kind not in TEXTUAL else "text"
+    wanted, check = _CHECKS.get(kind, ("", None))
+    if check is None or check(value):
+        return False
+    text = f"{name} of a {endpoint.protocol} endpoint is {wanted}"
+    subject.findings.warning(place, "endpoint-option", text, f"write {wanted}")
+    return True
+
+
+def _unhonoured(
+    subject: Subject, endpoint: Endpoint, name: str, value: Any, place: SourceLocation, option: ChannelOption
+) -> None:
+    """Report an option that is not honoured in a role of the endpoint, or means nothing in any of them."""
+    if option.other_name:
+        text = f"endpoints of {endpoint.protocol} have no option {name}; it is read as {option.name}"
+        subject.findings.info(place, "unknown-endpoint-option", text, f"write {option.name}")
+    roles = tuple(dict.fromkeys(_USAGES[usage] for usage in endpoint.usage if usage in _USAGES)) or ROLES
+    meant = [role for role in roles if role in option.roles]
+    if not meant:
+        others = "consumers" if "receives" in option.roles else "producers"
+        text = f"{name} of {endpoint.xid} is ignored: it is an option of endpoints for {others}"
+        subject.findings.info(place, "unhonoured-option", text, "remove it, or add the usage")
+        return
+    exemption: Exemption | None = next(filter(None, (option.unhonoured(role, value) for role in meant)), None)
+    if exemption is not None:
+        text = f"{name}{_shown(value)} of {endpoint.xid} is not honoured: {exemption.why}"
+        subject.findings.add(place, exemption.severity, "unhonoured-option", text, exemption.hint)
+
+
+def _unknown(
+    subject: Subject, endpoint: Endpoint, name: str, place: SourceLocation, known: Mapping[str, ChannelOption]
+) -> None:
+    meant = nearest(option_key(name), known)
+    text = f"endpoints of {endpoint.protocol} have no option {name}; it is ignored"
+    if meant is not None:
+        subject.findings.warning(place, "unknown-endpoint-option", text, f"did you mean {known[meant].name}?")
+        return
+    names = ", ".join(dict.fromkeys(option.name for option in known.values()))
+    subject.findings.info(place, "unknown-endpoint-option", text, f"known are {names}; settings have the client's own")
+
+
+def _authorization(subject: Subject, endpoint: Endpoint, place: SourceLocation, body: Mapping[str, Any]) -> None:
+    """Say where credentials belong, for an endpoint that says how to get in."""
+    for kind, at in _authorizations(body, place):
+        text = f"authorization by {kind or 'no named type'} of {endpoint.xid} is not read: settings say who we are"
+        hint = _LOGINS.get(squash(kind), "give the source or sink its credentials in the settings")
+        subject.findings.info(at, "unhonoured-option", text, hint)
+
+
+def _authorizations(body: Mapping[str, Any], place: SourceLocation) -> Iterator[tuple[str, SourceLocation]]:
+    for held in HOLDERS:
+        holder = body.get(held)
+        written = holder.get("authorization") if isinstance(holder, dict) else None
+        for each in written if isinstance(written, list) else [written]:
+            if isinstance(each, dict):
+                yield str(each.get("type") or ""), place / held / "authorization"
+
+
+def _places(body: Mapping[str, Any], place: SourceLocation) -> dict[str, SourceLocation]:
+    """Return where options are written in the body of an endpoint, by squashed name, whatever their holder."""
+    places: dict[str, SourceLocation] = {}
+    for held in HOLDERS:
+        holder = body.get(held)
+        if not isinstance(holder, dict):
+            continue
+        for options, at in ((holder.get("options"), place / held / "options"), (holder, place / held)):
+            for key in options if isinstance(options, dict) else ():
+                places.setdefault(squash(key), at / key)
+    return places
+
+
+def _shown(value: Any) -> str:
+    return f" {str(value).lower()}" if isinstance(value, (bool, int)) else ""
+
+
+# Endpoints and groups: what is expected nowhere, and what nothing is expected at.
+
+RECEIVING: Final = frozenset({"consumer", "subscriber"})
+"""The usages of endpoints that records are taken from."""
+
+
+def channels(subject: Subject) -> None:
+    """Look at every endpoint, and at the groups that none of them lists."""
+    for endpoint in subject.catalog.endpoints.values():
+        place = subject.declarations.endpoints[endpoint.xid].place
+        body = subject.endpoint_bodies.get(endpoint.xid, {})
+        if not endpoint.candidates:
+            hint = "list a message group, or add messages"
+            subject.findings.warning(place, "no-candidates", f"{endpoint.xid} expects no message at all", hint)
+        if not endpoint.usage and body.get("usage") is None:  # one that cannot be read is reported when reading
+            hint = "write usage: [consumer], [producer] or [subscriber]"
+            subject.findings.warning(place, "missing-required", f"{endpoint.xid} has no usage", hint)
+        _mismatch(subject, endpoint, place)
+        _address(subject, endpoint, place, body)
+        _transport(subject, endpoint, place)
+    _unreachable(subject)
+
+
+def _mismatch(subject: Subject, endpoint: Endpoint, place: SourceLocation) -> None:
+    """Report an endpoint whose candidates are all for other protocols than its own."""
+    protocols = {subject.catalog.definitions[xid].protocol for xid in endpoint.candidates}
+    if endpoint.protocol is not None and protocols and not protocols & {None, endpoint.protocol}:
+        others = ", ".join(sorted(filter(None, protocols)))
+        text = f"{endpoint.xid} is of {endpoint.protocol}, and all its messages are for {others}"
+        hint = "correct the protocol, or list a group of that protocol"
+        subject.findings.error(place, "endpoint-mismatch", text, hint)
+
+
+def _address(subject: Subject, endpoint: Endpoint, place: SourceLocation, body: Mapping[str, Any]) -> None:
+    """Report that an endpoint has no address, but only if it is deployed; gateways host some."""
+    if endpoint.uris or vocabulary_of(endpoint.protocol).hosted or not RECEIVING & set(endpoint.usage):
+        return
+    holders = (body, *(body.get(name) for name in HOLDERS))
+    if any(isinstance(holder, dict) and holder.get("deployed") is True for holder in holders):
+        text = f"{endpoint.xid} is deployed, and has no address"
+        subject.findings.info(place, "no-address", text, 'add protocoloptions.endpoints, such as [{"uri": "..."}]')
+
+
+def _transport(subject: Subject, endpoint: Endpoint, place: SourceLocation) -> None:
+    """Report an endpoint whose every address is over WebSockets, which no gateway or sink speaks."""
+    if vocabulary_of(endpoint.protocol).streamed and endpoint.uris and all(map(over_websockets, endpoint.uris)):
+        text = f"{endpoint.xid} has addresses over WebSockets alone, which this router does not speak"
+        hint = "add the broker's address over TCP or TLS, or set uris of the source or uri of the sink"
+        subject.findings.warning(place, "websockets-only", text, hint)
+
+
+def _unreachable(subject: Subject) -> None:
+    """Report groups that no endpoint lists, in documents with endpoints; a group of bases is there to derive from."""
+    listed = {group for endpoint in subject.catalog.endpoints.values() for group in endpoint.messagegroups}
+    bases = {base.split("/messages/")[0] for each in subject.catalog.definitions.values() for base in each.base[:1]}
+    for xid, members in subject.catalog.groups.items():
+        if members and xid in subject.groups_beside_endpoints and xid not in listed and xid not in bases:
+            text = f"no endpoint lists {xid}, so none of its {len(members)} messages is expected anywhere"
+            hint = "list it in messagegroups of an endpoint"
+            subject.findings.info(subject.declarations.groups[xid].place, "unreachable-group", text, hint)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from catalog.comparing.coverage import RequiredValue, asked_of, covers_asked
+from catalog.comparing import RequiredValue, asked_of, covers_asked
 from catalog.definitions.candidates import Candidate, candidate_of
 from catalog.definitions.constraints import MEDIA_PROPERTIES
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property

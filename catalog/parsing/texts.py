@@ -18,8 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import yaml
 
-from catalog.errors import DocumentError
-from catalog.findings import SourceLocation
+from catalog.findings import DocumentError, SourceLocation
 from catalog.values import WrittenNumber, plain_number, written_number
 
 # How much of a text is read at all, and which numbers: the same for JSON and YAML.

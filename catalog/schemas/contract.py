@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkab
 
 import msgspec
 
-from catalog.errors import CatalogError
+from catalog.findings import CatalogError
 from catalog.schemas.ids.client import WrittenSchema
 from catalog.values import media_type_of
 
@@ -135,7 +135,7 @@ class Validator(Protocol):
         """Return why *body* does not conform, None when it does.
 
         No body is no JSON and no XML, and the empty message of Protobuf. *at_any_cost* is for processes whose time and
-        memory are limited from outside (:mod:`catalog.schemas.trial`).
+        memory are limited from outside (:mod:`catalog.schemas.validation`).
 
         Raises:
             TooCostly: the answer may take long or much memory, and *at_any_cost* was not given.
@@ -173,7 +173,7 @@ class Library(Protocol):
         ...
 
 
-# Verdicts on two schemas, for the families that compare theirs (:mod:`catalog.comparing.catalogs`).
+# Verdicts on two schemas, for the families that compare theirs (:mod:`catalog.comparing`).
 
 Verdict = Literal["same", "compatible", "incompatible", "unknown"]
 Comparison = tuple[Verdict, str]
@@ -223,6 +223,8 @@ class SchemaFamily:
     """Whether schemas have names by which registries know them (``names_of`` in ``validating``)."""
     refers_by_name: bool = False
     """Whether its schemas refer to others by names of types, and never by an address."""
+    typed: bool = True
+    """Whether payloads can have columns of their own."""
     resolves: bool = False
     """Whether bodies are read by the schema that wrote them; others need only conform to the one that reads them."""
     deep_link: Callable[[str, str], tuple[str, str]] = lambda name, pointer: (name, pointer)
@@ -282,12 +284,15 @@ class SchemaFamily:
         Raises:
             SchemaError: it can never be used.
         """
+        if not self.typed:
+            survey.note((), f"has no columns: payloads of {self.name} are not typed")
+            return None
         columns: tuple[Shape, BodyReader] | None = self._module("columns").open_columns(source, library, survey)
         return columns
 
     def compare(self, before: Any, after: Any) -> Comparison:
         """Compare two documents that are not equal; only where the family ``compares``."""
-        comparison: Comparison = self._module("comparing").compare(before, after)
+        comparison: Comparison = self._module("validating").compare(before, after)
         return comparison
 
     def _module(self, name: str) -> Any:

@@ -131,6 +131,7 @@ XSD: Final = SchemaFamily(
     evident=_is_xsd,
     is_tree=False,
     frames="never",
+    typed=False,
     deep_link=_element,
 )
 

@@ -38,7 +38,7 @@ class Unfillable(Exception):
     """A schema that no payload is made for: it allows nothing, or asks for what this program cannot make up.
 
     The message says which, without the schema's own text. It is caught where payloads are made
-    (:class:`catalog.schemas.columns_of.PayloadMaker`) and becomes a warning; another attempt may choose otherwise.
+    (:class:`catalog.schemas.columns.PayloadMaker`) and becomes a warning; another attempt may choose otherwise.
     """
 
 

@@ -16,8 +16,7 @@ from catalog.definitions.inheritance import attribute_place
 from catalog.dialects import suffixes
 from catalog.dialects.reading import default_version
 from catalog.documents.fetching import is_url
-from catalog.errors import DocumentError
-from catalog.findings import Declarations, DeclaredMessage, SourceLocation
+from catalog.findings import Declarations, DeclaredMessage, DocumentError, SourceLocation
 from catalog.model import Definition
 from catalog.parsing.pointers import unescaped
 from catalog.parsing.texts import parse_text

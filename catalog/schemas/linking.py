@@ -13,8 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from catalog.documents.fetching import Fetcher, is_url
-from catalog.errors import DocumentError
-from catalog.findings import Declarations, DeclaredMessage, Findings, SourceLocation
+from catalog.findings import Declarations, DeclaredMessage, DocumentError, Findings, SourceLocation
 from catalog.model import Definition, Severity
 from catalog.parsing.nearest import nearest
 from catalog.parsing.texts import parse_text

@@ -1,4 +1,4 @@
-"""The helper of :mod:`catalog.schemas.trial`: reads tasks from its standard input, and answers on its output."""
+"""The helper of :mod:`catalog.schemas.validation`: reads tasks from its standard input, and answers on its output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Final
 
 from catalog.schemas.contract import SchemaError, SchemaFault, Validator, fault
 from catalog.schemas.families import compile_schema
-from catalog.schemas.trial import Task, TrialResult
+from catalog.schemas.validation import Task, TrialResult
 
 WAITING: Final = 15
 """Times the processor time of a body that its check may take by the clock: a limit on memory may leave it hanging."""

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.families import parse_format
+from registry.compatibility import json_schema
 from registry.compatibility import schemas as avro
 from registry.compatibility import schemas as protobuf
-from registry.compatibility.json_schema import checking
 from registry.compatibility.schemas import Budget, Undecided, source_of
 from registry.errors import Refusal, listed
-from registry.model.types import ResourceType
+from registry.model.attributes import ResourceType
 from registry.store.entities import Resource, Version
 
 RULES: Final = ("backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive")
@@ -33,7 +33,7 @@ class Checker:
 
 CHECKERS: Final[Mapping[str, Checker]] = {
     "Avro": Checker(lambda source: source.document, avro.unreadable_avro),
-    "JsonSchema": Checker(lambda source: source, checking.unreadable),
+    "JsonSchema": Checker(lambda source: source, json_schema.unreadable),
     "Protobuf": Checker(protobuf.messages_of, protobuf.unreadable_protobuf),
 }
 """By family."""

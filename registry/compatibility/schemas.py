@@ -14,7 +14,7 @@ from catalog.schemas.contract import SchemaError, SchemaSource
 from catalog.schemas.families import FAMILIES, SchemaFormat, compile_schema, family_of, parse_format, references_of
 from catalog.schemas.protobuf.validating import open_message
 from registry.errors import Refusal
-from registry.model.types import ResourceType
+from registry.model.attributes import ResourceType
 from registry.store.entities import Version
 
 # Whether the document of a version is what its format says, judged by the catalog's own schema families.

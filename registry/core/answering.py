@@ -9,9 +9,20 @@ from typing import Any, Final
 from catalog.parsing.pointers import as_pointer
 from registry.compatibility.rules import CHECKERS, RULES
 from registry.compatibility.schemas import FORMATS
-from registry.core.filters import NOTHING, read_filters, read_sorting, within
 from registry.core.lineage import IGNORABLE
-from registry.core.requests import EXPORT, Flags, Paging, RegistryRequest, ResourcePath, Response, tag_of_body
+from registry.core.requests import (
+    EXPORT,
+    NOTHING,
+    Flags,
+    Paging,
+    RegistryRequest,
+    ResourcePath,
+    Response,
+    read_filters,
+    read_sorting,
+    tag_of_body,
+    within,
+)
 from registry.core.views import (
     ALL,
     NONE,
@@ -26,8 +37,8 @@ from registry.core.views import (
     shown_resources,
 )
 from registry.errors import Refusal, listed
+from registry.model.attributes import Model
 from registry.model.reading import MODES
-from registry.model.types import Model
 from registry.store.entities import EntityReader, Registry, Version
 
 # What this registry can do, and which of it clients may turn off: flags, values of ``ignore``, and pages.

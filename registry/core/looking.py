@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy import Connection, and_, func, or_, select
 
 from catalog.explaining import entity_to_json
-from registry.core.linting import Surroundings
+from registry.core.lineage import Surroundings
 from registry.core.requests import RegistryRequest, ResourcePath
 from registry.core.service import RegistrySession
 from registry.store.engine import GROUPS, RESOURCES, VERSIONS

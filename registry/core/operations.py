@@ -10,9 +10,8 @@ from registry.core.lineage import given_time
 from registry.core.requests import ABSENT, RegistryRequest, ResourcePath
 from registry.core.writing import Deleter, EntityWriter
 from registry.errors import Refusal
-from registry.model.attributes import ModelAttribute, settled
+from registry.model.attributes import GroupType, Model, ModelAttribute, ResourceType, settled
 from registry.model.reading import read_model
-from registry.model.types import GroupType, Model, ResourceType
 from registry.store.entities import Entity, EntityReader, GroupEntity, Work
 
 

@@ -23,8 +23,7 @@ from registry.core.answering import (
     ignorable,
 )
 from registry.core.changes import log_of, mark
-from registry.core.lineage import Options
-from registry.core.linting import Linter
+from registry.core.lineage import Linter, Options
 from registry.core.operations import Operation, WrittenEntity, change_model, keep_exact
 from registry.core.requests import (
     ABSENT,
@@ -39,9 +38,8 @@ from registry.core.requests import (
 )
 from registry.core.writing import EntityWriter
 from registry.errors import Refusal
-from registry.model.attributes import later, now
+from registry.model.attributes import Model, later, model_source, now
 from registry.model.reading import read_model
-from registry.model.types import Model, model_source
 from registry.store.engine import Database
 from registry.store.entities import EntityReader, Registry, Work, create_registry
 

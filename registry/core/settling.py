@@ -23,8 +23,7 @@ from registry.core.lineage import (
 )
 from registry.core.requests import Given, ResourcePath, check_id, given_document
 from registry.errors import Refusal, invalid, listed
-from registry.model.attributes import ModelAttribute, settled
-from registry.model.types import Model
+from registry.model.attributes import Model, ModelAttribute, settled
 from registry.store.entities import Entity, GroupEntity, Registry, Resource, Version, Work
 
 FEW: Final = 16

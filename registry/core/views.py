@@ -14,11 +14,20 @@ from typing import Any, Final
 import msgspec
 
 from catalog.parsing.pointers import as_pointer
-from registry.core.filters import EXCLUDE_ALL, NOTHING, Clause, Clauses, Sorting, SortKey, surviving, within
-from registry.core.requests import ResourcePath, shown_document
+from registry.core.requests import (
+    EXCLUDE_ALL,
+    NOTHING,
+    Clause,
+    Clauses,
+    ResourcePath,
+    Sorting,
+    SortKey,
+    shown_document,
+    surviving,
+    within,
+)
 from registry.errors import Refusal
-from registry.model.attributes import ModelAttribute
-from registry.model.types import Model
+from registry.model.attributes import Model, ModelAttribute
 from registry.store.entities import PAGE, Counted, Entity, EntityReader, GroupEntity, Registry, Resource, Version
 
 # Which collections and attributes an answer shows in place (core ``spec.md``, Inline Flag).

@@ -13,8 +13,7 @@ from registry.core.lineage import as_object, compare_epoch, compare_id, constrai
 from registry.core.requests import Given, ResourcePath, check_id, target_of
 from registry.core.settling import FEW, Creator, Settler
 from registry.errors import Refusal
-from registry.model.attributes import settled
-from registry.model.types import GroupType
+from registry.model.attributes import GroupType, settled
 from registry.store.entities import Entity, GroupEntity, Resource, Version
 
 _SHOWN_OF_XREF: Final = frozenset(("self", "shortself", "xid", "metaurl", "versionsurl", "versionscount", "$schema"))

@@ -13,13 +13,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from catalog.documents.connecting import Reach
-from registry.delivery.events import Sources
-from registry.delivery.subscriptions import PATH, DeliverySettings, SubscriberDelivery, shown, subscription_of
+from registry.delivery.subscriptions import PATH, DeliverySettings, Sources, SubscriberDelivery, shown, subscription_of
 from registry.delivery.targets import DeliveryConfig, delivery_of
 from registry.errors import Refusal
-from registry.store import outbox as rows
+from registry.store import history
 from registry.store.engine import Database
-from registry.store.outbox import SubscriberRow, newest
+from registry.store.history import SubscriberRow, newest_outbox_row
 
 PERMISSIONS: Final = "/permissions"
 """Where targets allow us to send, below the URL of the registry."""
@@ -62,13 +61,13 @@ class SubscriptionApi:
         delivery_of(identifier, asked, self._terms(identifier, permission))
         body, allowed = _text(asked.document), _text(permission)
         with self._database.noting() as connection:
-            count = sum(each.origin == "api" for each in rows.subscribers(connection))
+            count = sum(each.origin == "api" for each in history.subscribers(connection))
             if count >= self._most:
                 raise Refusal(
                     "forbidden", PATH, error_detail=f"there are {count} subscriptions, as many as there may be"
                 )
-            first = newest(connection)
-            rows.add(connection, SubscriberRow(identifier, "api", owner, body, allowed, 1, first, asked.expires))
+            first = newest_outbox_row(connection)
+            history.add(connection, SubscriberRow(identifier, "api", owner, body, allowed, 1, first, asked.expires))
         self._changed()
         return identifier, shown(identifier, asked.document)
 
@@ -79,12 +78,12 @@ class SubscriptionApi:
             Refusal: there is none that they may see.
         """
         with self._database.reading() as connection:
-            return _shown(_owned(rows.subscriber(connection, identifier), identifier, who))
+            return _shown(_owned(history.subscriber(connection, identifier), identifier, who))
 
     def all(self, who: str | None) -> list[dict[str, Any]]:
         """Return all that they may see; there are few."""
         with self._database.reading() as connection:
-            return [_shown(each) for each in rows.subscribers(connection) if _may(each, who)]
+            return [_shown(each) for each in history.subscribers(connection) if _may(each, who)]
 
     def replace(self, identifier: str, given: Any, who: str | None) -> dict[str, Any]:
         """Replace a subscription; its events go on from where it was.
@@ -98,13 +97,13 @@ class SubscriptionApi:
         if isinstance(given, dict) and given.get("id", identifier) != identifier:
             raise Refusal("bad_request", f"{PATH}/{identifier}", error_detail="the id is another one")
         with self._database.noting() as connection:
-            subscriber = _owned(rows.subscriber(connection, identifier, changing=True), identifier, who)
+            subscriber = _owned(history.subscriber(connection, identifier, changing=True), identifier, who)
             permission = _permission(subscriber)
             if msgspec.json.decode(subscriber.body).get("sink") != asked.sink:
                 permission = Permission(secrets.token_hex(16))
             delivery_of(identifier, asked, self._terms(identifier, permission))
             body, allowed = _text(asked.document), _text(permission)
-            rows.change(connection, replace(subscriber, body=body, permission=allowed, expires=asked.expires))
+            history.change(connection, replace(subscriber, body=body, permission=allowed, expires=asked.expires))
         self._changed()
         return shown(identifier, asked.document)
 
@@ -115,15 +114,15 @@ class SubscriptionApi:
             Refusal: there is none that they may end.
         """
         with self._database.noting() as connection:
-            subscriber = _owned(rows.subscriber(connection, identifier, changing=True), identifier, who)
-            rows.remove(connection, identifier)
+            subscriber = _owned(history.subscriber(connection, identifier, changing=True), identifier, who)
+            history.remove_subscriber(connection, identifier)
         self._changed()
         return _shown(subscriber)
 
     def permit(self, identifier: str, key: str, rate: int) -> bool:
         """Note that a target allows us to send, with 0 or a number of requests a minute; False for a wrong key."""
         with self._database.reading() as connection:  # so that no writer waits for a stranger who guesses keys
-            subscriber = rows.subscriber(connection, identifier)
+            subscriber = history.subscriber(connection, identifier)
         permission = (
             _permission(subscriber) if subscriber is not None and subscriber.origin == "api" else Permission("")
         )
@@ -133,7 +132,7 @@ class SubscriptionApi:
         granted = Permission(permission.key, granted=True, rate=rate)
         if granted != permission:
             with self._database.noting() as connection:
-                rows.permit(connection, subscriber, _text(granted))
+                history.permit(connection, subscriber, _text(granted))
             self._changed()
         return True
 

@@ -20,8 +20,8 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from bindings.amqp.outgoing import message_of as amqp_message
 from bindings.amqp.sender import AmqpSender
+from bindings.amqp.sender import message_of as amqp_message
 from bindings.gateways import BrokerLogin, Connection, Tls
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
 from bindings.http.client import ALLOWED, ASK, OutOfReach, Version, client
@@ -37,8 +37,17 @@ from bindings.protocols import BINDINGS
 from bindings.sending import Outbound, Publisher, Translating
 from catalog.documents.connecting import Reach
 from catalog.protocols.properties import CONNECTION_HEADERS, REQUEST_CREDENTIALS
-from registry.delivery.events import DELIVERED, BrokerSender, DeliveryResult, EventMessages, Mode, Sender
-from registry.delivery.subscriptions import PATH, SubscriberDelivery, Subscription
+from registry.delivery.subscriptions import (
+    DELIVERED,
+    PATH,
+    BrokerSender,
+    DeliveryResult,
+    EventMessages,
+    Mode,
+    Sender,
+    SubscriberDelivery,
+    Subscription,
+)
 from registry.errors import Refusal, invalid
 
 # Calls that a few threads make at a time; the caller waits for none of them beyond its deadline.
@@ -139,7 +148,7 @@ class Webhook:
 
 
 class WebhookSender:
-    """Keeps :class:`~registry.delivery.events.Sender`; messages of one call are sent several at a time.
+    """Keeps :class:`~registry.delivery.subscriptions.Sender`; messages of one call are sent several at a time.
 
     Raises:
         OSError, ssl.SSLError: a certificate file that cannot be read.

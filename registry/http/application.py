@@ -14,18 +14,39 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
+from urllib.parse import parse_qs, urlencode
 
+import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from bindings.http.connection import AcceptedRequest, Answer, too_large
 from bindings.http.request import HttpProblem, Reply, RequestHead
+from registry.core import changes
 from registry.core.service import RegistryService
+from registry.delivery.service import SubscriptionApi
+from registry.delivery.subscriptions import MAX_BYTES
+from registry.delivery.targets import RATE, rate_of
 from registry.errors import Refusal
-from registry.http.access import READING, Call, Face, FaceType, Gatekeeper, Pace
+from registry.http.access import (
+    JSON,
+    READING,
+    VERBS,
+    Browsers,
+    Call,
+    Face,
+    FaceType,
+    Gatekeeper,
+    Pace,
+    PageSizes,
+    RequestSender,
+    limit_of,
+    once,
+    query_of,
+    refusal_of,
+)
+from registry.http.openapi import HISTORY_SORTS, MEDIA
 from registry.http.pages import PageFace
-from registry.http.replies import Browsers
-from registry.http.requests import VERBS, PageSizes, RequestSender
 from registry.store.engine import is_full
 
 _logger = logging.getLogger(__name__)
@@ -205,3 +226,172 @@ def _post(loop: asyncio.AbstractEventLoop, answer: Callable[[Reply], None], repl
         loop.call_soon_threadsafe(answer, reply)
     except RuntimeError:
         _logger.debug("the server ended before an answer")
+
+
+# History over HTTP, at ``/history.json``, a path that no type of groups can have: who changed what, and when.
+
+FLAGS: Final = ("xid", "limit", "cursor", "sort")
+_ALLOW: Final = (b"Allow", ", ".join(READING).encode("ascii"))
+_PAGE_BYTES: Final = 8 * 2**20
+_MAX_NUMBER: Final = 2**63 - 1
+
+
+class HistoryFace:
+    """Keeps :class:`registry.http.access.Face`, for all who may read; names of writers are not for those without
+    one.
+    """
+
+    def __init__(self, service: RegistryService) -> None:
+        self._service = service
+
+    def reply(self, call: Call) -> Reply:
+        """Answer a page of entries."""
+        path = call.head.path.decode("latin-1")
+        if call.path.strip(b"/"):
+            raise Refusal("api_not_found", path)
+        if call.head.method == "OPTIONS":
+            return Reply(204, (_ALLOW,))
+        if call.head.method not in READING:
+            refusal = refusal_of(call.head, call.registry, Refusal("action_not_supported", path))
+            return Reply(refusal.status, (*refusal.headers, _ALLOW), refusal.body)
+        given = query_of(call.head.query)
+        values = {name: once(given, name, path) for name in FLAGS}
+        if values["sort"] not in (None, *HISTORY_SORTS):
+            why = "history is in the order of number, or of number=desc"
+            raise Refusal("bad_sort", path, value=str(values["sort"]), error_detail=why)
+        if "\0" in (values["xid"] or ""):  # which no text of PostgreSQL can hold
+            raise Refusal("bad_request", path, error_detail="xid has a NUL character")
+        asked = changes.Question(
+            xid=values["xid"] or "",
+            below="below" in given,
+            oldest=values["sort"] in HISTORY_SORTS[:2],
+            after=_after(values["cursor"], path),
+            limit=min(limit_of(values["limit"], path) or call.pages.usual, call.pages.most),
+            who=call.writer.administrator or bool(call.writer.name),
+        )
+        with self._service.session(writing=False) as session:
+            found, more = changes.page(session.reader.connection, asked, min(call.max_answer, _PAGE_BYTES))
+        links = [(b"Link", f"<{call.registry}/>;rel=xregistry-root".encode("latin-1", "replace"))]
+        if more:
+            kept = {name: text for name, text in values.items() if text is not None and name in ("xid", "sort")}
+            query = {**kept, **({"below": ""} if asked.below else {})}
+            query |= {"limit": str(asked.limit), "cursor": str(found[-1]["number"])}
+            links.append((b"Link", f"<{call.url}?{urlencode(query)}>;rel=next".encode("latin-1", "replace")))
+        return Reply(200, ((b"Content-Type", JSON), *links), msgspec.json.encode(found))
+
+    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+        """Report a refusal as the core API does."""
+        return refusal_of(head, url, refusal)
+
+
+def _after(text: str | None, path: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MAX_NUMBER):
+        raise Refusal("bad_request", path, error_detail="cursor needs to be the number of an entry")
+    return int(text)
+
+
+# The CloudEvents Subscriptions API over HTTP, at ``/subscriptions``, and what targets of webhooks call back.
+#
+# The specification leaves the binding open but for its methods: POST to the collection makes a subscription, GET lists
+# them or reads one, PUT replaces and so renews one, DELETE ends one and answers what it was.
+
+_TAKEN: Final = frozenset(("", MEDIA, "application/json"))
+_COLLECTION: Final = (b"GET", b"HEAD", b"POST", b"OPTIONS")
+_ONE: Final = (b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS")
+_RATE: Final = RATE.lower().encode("ascii")
+
+
+class SubscriptionsFace:
+    """Keeps :class:`registry.http.access.Face`: for writers, each with subscriptions of their own, and
+    administrators.
+    """
+
+    def __init__(self, subscriptions: SubscriptionApi) -> None:
+        self._subscriptions = subscriptions
+
+    def reply(self, call: Call) -> Reply:
+        """Carry a request out."""
+        name = _name_of(call)
+        methods = _ONE if name else _COLLECTION
+        allow = (b"Allow", b", ".join(methods))
+        if call.head.method == "OPTIONS":
+            return Reply(HTTPStatus.NO_CONTENT, (allow,))
+        if call.head.method.encode("ascii") not in methods:
+            return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, f"{call.head.method} is not for this", allow).reply()
+        if not call.writer.writes:
+            raise Refusal("forbidden", "/subscriptions", error_detail="subscriptions are for writers")
+        who = None if call.writer.administrator else call.writer.name
+        return self._one(call, name, who) if name else self._collection(call, who)
+
+    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+        """Report a refusal as the core API does."""
+        return refusal_of(head, url, refusal)
+
+    def _collection(self, call: Call, who: str | None) -> Reply:
+        if call.head.method != "POST":
+            return _json(HTTPStatus.OK, self._subscriptions.all(who))
+        fault = _fault(call)
+        if fault is not None:
+            return fault
+        identifier, created = self._subscriptions.create(_tree(call), call.writer.name)
+        location = (b"Location", f"{call.url}/{identifier}".encode("latin-1", "replace"))
+        return _json(HTTPStatus.CREATED, created, location)
+
+    def _one(self, call: Call, name: str, who: str | None) -> Reply:
+        if call.head.method == "PUT":
+            fault = _fault(call)
+            return fault or _json(HTTPStatus.OK, self._subscriptions.replace(name, _tree(call), who))
+        act = self._subscriptions.delete if call.head.method == "DELETE" else self._subscriptions.read
+        return _json(HTTPStatus.OK, act(name, who))
+
+
+class PermissionFace:
+    """Takes permissions that targets give by ``WebHook-Request-Callback``; who knows the key needs no credentials."""
+
+    def __init__(self, subscriptions: SubscriptionApi) -> None:
+        self._subscriptions = subscriptions
+
+    def reply(self, call: Call) -> Reply:
+        """Note a permission."""
+        if call.head.method not in ("GET", "POST"):
+            return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, "GET or POST it", (b"Allow", b"GET, POST")).reply()
+        key = parse_qs(call.head.query.decode("latin-1")).get("key", [""])[0]
+        rate = rate_of((call.head.header(_RATE) or b"*").decode("latin-1"))
+        if rate is None:
+            return HttpProblem(HTTPStatus.BAD_REQUEST, f"{RATE} is no rate").reply()
+        if not self._subscriptions.permit(_name_of(call), key, rate):
+            return HttpProblem(HTTPStatus.NOT_FOUND, "nobody asked for this permission").reply()
+        return Reply(HTTPStatus.NO_CONTENT, ((b"Cache-Control", b"no-store"),))
+
+    def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
+        """Report a refusal as the core API does."""
+        return refusal_of(head, url, refusal)
+
+
+def _name_of(call: Call) -> str:
+    name = call.path.strip(b"/").decode("latin-1")
+    if "/" in name or len(name) > 128:
+        raise Refusal("api_not_found", call.head.path.decode("latin-1"))
+    return name
+
+
+def _fault(call: Call) -> Reply | None:
+    media = (call.head.header(b"content-type") or b"").decode("latin-1").partition(";")[0].strip().lower()
+    if media not in _TAKEN:
+        return HttpProblem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"a subscription comes as {MEDIA}").reply()
+    if len(call.body) > MAX_BYTES:
+        return HttpProblem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a subscription has up to {MAX_BYTES} bytes").reply()
+    return None
+
+
+def _tree(call: Call) -> Any:
+    try:
+        return msgspec.json.decode(call.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal("parsing_data", "/subscriptions", error_detail=str(error)) from None
+
+
+def _json(status: HTTPStatus, answer: Any, *headers: tuple[bytes, bytes]) -> Reply:
+    return Reply(status, ((b"Content-Type", JSON), *headers), msgspec.json.encode(answer))

@@ -11,9 +11,18 @@ from bindings.http.request import Reply, RequestHead
 from registry.core.requests import ABSENT, RegistryRequest, ResourcePath, Response
 from registry.core.service import Change, RegistryService
 from registry.errors import Refusal
-from registry.http.access import READING, Call
-from registry.http.replies import json_reply, options_of, refusal_of, reply_of
-from registry.http.requests import RequestTarget, asked, repeated_keys, request_of
+from registry.http.access import (
+    READING,
+    Call,
+    RequestTarget,
+    asked,
+    json_reply,
+    options_of,
+    refusal_of,
+    repeated_keys,
+    reply_of,
+    request_of,
+)
 
 _Key = tuple[Change, str, bytes, bytes]
 _Kept = tuple[RegistryRequest, ResourcePath | str, Response]

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 from lxml import etree
 
-from catalog.errors import xml_text
+from catalog.findings import xml_text
 
 Element = etree._Element
 Child = Element | str | None

@@ -14,12 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from bindings.http.request import Reply, RequestHead
-from registry.core import changes as history
-from registry.core import looking
+from registry.core import changes, looking
 from registry.core.requests import RegistryRequest, ResourcePath, Response, tag_of_page
 from registry.core.service import RegistryService, RegistrySession
 from registry.errors import Refusal
-from registry.http.access import Call
+from registry.http.access import Call, asked, once, query_of, seen_before
 from registry.http.core import CoreFace
 from registry.http.markup import (
     MAX_DOCUMENT,
@@ -36,7 +35,6 @@ from registry.http.markup import (
     section,
     table,
 )
-from registry.http.requests import asked, once, query_of, seen_before
 
 FLAGS: Final = ("q", "view", "cursor", "from", "to", "access_token")
 """What pages are asked for by. ``access_token`` is seen to before."""
@@ -384,8 +382,8 @@ class _Page:
             raise Refusal("bad_request", place.xid, error_detail="cursor needs to be the number of an entry")
         xid = "" if place.kind == "registry" else place.xid
         who = writer.administrator or bool(writer.name)
-        question = history.Question(xid, bool(xid), False, int(cursor) if cursor else None, _ROWS, who)
-        entries, more = history.page(self._session.reader.connection, question, _HISTORY_BYTES)
+        question = changes.Question(xid, bool(xid), False, int(cursor) if cursor else None, _ROWS, who)
+        entries, more = changes.page(self._session.reader.connection, question, _HISTORY_BYTES)
         if gone and not entries:
             raise Refusal("not_found", place.xid)
         rows = [
@@ -433,7 +431,7 @@ class _Page:
         ]
         view = h("input", type="hidden", name="view", value="diff")
         form = h("form", view, *fields, h("button", "Compare", type="submit"), action=self._links.to(place.xid))
-        differences = history.differences("", _shared(old), _shared(new))
+        differences = changes.differences("", _shared(old), _shared(new))
         rows = [(pointer, *_two(values)) for pointer, values in differences]
         attributes = table("Attributes that differ", ("Attribute", older, newer), rows[: 4 * _ROWS], "None differs.")
         left = h("p", f"{4 * _ROWS} of {len(rows)} are shown.", class_="quiet") if len(rows) > 4 * _ROWS else None

@@ -22,6 +22,7 @@ from bindings.certificates import CertificateCollector
 from bindings.http.request import (
     LIMITS,
     NO_STORE,
+    Access,
     Exposition,
     HttpProblem,
     Reply,
@@ -30,20 +31,15 @@ from bindings.http.request import (
     listen,
     server_tls,
 )
-from bindings.http.routing import Access
 from bindings.http.server import HttpServer
-from registry.core.linting import Linter, Strictness
+from registry.core.lineage import Linter, Strictness
 from registry.core.service import RegistryService
-from registry.delivery.dispatch import Dispatch
-from registry.delivery.events import SubscriberTally, sources_of
+from registry.delivery.courier import Dispatch
 from registry.delivery.service import PERMISSIONS, SubscriptionApi
-from registry.delivery.subscriptions import PATH, DeliverySettings
+from registry.delivery.subscriptions import PATH, DeliverySettings, SubscriberTally, sources_of
 from registry.http.access import FaceType, Gatekeeper, Pace, Roles
-from registry.http.application import RegistryApplication, RequestLimits
-from registry.http.history import HistoryFace
-from registry.http.openapi.document import openapi_of
-from registry.http.openapi.operations import HISTORY
-from registry.http.subscriptions import PermissionFace, SubscriptionsFace
+from registry.http.application import HistoryFace, PermissionFace, RegistryApplication, RequestLimits, SubscriptionsFace
+from registry.http.openapi import HISTORY, openapi_of
 from registry.replication.peers import Peer, PeerTally, Replication
 from registry.store.engine import Database, open_database, store_error
 from registry.upkeep import HistoryKeeper, HistoryLimits

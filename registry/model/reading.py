@@ -8,8 +8,19 @@ from dataclasses import replace
 from typing import Any, Final
 
 from registry.errors import Refusal
-from registry.model.attributes import ANYTHING, SCALARS, TARGETED, TYPES, ModelAttribute, all_written, fault_of
-from registry.model.types import GroupType, Model, ModelConstraint, ResourceType
+from registry.model.attributes import (
+    ANYTHING,
+    SCALARS,
+    TARGETED,
+    TYPES,
+    GroupType,
+    Model,
+    ModelAttribute,
+    ModelConstraint,
+    ResourceType,
+    all_written,
+    fault_of,
+)
 
 # The attributes that the specification itself gives each kind of entity (core ``spec.md``, Common Attributes).
 

@@ -15,8 +15,15 @@ from registry.core.service import RegistrySession
 from registry.errors import Refusal
 from registry.model.attributes import moment_of
 from registry.model.attributes import written_time as written
-from registry.replication.changes import ChangePage, ReplicatedChange, home_of, is_shortened, judged, owners_for
-from registry.replication.entities import EntityMerger
+from registry.replication.entities import (
+    ChangePage,
+    EntityMerger,
+    ReplicatedChange,
+    home_of,
+    is_shortened,
+    judged,
+    owners_for,
+)
 from registry.store.entities import EntityReader, Version
 from registry.store.history import MODEL, SCOPE, Mark, WriteMarks, digest_of, marked
 

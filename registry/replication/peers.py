@@ -15,12 +15,20 @@ import msgspec
 from bindings.background import Backoff
 from catalog.documents.connecting import Logins
 from catalog.documents.fetching import Fetcher
-from catalog.documents.sending import post
-from catalog.errors import DocumentError
+from catalog.documents.registry_api import post
+from catalog.findings import DocumentError
 from registry.core.service import RegistryService
 from registry.replication.applying import MAX_REPORTED, Applier, Author
-from registry.replication.changes import ChangePage, ReplicatedChange, decoded, encoded, home_of, is_aside
-from registry.replication.entities import ancestors, state_at
+from registry.replication.entities import (
+    ChangePage,
+    ReplicatedChange,
+    ancestors,
+    decoded,
+    encoded,
+    home_of,
+    is_aside,
+    state_at,
+)
 from registry.store.entities import EntityReader
 from registry.store.history import MODEL, SCOPE, Mark, WriteMarks, is_by_xid
 

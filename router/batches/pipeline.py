@@ -34,12 +34,11 @@ from router.judging.outputs import Tally
 from router.judging.plan import Plan
 from router.logs import get_logger
 from router.machine import BatchSizing, divided
-from router.reading.extents import extents, first_of
+from router.reading.backlogs import extents, first_of
 from router.reading.generations import Generation, Spans, bounds, cluster_of, offsets_of, reads, records_in, turned_back
-from router.reading.losses import Losses, ReadTopics, places_of
+from router.reading.streams import Losses, ReadTopics, places_of
 from router.relating import Pairing
-from router.state.accounts import Accounts
-from router.state.state import BatchNotes, StateFolder
+from router.state.state import Accounts, BatchNotes, StateFolder
 from router.watching.batches import Watch
 from router.watching.coverage import by_endpoint
 from router.writing.outcomes import Ordering

@@ -21,9 +21,8 @@ from router.judging.stages import condemned, converts, judged, prepared, unified
 from router.logs import get_logger
 from router.state.state import StateFolder
 from router.watching.shadow import EpochPair
-from router.writing.kafka_columns import OutgoingColumns
-from router.writing.outgoing import OnePass
-from router.writing.spark_outcomes import SparkOutcomes, save_to_kafka
+from router.writing.outcomes import SparkOutcomes, save_to_kafka
+from router.writing.outgoing import OnePass, OutgoingColumns
 from router.writing.staging import BatchId, RowsForSink, SinkRows, StagingPass, results_of
 from router.writing.writer import BatchWriter, Counted, Nulled, Timed, uncounted, untimed
 

@@ -13,7 +13,7 @@ from router.judging.judging import Kind
 from router.judging.outputs import Tally
 from router.logs import get_logger
 from router.machine import BatchSizing
-from router.reading.extents import BYTES, Range, Ranges, cut, within
+from router.reading.backlogs import BYTES, Range, Ranges, cut, within
 from router.reading.generations import Generation, planned, ranges_of, records_in, spans_of
 from router.reading.streams import ReadRanges, ReadSpans
 from router.state.state import BatchNotes
@@ -151,7 +151,7 @@ class BatchParts:
     def divide(self, places: pa.Table, fault: Fault) -> bool:
         """Cut the part at work, or condemn its only record for *fault* once that came often enough; durably.
 
-        *places* are those of its rows (:func:`router.reading.extents.extents`). False when there is nothing to cut: no
+        *places* are those of its rows (:func:`router.reading.backlogs.extents`). False when there is nothing to cut: no
         record, or one that cannot even be made a dead letter.
         """
         part = self.left[0]
@@ -214,7 +214,7 @@ OWN_BATCHES: Final = 20
 TASK_RECORDS: Final = 1_000
 """Records that are worth a task of their own: judging fewer takes about as long as a task takes to begin and end."""
 Measure: TypeAlias = Callable[[], pa.Table]
-"""Gives the places of the rows at work (:func:`router.reading.extents.extents`), which takes a Spark job."""
+"""Gives the places of the rows at work (:func:`router.reading.backlogs.extents`), which takes a Spark job."""
 _log = get_logger()
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import httpx
 import typer
 
-from router.commands.top.client import metrics_address, reached
+from router.commands.top import metrics_address, reached
 from router.errors import BrokerUnreachable, RouterError
 from router.settings import Settings, load_settings
 from router.settings.load import read_file

@@ -26,7 +26,7 @@ from bindings.gateways import (
 )
 from bindings.http.gateway import HttpGateway
 from bindings.http.gateway import HttpGatewayConfig as ServerSettings
-from bindings.http.routing import HttpRoute, shadows
+from bindings.http.request import HttpRoute, shadows
 from bindings.inbox import Inbox, InboxError, InboxLimits
 from bindings.kafka.store import KafkaStore
 from bindings.protocols import BINDINGS
@@ -36,7 +36,7 @@ from router.logs import few, get_logger
 from router.settings import HttpSettings, Settings, SourceSettings
 from router.settings.catalogs import path_of, tls_of
 from router.settings.checks import cautions
-from router.settings.inward import KafkaInboxSettings, access_of, limits_of
+from router.settings.model import KafkaInboxSettings, access_of, limits_of
 from router.sources import Source, by_connection, connection_options, inbox_client, subscriptions_of
 from router.state.durable import RESTORE, disk_of
 from router.state.state import StateFolder

@@ -17,13 +17,13 @@ from typing import Any, Final, TypeVar
 from bindings.background import Background, Backoff
 from bindings.http.client import Subscribed, SubscriptionFailed, SubscriptionManager
 from catalog.documents.connecting import Logins, origin_of
-from catalog.errors import DocumentError
+from catalog.findings import DocumentError
 from router.errors import StateError
 from router.logs import get_logger
 from router.settings.model import SubscriptionSettings
 from router.sources import Source
 from router.state.durable import damaged, read_object, write_durably
-from router.watching.collectors import SubscriptionMetrics
+from router.watching.metrics import SubscriptionMetrics
 from router.watching.status import RouterStatus
 
 # One subscription of a running router: made, renewed before it ends, and deleted when it is not wanted any more.

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.json_events import CONTENT
+from bindings.columns.envelopes import CONTENT
 from bindings.columns.texts import Bool, Int, valid
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE, LINEAGE
 from bindings.parts import JSON_KIND

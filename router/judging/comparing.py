@@ -26,7 +26,7 @@ from bindings.protocols import BINDINGS, Binding, binding_of
 from router.judging.judging import JUDGING, Kind
 from router.judging.outputs import RoutedOutcomes
 from router.matching.inbox_facts import UNKNOWN, inbox_parts
-from router.routing.routes import DEAD, letter_number
+from router.routing import DEAD, letter_number
 from router.settings import Settings
 
 if TYPE_CHECKING:

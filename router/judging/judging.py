@@ -28,7 +28,7 @@ from router.judging.outputs import RoutedOutcomes
 from router.judging.plan import TOPIC, Judge
 from router.matching.facts import NO_SOURCE, Facts
 from router.matching.inbox_facts import HEAD, facts_of_inbox, facts_of_kafka, inbox_parts, join
-from router.matching.index.columns import IntArray
+from router.matching.index.classes import IntArray
 
 if TYPE_CHECKING:
     from pyspark import Broadcast

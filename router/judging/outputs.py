@@ -35,14 +35,13 @@ from router.judging.carried import (
     typed_of,
 )
 from router.matching.facts import EVENT_MEDIA, NO_SOURCE, SCHEMA_ID, ExactReading, Facts
-from router.matching.index.columns import IntArray
+from router.matching.index.classes import IntArray
 from router.matching.matcher import Matcher, MatchOutcomes
-from router.routing.destinations import Destinations, SizeLimits, sizes_of
-from router.routing.routes import Routes
+from router.routing import Destinations, Routes, SizeLimits, sizes_of
 
 if TYPE_CHECKING:
     from catalog.definitions.constraints import MatchCandidate
-    from router.routing.destinations import RowDestinations
+    from router.routing import RowDestinations
 
 # The tally of one Arrow batch: counts that reach the driver through an accumulator.
 #

@@ -18,11 +18,9 @@ import msgspec
 
 from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.kafka.facts import KafkaReader
-from catalog.errors import DocumentError
-from catalog.listing import catalog_from_json, catalog_to_json
-from catalog.load import load
+from catalog.findings import DocumentError
+from catalog.load import catalog_from_json, catalog_to_json, load, paused_gc
 from catalog.model import Catalog
-from catalog.paused_gc import paused_gc
 from catalog.schemas.ids.deciding import Frames, SchemaIdRule
 from catalog.schemas.validation import PayloadValidation
 from router.errors import BatchPinError, CatalogUnavailable
@@ -33,8 +31,7 @@ from router.matching.channels import ChannelBuilder
 from router.matching.context import RELATED
 from router.matching.facts import SCHEMA_ID
 from router.matching.matcher import Matcher
-from router.routing.destinations import SizeLimits
-from router.routing.routes import Routes
+from router.routing import Routes, SizeLimits
 from router.schemaids.framing import SinkFrames, WrittenFrame, frames_of
 from router.settings import Settings, settings_from_dict
 from router.settings.catalogs import fetcher_of

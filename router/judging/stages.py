@@ -24,7 +24,7 @@ from router.judging.judging import INBOX_COLUMNS, SIZE, Kind, judged_columns, ju
 from router.judging.outputs import DEAD_LETTER, RoutedOutcomes, Tally
 from router.judging.plan import Plan
 from router.matching.inbox_facts import instants, positions_of
-from router.routing.destinations import LetterLimits
+from router.routing import LetterLimits
 from router.settings.names import dead_letter_values
 
 if TYPE_CHECKING:

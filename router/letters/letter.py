@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.record import Record
-from router.state.ledger_database import instant
+from router.state.ledger import instant
 
 _LIST: Final = json.JSONDecoder()
 

@@ -20,8 +20,7 @@ from glob import escape
 from typing import Any, Final
 from urllib.parse import unquote
 
-from catalog.errors import DocumentError
-from catalog.findings import Declarations
+from catalog.findings import Declarations, DocumentError
 from catalog.load import load
 from catalog.model import Catalog
 from catalog.parsing.pointers import steps_of

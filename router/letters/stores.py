@@ -23,7 +23,7 @@ from deltalake.exceptions import DeltaError
 from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.kafka.binding import native, parts_of_row
 from bindings.kafka.client import TIMEOUT_SECONDS, KafkaClient, KafkaUnreachable
-from catalog.errors import RecordError
+from catalog.findings import RecordError
 from catalog.parsing.regular import read_regular
 from catalog.record import parse_record
 from catalog.values import whole_number
@@ -33,9 +33,9 @@ from router.logs import get_logger
 from router.settings import JsonLinesSink, KafkaSink, TableSink
 from router.settings.names import DEAD_LETTER_VARIABLES, KAFKA_LIMIT, parse_name
 from router.sinks.jsonlines import DEAD_LETTER
-from router.sinks.messages.events import LINEAGE
+from router.sinks.messages.sink import LINEAGE
 from router.sinks.tables.head import dataset_of
-from router.state.ledger_database import parse_instant
+from router.state.ledger import parse_instant
 
 # Dead letters out of tables: Delta and Parquet, a few hundred rows in memory at a time.
 #

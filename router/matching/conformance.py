@@ -24,7 +24,7 @@ from catalog.schemas.ids.deciding import PLAIN, Begin
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
 from router.matching.facts import Facts, Payload
-from router.matching.index.columns import BoolArray, IntArray
+from router.matching.index.classes import BoolArray, IntArray
 from router.matching.index.index import Coincidence, MatchIndex
 from router.matching.schema_ids import SchemaIdStage
 

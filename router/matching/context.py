@@ -17,8 +17,7 @@ from bindings.columns.texts import valid
 from catalog.definitions.constraints import Constraint, Keyed, MatchCandidate
 from catalog.templates import Placeholder, Template
 from catalog.values import percent_decode
-from router.matching.index.classes import segments_of, separator_of
-from router.matching.index.columns import BatchColumns, BoolArray, IntArray
+from router.matching.index.classes import BatchColumns, BoolArray, IntArray, segments_of, separator_of
 
 if TYPE_CHECKING:
     from router.matching.matcher import MatchOutcomes

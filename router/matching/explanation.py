@@ -15,7 +15,7 @@ from bindings.parts import Part, first
 from catalog.schemas.ids.deciding import PROPERTY
 from router.matching.conformance import decides
 from router.matching.facts import Facts
-from router.matching.index.columns import IntArray
+from router.matching.index.classes import IntArray
 from router.matching.index.index import MatchSet, members
 from router.matching.nearest import ConstraintResult, NearestRow
 from router.matching.records import MatchedRecords, RecordMatcher, envelope_of_row

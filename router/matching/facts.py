@@ -24,7 +24,7 @@ from bindings.parts import BINARY_KIND, Part, Parts, coding_of, first
 from bindings.protocols import BINDINGS, Binding, stream_id
 from catalog.schemas.contract import SchemaFault, decoded
 from catalog.values import is_timestamp
-from router.matching.index.columns import BatchColumns, BoolArray, IntArray, SplitColumn
+from router.matching.index.classes import BatchColumns, BoolArray, IntArray, SplitColumn
 from router.matching.mapping import Defaults, value_fault
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.columns.envelopes import Envelopes
-from bindings.columns.json_events import JsonEvents, may_be_events
+from bindings.columns.envelopes import Envelopes, JsonEvents, may_be_events
 from bindings.columns.texts import Int, PartEntries, base64_of, texts_of, valid
 from bindings.kafka.binding import PROTOCOL, parts_of_row
 from bindings.kafka.facts import KafkaColumns, KafkaReader
@@ -35,7 +34,7 @@ from router.matching.facts import (
     RawRow,
     protocol_number,
 )
-from router.matching.index.columns import BatchColumns, BoolArray, IntArray, SplitColumn
+from router.matching.index.classes import BatchColumns, BoolArray, IntArray, SplitColumn
 from router.matching.mapping import Defaults, of_types, usable
 from router.matching.matcher import Matcher
 

@@ -27,7 +27,7 @@ from catalog.schemas.library import is_absolute
 from catalog.templates import TEMPLATE_TYPES, Placeholder
 from catalog.values import is_any_timestamp, is_valid, percent_encode, text_of
 from router.matching.context import Slot
-from router.matching.index.columns import BatchColumns, IntArray, Ragged
+from router.matching.index.classes import BatchColumns, IntArray, Ragged
 from router.matching.verdicts import WinnerChooser
 
 # What CloudEvents 1.0.2 lets an attribute be: the last look before a mapped event leaves (JUDGING.md#mapping).

@@ -23,7 +23,7 @@ from router.matching.channels import Channel
 from router.matching.conformance import Checked, PayloadChecks, Validation, mismatches, rejection_detail
 from router.matching.context import CORRELATION, Correlations
 from router.matching.facts import NO_SOURCE, Facts
-from router.matching.index.columns import IntArray
+from router.matching.index.classes import IntArray
 from router.matching.index.index import MatchIndex
 from router.matching.mapping import Mapper
 from router.matching.nearest import Nearest, NearestRow

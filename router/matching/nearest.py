@@ -22,7 +22,7 @@ from catalog.definitions.constraints import Constraint, Keyed, MatchCandidate
 from catalog.model import CLOUDEVENTS
 from catalog.values import percent_decode
 from router.matching.context import raw_value, slots_of
-from router.matching.index.columns import IntArray
+from router.matching.index.classes import IntArray
 from router.matching.index.index import MatchIndex
 
 # How far a value is from what a constraint asks for, in characters that would have to change.

@@ -17,9 +17,9 @@ from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.kafka.facts import SOURCE_SCHEMA, KafkaReader
 from bindings.parts import Part, first
 from bindings.protocols import BINDINGS, Binding, binding_of
-from catalog.errors import RecordError
+from catalog.findings import RecordError
+from catalog.load import paused_gc
 from catalog.model import Catalog, Relation
-from catalog.paused_gc import paused_gc
 from catalog.record import Record, parse_record
 from catalog.schemas.ids.deciding import Frames
 from catalog.schemas.validation import PayloadValidation

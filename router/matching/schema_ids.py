@@ -34,7 +34,7 @@ from catalog.schemas.ids.deciding import (
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
 from router.matching.facts import Facts, FoundIds, Payload, protocol_number
-from router.matching.index.columns import BoolArray, IntArray, SplitColumn
+from router.matching.index.classes import BoolArray, IntArray, SplitColumn
 from router.matching.index.index import MatchIndex
 
 KEY: Final = f"p.{PROPERTY}"

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from catalog.definitions.constraints import MatchCandidate
 from router.matching.context import Slot, SlotTable, slots_of
-from router.matching.index.columns import BatchColumns, IntArray, NumberTable, Ragged, spread
+from router.matching.index.classes import BatchColumns, IntArray, NumberTable, Ragged, spread
 from router.matching.index.index import MatchIndex, MatchSet, members
 from router.matching.ties import Ties
 

@@ -13,9 +13,11 @@ import json
 import queue
 import re
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
@@ -23,24 +25,360 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qs
 
+import msgspec
+
 from bindings.http.connection import AcceptedRequest, Answer, too_large
 from bindings.http.request import HttpProblem, Reply, RequestHead, unavailable
 from catalog.schemas.ids.client import RegistryUnavailableError
 from router.errors import RouterError
-from router.judging.plan import Plan
+from router.judging.plan import VERSION, Plan
 from router.letters.letter import Letter
 from router.logs import get_logger
-from router.overview.charts import CHARTS, SMALL, drawn
-from router.overview.document import StatusDocument
-from router.overview.picture import Figures
+from router.overview.picture import (
+    HOUR_POINTS,
+    INBOX_BYTES,
+    INBOX_OLDEST,
+    INBOX_RECORDS,
+    POINT_SECONDS,
+    REST,
+    FigureReading,
+    Figures,
+    Occurred,
+    Point,
+    RoutesByEndpoint,
+    picture,
+)
 from router.overview.records import PASTED, Doorkeeper, Records, ReplayPreview
 from router.settings import Settings
+from router.state.ledger import LetterLedger
+from router.watching.status import CatalogDifference, CatalogEvent, RouterStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from router.watching.metrics import Metrics
-    from router.watching.status import RouterStatus
+
+# ``/status.json``: the figures of one router, as the status page shows them. deploy/STATUS.md says what they mean.
+
+# The last catalogs: which took effect, what changed with each, which were refused, and why.
+
+VALUE: Final = 500
+"""Characters of a value before or after a change."""
+
+
+def history(events: Sequence[CatalogEvent], differences: Mapping[str, CatalogDifference]) -> list[dict[str, Any]]:
+    """Return what became of catalogs, newest first; the difference is that of the newest change to an epoch."""
+    entries: list[dict[str, Any]] = []
+    seen: set[str] = set()
+    for event in reversed(events):
+        difference = None if event.epoch is None or event.epoch in seen else differences.get(event.epoch)
+        entries.append(
+            {
+                "at": event.at,
+                "result": "refused" if event.epoch is None else "active",
+                "epoch": event.epoch,
+                "definitions": None if event.epoch is None else event.definitions,
+                "difference": None if difference is None else _difference(difference),
+                "findings": [asdict(finding) for finding in event.findings],
+                "findings_total": event.total,
+                "times": event.times,
+            }
+        )
+        if event.epoch is not None:
+            seen.add(event.epoch)
+    return entries
+
+
+def _difference(difference: CatalogDifference) -> dict[str, Any]:
+    changes = [each.to_json() for each in difference.changes]
+    return {
+        "before": difference.before,
+        "compatible": not difference.incompatible,
+        "incompatible": difference.incompatible,
+        "total": difference.total,
+        "changes": [change | {side: _short(change[side]) for side in ("before", "after")} for change in changes],
+    }
+
+
+def _short(value: Any) -> Any:
+    """Return a value as it may be shown: one that is long is cut, as text or as JSON."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8", "backslashreplace")
+    return value if len(text) <= VALUE else text[:VALUE] + "…"
+
+
+FORMAT: Final = 1
+"""Grows when a member changes its meaning or goes; new members may come at any time."""
+KEPT_SECONDS: Final = 0.9
+"""Seconds for which one answer serves all clients, so that many cost as much as one."""
+
+LEDGER_SECONDS: Final = 5.0
+"""Time between two looks at how many dead letters were replayed."""
+
+RecentReplays = Callable[[], list[dict[str, Any]]]
+"""Returns how the last replays went."""
+
+
+class StatusDocument:
+    """Makes the document. Any thread may call it; one at a time makes it."""
+
+    def __init__(
+        self,
+        status: RouterStatus,
+        figures: Figures,
+        metrics: Metrics,
+        door: Doorkeeper,
+        replays: RecentReplays,
+        state: Path | None,
+    ) -> None:
+        """*state* is the folder with the ledger of dead letters; None where there is none."""
+        self._status = status
+        self._coverage = metrics.coverage
+        self._sinks = metrics.sinks
+        self._backlogs = metrics.backlogs
+        self._state = state
+        self._settled: tuple[float, int | None] | None = None
+        self._figures = figures
+        self._door = door
+        self._replays = replays
+        self._shadow = metrics.shadow.to_json
+        self._started = datetime.now(UTC)
+        self._making = threading.Lock()
+        self._plan: Plan | None = None
+        self._ways: tuple[Plan, RoutesByEndpoint] | None = None
+        self._kept: tuple[float, dict[str, Any]] | None = None
+
+    def follow(self, plan: Plan) -> None:
+        """Show this plan from now on."""
+        self._plan = plan
+
+    def current(self) -> dict[str, Any]:
+        """Return the document, not older than a second."""
+        with self._making:
+            now = time.monotonic()
+            if self._kept is None or now - self._kept[0] >= KEPT_SECONDS:
+                self._kept = (now, self._document())
+            return self._kept[1]
+
+    def _document(self) -> dict[str, Any]:
+        alive, life = self._status.healthy()
+        _, ready = self._status.ready()
+        reading = self._figures.reading()
+        plan = self._plan
+        occurred = Occurred(self._coverage.known())
+        now = datetime.now(UTC)
+        return {
+            "format": FORMAT,
+            "at": now.isoformat(timespec="milliseconds"),
+            "router": {
+                "version": VERSION,
+                "started": self._started.isoformat(timespec="milliseconds"),
+                "seconds": round((now - self._started).total_seconds()),
+            },
+            "access": {"records": self._door.records_for, "replay": self._door.may_replay},
+            "healthy": alive,
+            **ready,
+            "reasons": [*life["reasons"], *ready["reasons"]],
+            "queries": self._queries(ready["queries"], reading),
+            "flow": None if plan is None else self._flow(plan, reading, occurred),
+            "latency": {"p50_seconds": _ms(reading.latency(0.5)), "p95_seconds": _ms(reading.latency(0.95))},
+            "history": self._history(),
+            "coverage": occurred.never(),
+            "inbox": {
+                **ready["inbox"],
+                "records": _whole(reading, INBOX_RECORDS),
+                "bytes": _whole(reading, INBOX_BYTES),
+                "oldest_seconds": reading.value(INBOX_OLDEST),
+            },
+            "rest_records": _whole(reading, REST),
+            "replays": self._replays(),
+            "shadow": self._shadow(),
+            "epochs": history(self._status.catalogs, self._status.differences),
+        }
+
+    def _queries(self, queries: dict[str, Any], reading: FigureReading) -> dict[str, Any]:
+        times, holds = self._status.steps.to_json(), reading.held()
+        return {
+            name: {
+                **query,
+                "held_by": [sink for held, sink in holds if held == name],
+                "time": times.get(name),
+            }
+            for name, query in queries.items()
+        }
+
+    def _flow(self, plan: Plan, reading: FigureReading, occurred: Occurred) -> dict[str, Any]:
+        flow = picture(plan, self._ways_of(plan), reading, occurred, self._sinks.problem)
+        self._work_off(flow["endpoints"])
+        dead, settled = flow["totals"]["dead_letters"], self._letters_settled()
+        dead["open"] = None if settled is None else max(0, dead["records"] - settled)
+        return flow
+
+    def _work_off(self, endpoints: list[dict[str, Any]]) -> None:
+        """Add how much of the lag of each endpoint is at its sinks already.
+
+        Lag falls when a whole batch is at all its sinks, and its sources are asked after that. What was written until
+        then is known of a query as a whole: each of its endpoints gets its share.
+        """
+        by_query: dict[str, int] = {}
+        for each in endpoints:
+            by_query[each["query"]] = by_query.get(each["query"], 0) + (each["lag"] or 0)
+        for each in endpoints:
+            query, lag = each["query"], each["lag"]
+            asked = None if query is None else self._backlogs.answered_at(query)
+            worked = 0 if asked is None else self._status.steps.worked(query, asked)
+            whole = by_query[query]
+            each["worked"] = None if lag is None else lag * min(worked, whole) // whole if whole else 0
+
+    def _letters_settled(self) -> int | None:
+        """Return how many dead letters were replayed or removed, not older than five seconds; None if unknown."""
+        if self._state is None:
+            return None
+        now = time.monotonic()
+        if self._settled is None or now - self._settled[0] >= LEDGER_SECONDS:
+            try:
+                with LetterLedger.open(self._state, create=False) as ledger:
+                    self._settled = (now, ledger.settled())
+            except (RouterError, OSError):
+                self._settled = (now, None)
+        return self._settled[1]
+
+    def _history(self) -> dict[str, Any]:
+        points = self._figures.history.points()
+        return {
+            "every_seconds": POINT_SECONDS,
+            **{name: [getattr(point, name) for point in points] for name in Point._fields},
+        }
+
+    def _ways_of(self, plan: Plan) -> RoutesByEndpoint:
+        if self._ways is None or self._ways[0] is not plan:
+            self._ways = (plan, RoutesByEndpoint.of(plan))
+        return self._ways[1]
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def _whole(reading: FigureReading, metric: str) -> int | None:
+    value = reading.value(metric)
+    return None if value is None else int(value)
+
+
+# The last hour as small charts: SVG that the router draws, so that a page shows it without a script.
+#
+# Nothing in them comes from catalogs or records. They follow the browser's choice of light or dark.
+
+WIDE, HIGH, TOP, BOTTOM = 320, 96, 16, 14
+SMALL: Final = "small"
+"""The parameter with which a chart has no text, for a cell of a table."""
+_STYLE: Final = (
+    ":root{color-scheme:light dark}text{font:11px system-ui,sans-serif;fill:#56606b}"
+    ".a{fill:none;stroke:#a3561c;stroke-width:1.6}.b{fill:none;stroke:#0b5c8a;stroke-width:1.6}"
+    ".f{fill:#0b5c8a;opacity:.16}.g{stroke:#d9d8d2;stroke-width:1}"
+    ".ta{fill:#a3561c}.tb{fill:#0b5c8a}@media(prefers-color-scheme:dark){text{fill:#a3adb7}.ta{fill:#e5a36b}.tb{fill:#7cc0ea}.a{stroke:#e5a36b}.b{stroke:#7cc0ea}.f{fill:#7cc0ea}"
+    ".g{stroke:#343c44}}"
+)
+_HEADERS: Final = (
+    (b"content-type", b"image/svg+xml"),
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_SHOWN: Final = {False: f"0 0 {WIDE} {HIGH}", True: f"0 {TOP - 2} {WIDE} {HIGH - TOP - BOTTOM + 4}"}
+"""The part of a chart that is shown: of a small one what is between the lines of text."""
+Value = Callable[[Point], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart: its lines by what they are called, the second of them filled, and how a value is written."""
+
+    lines: tuple[tuple[str, Value], ...]
+    text: Callable[[float], str]
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"
+
+
+def _seconds(value: float) -> str:
+    if value < 1:
+        return f"{value * 1000:.0f} ms" if value else "0 s"
+    if value < 120:
+        return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.0f} h"
+
+
+CHARTS: Final = {
+    "records": Chart((("arriving", lambda at: at.arriving), ("finished", lambda at: at.finished)), _count),
+    "lag": Chart((("lag", lambda at: at.lag),), _count),
+    "oldest": Chart((("oldest", lambda at: at.oldest),), _seconds),
+    "latency": Chart((("95 % within", lambda at: at.latency),), _seconds),
+}
+"""The charts there are, by the names of their files."""
+
+
+def drawn(name: str, points: Sequence[Point], *, small: bool) -> Reply:
+    """Return a chart as a picture; a *small* one has no text but its title."""
+    return Reply(HTTPStatus.OK, _HEADERS, svg(CHARTS[name], points, small=small).encode())
+
+
+def svg(chart: Chart, points: Sequence[Point], *, small: bool = False) -> str:
+    """Return a chart: the newest point is at its right edge, an hour ago at its left."""
+    values = [[value(point) for point in points] for _, value in chart.lines]
+    most = max((each for line in values for each in line if each is not None), default=0.0)
+    told = [
+        f"{label} {'unknown' if not line or line[-1] is None else chart.text(line[-1])}"
+        for (label, _), line in zip(chart.lines, values, strict=True)
+    ]
+    floor = HIGH - BOTTOM
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{_SHOWN[small]}" role="img">',
+        f"<title>{', '.join(told)}; at most {chart.text(most)} in the last hour</title><style>{_STYLE}</style>",
+        f'<line class="g" x1="0" y1="{TOP}" x2="{WIDE}" y2="{TOP}"/>',
+        f'<line class="g" x1="0" y1="{floor}" x2="{WIDE}" y2="{floor}"/>',
+    ]
+    for place, line in enumerate(values):
+        # A single line is filled as the second of two is.
+        filled = place == len(values) - 1
+        for run in _runs(line):
+            spots = [_spot(at, value, len(line), most) for at, value in run]
+            path = "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
+            if filled:
+                parts.append(f'<path class="f" d="M{spots[0][0]:.1f} {floor}L{path}L{spots[-1][0]:.1f} {floor}Z"/>')
+            parts.append(f'<path class="{"b" if filled else "a"}" d="M{path}h.1"/>')
+    if small:
+        return "".join((*parts, "</svg>"))
+    minutes = round(HOUR_POINTS * POINT_SECONDS / 60)
+    kinds = ("ta", "tb")[-len(told) :]
+    named = ", ".join(f'<tspan class="{kind}">{text}</tspan>' for kind, text in zip(kinds, told, strict=True))
+    parts += [
+        f'<text x="0" y="11">{named}</text>',
+        f'<text x="0" y="{HIGH - 2}">{minutes} min ago</text>',
+        f'<text x="{WIDE}" y="{HIGH - 2}" text-anchor="end">now</text>',
+        f'<text x="{WIDE}" y="11" text-anchor="end">at most {chart.text(most)}</text></svg>',
+    ]
+    return "".join(parts)
+
+
+def _runs(line: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
+    """Yield the points that are known, as far as they follow each other."""
+    run: list[tuple[int, float]] = []
+    for at, value in enumerate(line):
+        if value is not None:
+            run.append((at, value))
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _spot(at: int, value: float, count: int, most: float) -> tuple[float, float]:
+    x = WIDE * (HOUR_POINTS - count + at) / (HOUR_POINTS - 1)
+    return x, HIGH - BOTTOM - (HIGH - TOP - BOTTOM) * (value / most if most else 0.0)
+
 
 # The status page: one HTML document with its style and script in it; browsers run nothing else, by hashes.
 #

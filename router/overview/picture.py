@@ -22,14 +22,12 @@ from catalog.model import Finding
 from router.judging.outputs import DEAD_LETTER, EMPTY, ROUTED
 from router.judging.plan import Plan
 from router.matching.conformance import decides
-from router.routing.destinations import FixedDestination
-from router.routing.routes import DEAD, Known, RouteRule, letter_number
+from router.realtime import settled_types
+from router.routing import DEAD, FixedDestination, Known, RouteRule, letter_number
 from router.settings import REASONS, Settings, event_routes
 from router.settings.checks import event_sinks, letter_sinks
 from router.settings.names import CONTEXT_PREFIX, DestinationTemplate, NameTemplate, event_values, value_name
-from router.settling import settled_types
-from router.state.ledger import DefinitionAtEndpoint, Sighting
-from router.state.ledger_database import instant_of
+from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of
 from router.watching.metrics import SinkProblem
 
 # What the registry of metrics counts, read as numbers, and how fast it grew over the last minute.
@@ -292,7 +290,7 @@ class Figures:
 
 # Who goes where: routes and destinations of a plan, as far as they are known before any record (`xrouter routes`).
 #
-# It follows what :mod:`router.routing.destinations` decides by: records of a definition with one way take it always,
+# It follows what :mod:`router.routing` decides by: records of a definition with one way take it always,
 # those of one with several the first whose conditions their values meet.
 
 Records = Literal["all", "events", "native"]

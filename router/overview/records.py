@@ -15,24 +15,20 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from bindings.http.request import HttpProblem, RequestHead
-from bindings.http.routing import Access, Guard
+from bindings.http.request import Access, Guard, HttpProblem, RequestHead
 from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.protocols import binding_of
-from catalog.errors import RecordError
+from catalog.findings import RecordError
 from catalog.record import Record, parse_record
 from catalog.schemas.ids.deciding import Frames
 from router.judging.plan import Plan
-from router.letters.explaining import explainer_of, redacted_story
 from router.letters.letter import BODY_SHOWN, CUT, Letter, body_lines, native_rows
-from router.letters.listing import standing_of
-from router.letters.reading import latest_letters, recent_letter
+from router.letters.reading import explainer_of, latest_letters, recent_letter, redacted_story, standing_of
 from router.letters.redaction import Redaction, Redactor, SensitiveMarks, marked_catalog, redactor_of
 from router.matching.explanation import Explainer, RecordExplained
 from router.settings.checks import is_loopback
 from router.settings.model import WatchSettings
-from router.state.ledger import LedgerEntry, LetterLedger
-from router.state.ledger_database import instant, parse_instant
+from router.state.ledger import LedgerEntry, LetterLedger, instant, parse_instant
 
 LISTED: Final = 50
 """Dead letters that are listed."""

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
-from bindings.kafka.ends import KafkaEnds
-from bindings.kafka.ranges import KafkaRange
+from bindings.kafka.ranges import KafkaEnds, KafkaRange
 from catalog.parsing.regular import read_regular
 from router.errors import BrokerUnreachable, ConfigError
 from router.logs import few, get_logger
@@ -21,7 +20,7 @@ from router.state.durable import damaged, missing, numbers_in, read_object, writ
 from router.state.state import StateFolder
 
 if TYPE_CHECKING:
-    from router.reading.extents import Ranges
+    from router.reading.backlogs import Ranges
 
 # Positions: from where each topic of a Kafka cluster is read, in a ledger that outlives topics and generations.
 #

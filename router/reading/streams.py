@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from bindings.inbox.source import NAME as INBOX_FORMAT
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
-from bindings.kafka.ends import KafkaEnds, mean_record_bytes
-from bindings.kafka.ranges import KafkaRange, read_ranges
+from bindings.kafka.ranges import KafkaEnds, KafkaRange, mean_record_bytes, read_ranges
 from bindings.kafka.store import inbox_columns
-from router.errors import BrokerUnreachable
-from router.logs import get_logger
+from router.errors import BrokerUnreachable, StateError
+from router.logs import few, get_logger
 from router.machine import BatchSizing
-from router.reading.generations import Generation, Spans, starting_offsets
+from router.reading.generations import Generation, Offsets, Spans, cluster_of, starting_offsets
 from router.settings import Settings
-from router.sources import REST, Source, inbox_client, query_client, rest_client, source_client
+from router.sources import INBOX, REST, Source, inbox_client, query_client, rest_client, source_client
+from router.state.durable import read_object, write_durably
 from router.state.state import StateFolder
 
 if TYPE_CHECKING:
@@ -207,3 +209,196 @@ def start_query(
     if once:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{int(settings.between_batches.total_seconds() * 1000)} milliseconds").start()
+
+
+# What brokers have lost of what was to be read: records, or whole topics that were deleted and made again.
+#
+# A topic made again has the name of the old one and another id, which brokers tell. Its offsets begin at 0, so whoever
+# read on at the old position would pass over its first records, or wait for ever. The ids that were read are in
+# ``ledger/topics.json``; where brokers have none (before Kafka 2.8), only a topic that is shorter is noticed.
+
+Losses = Callable[[Spans], Spans]
+"""Returns which of some offsets are lost at most; KafkaUnreachable where brokers do not say."""
+HINT: Final = (
+    "find out which records are gone; `on_data_loss: continue` reads what is left, and a topic made again from its "
+    "first record"
+)
+_SURE_SECONDS: Final = 2.0
+_writing = threading.Lock()
+"""Queries of one cluster share the ledger of ids, each in a thread of its own."""
+
+
+def topics_of_query(settings: Settings, query: str, sources: Sequence[Source], state: StateFolder) -> ReadTopics | None:
+    """Return the topics of a query as their brokers know them; None for the local inbox."""
+    client = query_client(settings, query, sources)
+    return None if client is None else ReadTopics(client, query, state, lossy=settings.on_data_loss != "stop")
+
+
+class ReadTopics:
+    """The topics that one query reads, by the word of their brokers. It keeps its connection; not for concurrent use.
+
+    *lossy* goes on with what is left when records are lost; else a loss ends the query, and the router.
+    """
+
+    def __init__(self, client: KafkaClient, query: str, state: StateFolder, *, lossy: bool) -> None:
+        self._ends = KafkaEnds(client)
+        self._path = state.root / "ledger" / "topics.json"
+        # Lanes share what they know of a cluster, as they share positions.
+        self._key = query if query in (INBOX, REST) else cluster_of(query)
+        self._lossy = lossy
+
+    @property
+    def losses(self) -> Losses | None:
+        """What is lost of a batch; None where Spark ends the query instead."""
+        return self._lost if self._lossy else None
+
+    def check(self, positions: Offsets) -> Spans:
+        """Hold where topics are read on against what brokers have; return what is to be read from its first record.
+
+        A loss is named in the log. A position behind the committed end waits: it was read as not committed.
+
+        Raises:
+            StateError: records are lost, and the settings do not go on without them.
+            BrokerUnreachable: brokers do not answer, or a transaction is open before a position.
+        """
+        try:
+            return self._check(positions)
+        except KafkaUnreachable as error:
+            raise BrokerUnreachable(str(error)) from error
+
+    def _check(self, positions: Offsets) -> Spans:
+        read = {topic for topic, numbers in positions.items() if any(at > 0 for at in numbers.values())}
+        ids = self._ends.ids(positions)
+        anew = self._anew(ids, read)
+        gone = self._gone(positions, ids)
+        ends, last = self._ends.ends(positions), self._ends.ends(positions, committed=False)
+        firsts = self._ends.firsts(ends)
+        again: Spans = {}
+        lost: list[str] = []
+        open_: list[str] = []
+        for topic, partitions in ends.items():
+            for number, end in partitions.items():
+                at = positions[topic].get(str(number), -1)
+                first, there = firsts[topic][number], last.get(topic, {}).get(number, end)
+                if topic in anew:
+                    again.setdefault(topic, {})[number] = (max(0, at), end)
+                elif at >= 0 and at < first:
+                    lost.append(f"{topic}-{number} no longer has offsets {at} to {first - 1}")
+                elif at > there:
+                    again.setdefault(topic, {})[number] = (at, there)
+                    lost.append(f"{topic}-{number} was read up to offset {at} and now ends at {there}")
+                elif at > end:
+                    open_.append(f"{topic}-{number} is read up to offset {at}, and committed up to {end}")
+        for topic, numbers in gone.items():
+            places = ", ".join(f"{topic}-{number} was read up to offset {at}" for number, at in sorted(numbers.items()))
+            lost.append(f"topic {topic} is gone: {places}")
+            again[topic] = {number: (at, at) for number, at in numbers.items()}
+        self._tell(self._told(again, anew) + lost)
+        if open_:
+            raise BrokerUnreachable(f"records of an open transaction were read before: {few(open_)}; it must end first")
+        return again
+
+    def _gone(self, positions: Offsets, ids: Mapping[str, str]) -> dict[str, dict[int, int]]:
+        """Return where those topics were read on that exist no more; Spark reads nothing at all beside such a one."""
+        gone = {
+            topic: {int(number): at for number, at in numbers.items() if at >= 0}
+            for topic, numbers in positions.items()
+            if topic not in ids
+        }
+        if any(gone.values()):
+            # A broker that has just started may not know its topics yet.
+            time.sleep(_SURE_SECONDS)
+            ids = self._ends.ids(gone)
+        return {topic: numbers for topic, numbers in gone.items() if numbers and topic not in ids}
+
+    def made_anew(self, spans: Spans) -> Spans:
+        """Return those of a batch's partitions whose topic was made again since it was read, each time until noted.
+
+        Nothing where brokers do not say it now: the next batch asks again.
+
+        Raises:
+            StateError: there are some, and the settings do not go on without the records that were lost.
+        """
+        read = {topic for topic, numbers in spans.items() if any(first > 0 for first, _ in numbers.values())}
+        try:
+            anew = self._anew(self._ends.ids(spans), read)
+        except KafkaUnreachable as error:
+            _log.debug("whether topics were made again is not known", problem=str(error))
+            return {}
+        again = {topic: partitions for topic, partitions in spans.items() if topic in anew}
+        self._tell(self._told(again, anew))
+        return again
+
+    def note(self, topics: Collection[str]) -> None:
+        """Note that these topics are read as they are now, from their first records."""
+        try:
+            self._note({topic: id for topic, id in self._ends.ids(topics).items() if id})
+        except KafkaUnreachable as error:
+            raise BrokerUnreachable(str(error)) from error
+
+    def _tell(self, lost: list[str]) -> None:
+        if not lost:
+            return
+        if not self._lossy:
+            raise StateError(f"records were lost at the broker before they were read: {few(lost)}", hint=HINT)
+        _log.error("records were lost at the broker before they were read", places=lost)
+
+    def _anew(self, ids: Mapping[str, str], read: Collection[str]) -> dict[str, tuple[str, str]]:
+        """Return those topics whose id is another than was noted, with both; ids that are new are noted.
+
+        A topic that nothing was *read* of begins at its first record anyway.
+        """
+        known = self._known()
+        other = {topic: id for topic, id in ids.items() if id and known.get(topic) != id}
+        if new := {topic: id for topic, id in other.items() if topic not in known or topic not in read}:
+            self._note(new)
+        return {topic: (known[topic], id) for topic, id in other.items() if topic not in new}
+
+    @staticmethod
+    def _told(again: Spans, anew: Mapping[str, tuple[str, str]]) -> list[str]:
+        return [
+            f"topic {topic} was deleted and made again (id {anew[topic][0]}, now {anew[topic][1]}): "
+            f"{topic}-{number} was read up to offset {first}, and now ends at {end}"
+            for topic, partitions in sorted(again.items())
+            if topic in anew
+            for number, (first, end) in sorted(partitions.items())
+        ]
+
+    def _note(self, ids: Mapping[str, str]) -> None:
+        with _writing:
+            ledger = read_object(self._path) or {}
+            ledger[self._key] = {**ledger.get(self._key, {}), **ids}
+            write_durably(self._path, json.dumps(ledger, sort_keys=True).encode())
+
+    def _known(self) -> Mapping[str, str]:
+        known = (read_object(self._path) or {}).get(self._key, {})
+        return known if isinstance(known, dict) else {}
+
+    def _lost(self, spans: Spans) -> Spans:
+        """Return which of these offsets brokers have no more; whatever else held no record never held one.
+
+        All of a partition's count where it ends before them: its topic was deleted, made anew or cut. What a broker
+        removed after it was read counts as well, so it is the most that can be lost.
+
+        Raises:
+            KafkaUnreachable: they do not say.
+        """
+        ends = self._ends.ends(spans)
+        firsts = self._ends.firsts(ends)
+        lost: Spans = {}
+        for topic, partitions in spans.items():
+            for number, (first, end) in partitions.items():
+                there = ends.get(topic, {}).get(number, 0) >= end
+                upto = min(max(first, firsts[topic][number]), end) if there else end
+                if upto > first:
+                    lost.setdefault(topic, {})[number] = (first, upto)
+        return lost
+
+
+def places_of(spans: Spans) -> list[str]:
+    """Return spans of offsets for people."""
+    return [
+        f"{topic}-{number}: offsets {first} to {end - 1}"
+        for topic, partitions in sorted(spans.items())
+        for number, (first, end) in sorted(partitions.items())
+    ]

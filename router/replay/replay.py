@@ -20,8 +20,7 @@ from bindings.private import open_to, private_folder
 from router.errors import CatalogUnavailable, RouterError
 from router.judging.plan import Plan, read_catalog
 from router.letters.letter import Letter
-from router.letters.listing import Filter
-from router.letters.reading import read_letters
+from router.letters.reading import Filter, read_letters
 from router.logs import configure_logs, get_logger
 from router.replay.replaying import (
     Loads,
@@ -39,11 +38,9 @@ from router.replay.replaying import (
 )
 from router.settings import Settings, load_settings
 from router.sinks import check_endpoints, close_targets
-from router.spark.jvm import signals
-from router.spark.session import spark_session
-from router.state.ledger import FOLDER, LetterLedger, PendingReplay
-from router.state.ledger_database import HELD, Turns
-from router.state.trust import Pins, admit, clients_of
+from router.spark.session import signals, spark_session
+from router.state.durable import Pins, admit, clients_of
+from router.state.ledger import FOLDER, HELD, LetterLedger, PendingReplay, Turns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +103,7 @@ def dry_run(settings: Settings, wanted: Filter, options: ReplayOptions) -> Itera
     """Yield what would become of each letter that a replay would take; nothing is written, and Spark not started.
 
     ``sinks`` of a verdict are those that would get the record: not the ones that have it. What waits for a letter that
-    stays dead has the reason :data:`~router.state.ledger_database.HELD`.
+    stays dead has the reason :data:`~router.state.ledger.HELD`.
     """
     plan = plan_now(settings)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:

@@ -3,7 +3,7 @@
 The batch is durable in the ledger before its first write, with the plan that judges it, and settled after its last, so
 that one which was cut off is repeated by the next replay as it was. Tables know the repeat by the ledger's id and the
 batch's number; message targets get it at least once. A letter that stays one is not written again: the ledger counts
-the attempt. Of letters that wait for each other (:mod:`router.state.ledger_database`), those behind one that stays dead
+the attempt. Of letters that wait for each other (:mod:`router.state.ledger`), those behind one that stays dead
 are not sent and count no attempt; what a sink rejects while the batch is written holds them up from the next batch on.
 """
 
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, binding_of
-from catalog.errors import RecordError
+from catalog.findings import RecordError
 from catalog.parsing.regular import read_regular
 from router.batches.attempt import Journal, attempt
 from router.batches.journal import pauses
@@ -34,11 +34,10 @@ from router.judging.judging import INBOX_COLUMNS, outcome_lists, source_row
 from router.judging.outputs import Tally
 from router.judging.plan import Plan, plan_of
 from router.letters.letter import Letter
-from router.letters.listing import Filter
+from router.letters.reading import Filter
 from router.rendering.texts import INSTANT
 from router.state.durable import unfinished, write_durably
-from router.state.ledger import LedgerEntry, LetterLedger, Outcome, PendingReplay
-from router.state.ledger_database import HELD, Turns, held_up, only_waits
+from router.state.ledger import HELD, LedgerEntry, LetterLedger, Outcome, PendingReplay, Turns, held_up, only_waits
 from router.writing.outcomes import (
     REASON,
     HeldBack,

@@ -6,26 +6,57 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Any, Final, Self
 
-from catalog.listing import catalog_from_json, catalog_to_json
+from bindings.background import Background
+from bindings.inbox.format import NAME as LAYOUT
+from bindings.inbox.format import (
+    InboxPosition,
+    partition_directory,
+    positions_of,
+    read_layout,
+    rows_in,
+    segment_path,
+    segments_in,
+)
+from bindings.inbox.space import InboxDamaged, InboxError
+from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from catalog.load import catalog_from_json, catalog_to_json
 from catalog.model import Catalog
-from router.errors import CatalogUnavailable
+from router.batches.splitting import BatchParts
+from router.errors import BatchPinError, CatalogUnavailable, RouterError, StateError
 from router.judging.plan import VERSION, Plan, read_catalog
 from router.logs import few, get_logger
 from router.overview.overview import Overview, Replays
+from router.reading import generations
+from router.reading.backlogs import InboxBacklog, TopicBacklogs
+from router.reading.generations import Generation, Offsets, Positions, cluster_of, reads, topics_of
 from router.running.reload import unless_stopped
 from router.settings import Settings
 from router.sinks.tables.head import local_folder
-from router.state.durable import write_durably
+from router.sources import INBOX, REST, Source, inbox_client, rest_client, source_client
+from router.state.durable import (
+    RESTORE,
+    CheckpointProgress,
+    damaged,
+    missing,
+    numbers_in,
+    progress_of,
+    unreadable,
+    write_durably,
+)
+from router.state.ledger import LetterLedger
+from router.state.state import BatchNotes, StateFolder
 from router.telemetry.configured import telemetry
-from router.watching.collectors import certificate_collector
-from router.watching.metrics import DiskCollector, Metrics
+from router.watching.backlogs import Backlog, Backlogs
+from router.watching.metrics import DiskCollector, Metrics, certificate_collector
 from router.watching.monitor import MonitorServer
 from router.watching.status import RouterStatus
 
@@ -166,3 +197,364 @@ def _stale(monitoring: Monitored, awaited: tuple[str, ...], catalog: Catalog, ke
     reason = f"the catalog cannot be reached at {few(awaited)}; the last good one, of {kept}, is in force until it can"
     _log.warning("started with the last good catalog", unreachable=list(awaited), epoch=catalog.epoch, kept=kept)
     return catalog, reason
+
+
+# Whether a state folder is whole. It is checked before anything reads from it: a start ends and names the damage.
+#
+# Otherwise emptied, truncated or foreign files, and missing folders, would look like a fresh start, a passing fault, or
+# a crash.
+
+_FILES: Final = ("lock.jvm",)
+_FOLDERS: Final = ("checkpoints", "batches", "plans", "ledger", "inbox", "spill")
+
+
+def check_state(state: StateFolder, queries: Iterable[str], *, inbox: bool) -> None:
+    """Make sure that a router with these queries can go on from this folder; *inbox* if they read a local one.
+
+    It notes what exists and a crash kept from being noted.
+
+    Raises:
+        StateError: a file or folder is damaged, missing, unreadable, or of another router; names it and the remedy.
+    """
+    _check_kinds(state.root)
+    Positions(state).check()
+    LetterLedger.check(state.root)
+    for query in queries:
+        begun = check_query(state, query)
+        if query == INBOX and inbox:
+            _check_inbox(state, begun[1] if begun is not None else CheckpointProgress())
+        if begun is not None:
+            state.inventory.note_generation(query, begun[0].number, begun[0].id)
+
+
+def check_query(state: StateFolder, query: str) -> tuple[Generation, CheckpointProgress] | None:
+    """Return the current generation of a query and how far it is; None before its first start.
+
+    Raises:
+        StateError: as :func:`check_state`, of what belongs to the query.
+    """
+    generation = generations.current(state, query)
+    noted = state.inventory.holdings().generations.get(query)
+    if noted is not None and (generation is None or generation.number < noted.number):
+        hint = (
+            f'{RESTORE}; to have the query begin anew at `start` and repeat what it did, remove "{query}" from '
+            f'"generations" in {state.inventory.path}'
+        )
+        raise missing(state.checkpoints / query / str(noted.number), f"query {query} had begun it", hint=hint)
+    if generation is None:
+        return None
+    if noted is not None and generation.number == noted.number and generation.id != noted.id:
+        raise _foreign(generation.path, f"generation {generation.id}, not {noted.id}")
+    progress = progress_of(generation.path)
+    _check_pins(state, query, generation, progress)
+    return generation, progress
+
+
+def _check_pins(state: StateFolder, query: str, generation: Generation, progress: CheckpointProgress) -> None:
+    """Check what there is beside a batch that will be repeated, and that the pinned batches are known to Spark."""
+    folder = state.batches / query
+    if progress.committed is not None and not folder.exists():
+        raise missing(folder, f"query {query} has committed batches")
+    newest = max(numbers_in(folder), default=-1)
+    if newest > (-1 if progress.planned is None else progress.planned):
+        raise missing(generation.path / "offsets" / str(newest), f"batch {newest} was begun, as {folder} says")
+    batch = progress.pending
+    if batch is None:
+        return
+    pinned = state.pinned(query, batch)
+    if pinned is not None:
+        _check_plan(state, query, batch, pinned)
+    notes = BatchNotes(state.batches)
+    for note in (notes.held, notes.parked, notes.blocked):
+        note(query, batch, generation.id)
+    BatchParts.of(notes, query, batch, generation.id)
+
+
+def _check_plan(state: StateFolder, query: str, batch: int, plan: str) -> None:
+    path, document = state.root / "plans" / f"{plan}.json", state.plan(plan)
+    if document is None:
+        raise BatchPinError(f"{path} is missing: batch {batch} of query {query} is pinned to it", hint=RESTORE)
+    if not hashlib.sha256(document).hexdigest().startswith(plan):
+        raise damaged(path, "it is not the document that its name is the hash of")
+
+
+def _check_inbox(state: StateFolder, progress: CheckpointProgress) -> None:
+    """Check that the inbox is the one that was noted, and that it has the rows that are not committed."""
+    noted = state.inventory.holdings().inbox
+    file = state.inbox / LAYOUT
+    if not file.exists():
+        if noted or progress.end is not None:
+            hint = (
+                f"{RESTORE}; without it what it held is lost, and to begin with an empty one remove "
+                f'{state.checkpoints / INBOX}, and from {state.inventory.path} "inbox", and "{INBOX}" in "generations"'
+            )
+            raise missing(file, "there was an inbox", hint=hint)
+        return
+    try:
+        layout = read_layout(state.inbox)
+        if noted and layout.inbox != noted:
+            raise _foreign(file, f"inbox {layout.inbox}, not {noted}")
+        positions = positions_of(progress.start, layout.inbox) if progress.start else {}
+    except InboxError as error:
+        raise StateError(f"{state.inbox}: {error}", hint=RESTORE) from error
+    except OSError as error:
+        raise unreadable(file, error) from error
+    for partition in range(layout.partitions):
+        _check_partition(partition_directory(state.inbox, partition), positions.get(partition, InboxPosition(0, 0)))
+    state.inventory.note_inbox(layout.inbox)
+
+
+def _check_partition(directory: Path, position: InboxPosition) -> None:
+    """Check that the log reaches *position*; otherwise new rows would get positions that other rows had."""
+    if not directory.is_dir():
+        raise missing(directory, "the inbox has this partition")
+    segments = [number for number in segments_in(directory) if number >= position.segment]
+    if not segments and position == (0, 0):
+        return
+    for expected, number in enumerate(segments, position.segment):
+        if number != expected:
+            raise missing(segment_path(directory, expected), "its rows were not committed")
+    if not segments:
+        raise missing(segment_path(directory, position.segment), "the checkpoint goes on from it")
+    first = segment_path(directory, position.segment)
+    try:
+        # The last segment may end in the middle of a write; all before it were closed and are whole.
+        rows = rows_in(first) if len(segments) > 1 or position.row > 0 else 0
+    except InboxError as error:
+        if len(segments) > 1:
+            raise StateError(str(error), hint=RESTORE) from error
+        return
+    if rows < position.row:
+        raise damaged(first, f"it has {rows} rows, and the checkpoint goes on from row {position.row}")
+
+
+def _check_kinds(root: Path) -> None:
+    for name in _FILES:
+        if (root / name).is_dir():
+            raise damaged(root / name, "it is a folder", hint="remove it")
+    for name in _FOLDERS:
+        if (root / name).exists() and not (root / name).is_dir():
+            raise damaged(root / name, "it is no folder", hint=f"move it away; {RESTORE}")
+
+
+def _foreign(path: Path, what: str) -> StateError:
+    hint = "restore what belongs to this state folder; parts of two cannot be mixed"
+    return StateError(f"{path} belongs to another state folder: it is {what}", hint=hint)
+
+
+# Asks the sources what waits, at a steady interval, whatever the queries do: one thread for each query's sources.
+#
+# A query that is held, fails or was never started cannot say how far it is behind. So nothing here asks the query: its
+# checkpoint says where it reads on, and its sources say where they end. A broker that does not answer holds up only its
+# own thread, and its figures are absent meanwhile.
+
+TOPICS_SECONDS: Final = 5.0
+"""Time between two questions to brokers."""
+INBOX_SECONDS: Final = 0.5
+"""Time between two looks at a local inbox, which costs next to nothing."""
+_STOP_SECONDS: Final = 1.0
+
+
+class BacklogWatch:
+    """Asks for what waits from when it is entered until it is left. *active* gives the plan that is in force.
+
+    *status* is told which sources do not answer.
+    """
+
+    def __init__(
+        self,
+        state: StateFolder,
+        active: Callable[[], Plan],
+        backlogs: Backlogs,
+        status: RouterStatus,
+        *,
+        topics_seconds: float = TOPICS_SECONDS,
+        inbox_seconds: float = INBOX_SECONDS,
+    ) -> None:
+        self._state = state
+        self._active = active
+        self._backlogs = backlogs
+        self._status = status
+        self._pauses = (topics_seconds, inbox_seconds)
+        self._ending = threading.Event()
+        self._threads: dict[str, Background] = {}
+
+    def __enter__(self) -> Self:
+        self.follow()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        for thread in self._threads.values():
+            thread.ask_to_end()
+        deadline = time.monotonic() + _STOP_SECONDS
+        for thread in self._threads.values():
+            # A thread that waits for a broker ends with the process; nothing depends on it.
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def follow(self) -> None:
+        """Ask for what the plan in force reads, from now on; called again whenever it may be another one."""
+        for query in _queries_of(self._active(), self._state):
+            known = self._threads.get(query)
+            if known is None or not known.alive:
+                # Until it answers, nobody knows how far it is read.
+                self._backlogs.answered(query, {})
+                asking = _Asking(
+                    query, self._state, self._active, self._backlogs, self._status, self._ending, self._pauses
+                )
+                self._threads[query] = Background("backlogs", asking.run, name=f"backlogs-{query}")
+                self._threads[query].start()
+
+
+class _Asking:
+    """What one thread asks; it ends when its query has nothing to read any more."""
+
+    def __init__(
+        self,
+        query: str,
+        state: StateFolder,
+        active: Callable[[], Plan],
+        backlogs: Backlogs,
+        status: RouterStatus,
+        ending: threading.Event,
+        pauses: tuple[float, float],
+    ) -> None:
+        self._query = query
+        self._state = state
+        self._active = active
+        self._backlogs = backlogs
+        self._status = status
+        self._ending = ending
+        self._topics_seconds, self._inbox_seconds = pauses
+        self._client: KafkaClient | None = None
+        self._trouble = ""
+        self._uncommitted: dict[str, str] = {}
+        self._inbox = InboxBacklog(state.inbox)
+
+    def run(self) -> None:
+        """Ask until the query has nothing to read any more, or everything stops."""
+        while not self._ending.is_set() and self._wanted is not None:
+            self._client = self._client_of(self._active())
+            with self._connected() as topics:
+                self._ask(topics)
+        self._backlogs.forget(self._query)
+        self._status.source(self._query, "")
+
+    @property
+    def _wanted(self) -> Sequence[Source] | None:
+        return _queries_of(self._active(), self._state).get(self._query)
+
+    def _connected(self) -> AbstractContextManager[TopicBacklogs | None]:
+        return nullcontext() if self._client is None else TopicBacklogs(self._client)
+
+    def _ask(self, topics: TopicBacklogs | None) -> None:
+        """Ask over these connections as long as they match the plan in force."""
+        read = self._inbox.read_until if topics is None else topics.read_until
+        while (sources := self._wanted) is not None and self._client_of(self._active()) == self._client:
+            wanted = self._topics(sources)
+            try:
+                backlogs = {INBOX: self._local()} if topics is None else topics.look(wanted, self._positions())
+            except (KafkaUnreachable, InboxError, RouterError, OSError, ValueError) as error:
+                self._say(sources, str(error))
+                backlogs = dict.fromkeys(wanted if topics is not None else (INBOX,))
+            else:
+                self._say(sources, "")
+            self._backlogs.answered(self._query, self._by_endpoint(backlogs, sources), read.seconds)
+            ending = self._ending.wait(self._inbox_seconds if topics is None else self._topics_seconds)
+            if topics is not None and not self._trouble:
+                self._commit(topics, sources)
+            if ending:
+                return
+
+    def _commit(self, topics: TopicBacklogs, sources: Sequence[Source]) -> None:
+        """Commit how far sources are read to the groups that they name. It is for people to look at: nothing waits for
+        it, and one that fails is tried again at the next look.
+        """
+        groups: dict[str, set[str]] = {}
+        for source in sources:
+            if source.settings.commit_offsets_to:
+                groups.setdefault(source.settings.commit_offsets_to, set()).add(source.topic)
+        for group, named in groups.items():
+            try:
+                topics.commit(group, named, self._positions())
+                problem = ""
+            except (KafkaUnreachable, RouterError, OSError, ValueError) as error:
+                problem = str(error)
+            before, self._uncommitted[group] = self._uncommitted.get(group, ""), problem
+            if problem and not before:
+                hint = "records are read all the same; let the router commit to this group, which nobody else may use"
+                _log.warning("offsets are not committed", group=group, topics=sorted(named), problem=problem, hint=hint)
+            elif before and not problem:
+                _log.info("offsets are committed again", group=group, topics=sorted(named))
+
+    def _say(self, sources: Sequence[Source], trouble: str) -> None:
+        """Say once that a source does not answer, and once that it does again."""
+        before, self._trouble = self._trouble, trouble
+        self._status.source(self._query, trouble)
+        if bool(trouble) == bool(before):
+            return
+        inputs = reads(sources, self._query) or {"source": self._query}
+        if trouble:
+            _log.warning("backlog of a source is not known", **inputs, problem=trouble)
+        else:
+            _log.info("connected again", **inputs)
+
+    def _client_of(self, plan: Plan) -> KafkaClient | None:
+        if self._query == INBOX:
+            return None if plan.settings.inbox.kafka is None else inbox_client(plan.settings.inbox.kafka)
+        if self._query == REST:
+            return rest_client(plan.settings)
+        sources = plan.queries.get(self._query)
+        return source_client(sources[0]) if sources else self._client
+
+    def _topics(self, sources: Sequence[Source]) -> tuple[str, ...]:
+        settings = self._active().settings
+        if self._query == INBOX:
+            return () if settings.inbox.kafka is None else (settings.inbox.kafka.topic,)
+        if self._query == REST:
+            return () if settings.realtime is None else (settings.realtime.rest,)
+        return topics_of(sources)
+
+    def _positions(self) -> Offsets:
+        """Return where each topic is to be read on, as the disk has it."""
+        generation = generations.current(self._state, self._query)
+        known = {} if generation is None else generation.positions()
+        if self._query in (INBOX, REST):
+            return known
+        return {**Positions(self._state).of(cluster_of(self._query)), **known}
+
+    def _local(self) -> Backlog:
+        reached = self._reached()
+        try:
+            return self._inbox.look(reached)
+        except InboxDamaged:
+            # It was trimmed, if a batch of it was committed meanwhile.
+            if (now := self._reached()) == reached:
+                raise
+            return self._inbox.look(now)
+
+    def _reached(self) -> Mapping[str, Any] | None:
+        generation = generations.current(self._state, INBOX)
+        return None if generation is None else generation.reached()
+
+    def _by_endpoint(
+        self, backlogs: Mapping[str, Backlog | None], sources: Sequence[Source]
+    ) -> dict[str, Backlog | None]:
+        if self._query in (INBOX, REST):
+            found = {self._query: next(iter(backlogs.values()), None)}
+            if self._query == INBOX and self._client is None:
+                known = None if found[INBOX] is None else self._inbox.endpoints
+                names = dict.fromkeys((*(source.endpoint for source in sources), *(known or ())))
+                found |= {name: None if known is None else known.get(name, Backlog(0)) for name in names if name}
+            return found
+        return {source.endpoint: backlogs.get(source.topic) for source in sources}
+
+
+def _queries_of(plan: Plan, state: StateFolder) -> dict[str, tuple[Source, ...]]:
+    """Return the sources of each query of a plan. The query of an inbox with rows left is there without sources too."""
+    queries = dict(plan.queries)
+    if (state.inbox / LAYOUT).exists():
+        queries.setdefault(INBOX, ())
+    return queries if plan.settings.realtime is None else {**queries, REST: ()}

@@ -2,7 +2,7 @@
 
 A catalog is refused when it cannot be read, when it has an error that the active one does not have, when a source
 would not work with it or would have no candidate left, or when it would show credentials to another address
-(:mod:`router.state.trust`): a slip must not remove a working definition. With ``catalog.on_incompatible: refuse`` no
+(:mod:`router.state.durable`): a slip must not remove a working definition. With ``catalog.on_incompatible: refuse`` no
 other change may do so either, with ``warn`` sources may lose their candidates. A catalog waits while it refers to what
 cannot be reached. Looks are taken in a thread of their own, so a server that is slow to answer delays neither the
 router's other duties nor its end.
@@ -19,19 +19,18 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from bindings.protocols import BINDINGS
 from catalog.comparing import CatalogChange, CatalogDiff, compare
 from catalog.documents.documents import Doubtful
-from catalog.linting.options import RECEIVING
-from catalog.load import CatalogWatcher, RefusedCatalog, Waiting
+from catalog.linting.attributes import RECEIVING
+from catalog.load import CatalogWatcher, RefusedCatalog, Waiting, set_aside_from_gc
 from catalog.model import CLOUDEVENTS, Catalog, Endpoint, Finding
 from catalog.parsing.nearest import Suggestions
-from catalog.paused_gc import set_aside_from_gc
 from router.batches.plans import PlanHolder
 from router.errors import ConfigError, StateError
 from router.judging.plan import Plan
 from router.logs import get_logger
-from router.realtime.query import require_real_time
+from router.realtime import require_real_time
 from router.settings import Settings
 from router.settings.catalogs import logins_of
-from router.state.trust import Pins, clients_of, distrusted
+from router.state.durable import Pins, clients_of, distrusted
 from router.terminal import counted
 
 if TYPE_CHECKING:

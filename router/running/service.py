@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 
 from bindings.private import open_to
 from catalog.linting.attributes import refusing
-from catalog.paused_gc import set_aside_from_gc
+from catalog.load import set_aside_from_gc
 from router.batches.plans import PlanHolder
 from router.errors import BrokerUnreachable, ConfigError, DiskError, SinkError
-from router.examining.checks import gateway_checks, require, router_checks
+from router.examining import gateway_checks, require, router_checks
 from router.intake.intake import Intake, Store, local_store, topic_store
 from router.intake.subscriptions import RouterSubscriptions
 from router.judging.plan import Plan, plan_of
@@ -33,29 +33,22 @@ from router.machine import divided, raise_descriptor_limit
 from router.overview.overview import Replays
 from router.overview.picture import sink_topics
 from router.reading.generations import Succession
-from router.realtime.query import require_real_time, require_rest_topic
+from router.realtime import require_real_time, require_rest_topic
 from router.relating import Pairing
-from router.running.backlogs import BacklogWatch
-from router.running.integrity import check_state
-from router.running.monitoring import Monitored, monitored, whole_catalog
-from router.running.queries import Queries
+from router.running.monitoring import BacklogWatch, Monitored, check_state, monitored, whole_catalog
+from router.running.queries import Queries, Warming
 from router.running.reload import BackgroundReloads, Comparisons, Reloader, Shadowing, in_background
-from router.running.warming import Warming
 from router.settings import Settings, load_settings
 from router.settings.catalogs import logins_of
 from router.sinks import check_endpoints, close_targets
 from router.sources import REST, missing_sources
 from router.spark.executors import require_context
-from router.spark.jvm import Stopped, Stopping, jvm_alive, jvm_pid, require_jvm, signals
-from router.spark.session import spark_session
-from router.state.accounts import Accounts
-from router.state.durable import disk_of
-from router.state.state import StateFolder
-from router.state.trust import Pins, admit, clients_of
-from router.watching.collectors import RelationMetrics, SubscriptionMetrics
-from router.watching.metrics import watch_jvm
+from router.spark.session import Stopped, Stopping, jvm_alive, jvm_pid, require_jvm, signals, spark_session
+from router.state.durable import Pins, admit, clients_of, disk_of
+from router.state.state import Accounts, StateFolder
+from router.watching.metrics import RelationMetrics, SubscriptionMetrics, watch_jvm
 from router.watching.status import RouterStatus
-from router.writing.spark_outcomes import create_topics
+from router.writing.outcomes import create_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -303,7 +296,7 @@ class Service:
             if ready is not None:
                 ready(RunInfo(self._port, intake.http_port, self._stop.set))
             # It is left after the last batch, so that the offsets of that are committed too.
-            with BacklogWatch(self._state, lambda: plans.active, self._metrics.backlogs) as backlogs:
+            with BacklogWatch(self._state, lambda: plans.active, self._metrics.backlogs, self._status) as backlogs:
                 try:
                     self._supervise(spark, plans, queries, intake, backlogs, shadowing, warming)
                 finally:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from router.settings.catalogs import CatalogSettings, TlsSettings
 from router.settings.checks import event_sinks, letter_sinks
-from router.settings.inward import HttpSettings, InboxSettings
-from router.settings.load import load_settings, settings_from_dict
+from router.settings.load import load_settings, settings_from_dict, settings_reference
 from router.settings.model import (
     DeadLetterSettings,
+    HttpSettings,
+    InboxSettings,
     LogSettings,
     MatchSettings,
     MetricsSettings,
@@ -15,11 +16,9 @@ from router.settings.model import (
     SourceSettings,
 )
 from router.settings.names import REASONS, RouteSettings, Validate, When, event_routes, letter_routes
-from router.settings.schema import settings_reference
 from router.settings.sinks.kafka import KafkaSink
 from router.settings.sinks.kinds import Sink
-from router.settings.sinks.messages import AmqpSink, HttpSink, MessageSink, MqttSink, NatsSink
-from router.settings.sinks.tables import JsonLinesSink, TableSink
+from router.settings.sinks.messages import AmqpSink, HttpSink, JsonLinesSink, MessageSink, MqttSink, NatsSink, TableSink
 from router.settings.spark import SparkSettings
 from router.settings.values import revealed
 

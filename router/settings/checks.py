@@ -23,8 +23,7 @@ from router.settings.catalogs import (
     schema_registry_faults,
     telemetry_faults,
 )
-from router.settings.inward import HttpAuthSettings, KafkaInboxSettings
-from router.settings.model import Settings, SourceSettings, subscription_faults
+from router.settings.model import HttpAuthSettings, KafkaInboxSettings, Settings, SourceSettings, subscription_faults
 from router.settings.names import REASONS, Numbered, When, event_routes, letter_routes
 from router.settings.sinks.contract import RemoteSink
 from router.settings.spark import broker_faults, kafka_login_faults, option_faults

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 from bindings.columns.texts import Bool, Entries, base64_of, valid
 from bindings.events import encode_event, members_of, with_types
 from bindings.private import sync_path
-from catalog.errors import escaped_json
+from catalog.findings import escaped_json
 from router.matching.context import RELATED
 from router.matching.facts import SCHEMA_ID
-from router.rendering.structured import data_members, sound_json
+from router.rendering.events import data_members, sound_json
 from router.rendering.texts import (
     INSTANT,
     TEXT_MAP,
@@ -42,7 +42,7 @@ from router.rendering.texts import (
     together,
 )
 from router.settings.names import escape_value
-from router.settings.sinks.tables import JsonLinesSink as JsonLinesSettings
+from router.settings.sinks.messages import JsonLinesSink as JsonLinesSettings
 from router.sinks.contract import ArrowSink, Commit, WriteResult
 from router.sinks.tables.head import refused, write_atomically
 

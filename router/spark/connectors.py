@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bindings.private import waiting_lock
-from catalog.errors import one_line
+from catalog.findings import one_line
 from router.errors import ConnectorError
 
 # Jars from a Maven repository, resolved by the Ivy that pyspark ships and kept in a cache of ours.

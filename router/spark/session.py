@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import shlex
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Any, Final, TextIO
 
 from bindings.inbox.source import InboxDataSource
-from router.errors import ConfigError, StateError
+from bindings.private import private_file, private_folder
+from router.errors import ConfigError, JvmError, StateError
 from router.judging.judging import ENVIRONMENT as WORKER_ENVIRONMENT
-from router.logs import jvm_log_conf
+from router.logs import get_logger, jvm_log_conf
 from router.machine import HEAP_OPTION, MIB, divided
 from router.settings import Settings, SparkSettings, revealed
 from router.settings.checks import inbox_faults
@@ -24,10 +31,442 @@ from router.settings.spark import LOOPBACK, is_local
 from router.sources import Source
 from router.spark.connectors import kafka_jars
 from router.spark.executors import examine_executors, master_named, ship_code
-from router.spark.jvm import OPTIONS, end_jvm, jvm_alive, jvm_death_named, launch_jvm, part_quietly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# The JVM under the router: how it starts and ends, what it prints, and what signals do to it.
+
+# The JVM under the router: how it starts with its configuration, and how it ends.
+#
+# Everybody on a machine may read the arguments of a process, so no value of the configuration stands there. It is
+# handed over in files of mode 0600, which are gone once the JVM runs.
+
+# Whether the JVM under Spark lives, which error its end becomes, and how it is ended without output.
+#
+# Nothing here brings Spark along: it is also asked where no session was ever begun.
+
+_log = get_logger()
+EXIT_SECONDS: Final = 10.0
+"""Longest wait for a JVM that is ending: its connection breaks moments before its process is gone."""
+OPTIONS: Final = "-XX:+ExitOnOutOfMemoryError"
+"""A JVM that lacks memory ends at once, with an exit code of its own, instead of living on with threads missing."""
+_REPEATED: Final = "nothing is lost, the next start repeats the batch"
+_KILLED: Final = (
+    f"the kernel's log tells whether the machine ran out of memory: then lower memory.heap and memory.worker, or give "
+    f"it more; {_REPEATED}"
+)
+_NO_MEMORY: Final = frozenset({3, 52})
+"""Exit codes of a JVM that ran out of memory: by :data:`OPTIONS`, and by Spark."""
+_KILLED_CODES: Final = frozenset({-9, 137})
+"""Exit codes of one that was killed; the second where a shell stands between."""
+_NOT_STARTED: Final = (
+    "see the lines before this one; `xrouter doctor` looks at Java, and memory.heap may be more than there is"
+)
+_LOST: Final = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
+"""Errors that may come before the process is seen to have ended."""
+
+
+def jvm_pid() -> int:
+    """Return the process of the JVM, which there is."""
+    process = _process()
+    assert process is not None
+    return int(process.pid)
+
+
+def jvm_alive() -> bool:
+    """Whether there is a JVM of ours, and it has not ended."""
+    process = _process()
+    return process is not None and process.poll() is None
+
+
+def require_jvm() -> None:
+    """Make sure that the JVM, if one was started, lives.
+
+    Raises:
+        JvmError: it has ended; the message says how.
+    """
+    process = _process()
+    if process is not None and process.poll() is not None:
+        raise _death(process.returncode, "")
+
+
+@contextmanager
+def jvm_death_named(memory: str) -> Iterator[None]:
+    """Turn what comes of the JVM's death, or of its lack of memory, into :class:`JvmError`; all else goes through.
+
+    *memory* says what to do when it lacks memory.
+    """
+    try:
+        yield
+    except Exception as error:
+        process = _process()
+        if process is not None and any(kind.__name__ in _LOST for kind in type(error).__mro__):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(EXIT_SECONDS)
+        if process is not None and process.poll() is not None:
+            raise _death(process.returncode, memory) from error
+        if "java.lang.OutOfMemoryError" in str(error):
+            raise _death(min(_NO_MEMORY), memory) from error
+        if "JAVA_GATEWAY_EXITED" in str(error):
+            raise JvmError("the JVM of Spark did not start", hint=_NOT_STARTED) from error
+        raise
+
+
+def kill_jvm() -> None:
+    """End the JVM and its Python workers at once, without output of theirs; safe in a signal handler."""
+    process = _process()
+    if process is not None and process.poll() is None:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(EXIT_SECONDS)
+
+
+def part_quietly(context: Any) -> None:
+    """Have pyspark print nothing past the logs when the JVM goes: whoever needs the JVM gets the error anyway.
+
+    The server that takes a Spark context's accumulators would print a traceback for each connection, and so would
+    pickling where it asks the JVM for the number of a broadcast.
+    """
+    import pyspark.util
+
+    def handle_error(request: object, address: object) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, EOFError | ConnectionError):
+            _log.error("counts of a batch could not be taken", error=repr(error))
+
+    context._accumulatorServer.handle_error = handle_error
+    # Pickling looks this up at each call, prints by it what it is about to raise, and raises it.
+    pyspark.util.print_exec = _print_nothing
+
+
+def _print_nothing(stream: TextIO) -> None:
+    pass
+
+
+def _death(code: int, memory: str) -> JvmError:
+    if code in _NO_MEMORY:
+        return JvmError("the JVM of Spark ran out of memory", hint=f"{memory}; {_REPEATED}")
+    if code in _KILLED_CODES:
+        return JvmError("the JVM of Spark was killed", hint=_KILLED)
+    ended = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    return JvmError(f"the JVM of Spark {ended}", hint=f"see the lines before this one; {_REPEATED}")
+
+
+def _process() -> Any:
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    return getattr(getattr(context, "_gateway", None), "proc", None)
+
+
+# What the JVM and its Python workers print, as lines of our own log.
+#
+# Log4j's lines have its form already (``log4j2.properties``, ``log4j2.json.properties``). What a JVM says before it has
+# a logger, and a worker that dies, are wrapped; of a trace the line with the error is passed on, and the rest is for
+# debugging.
+
+MOST: Final = 8192
+"""Bytes of one line; what is longer becomes several."""
+_OURS: Final = re.compile(rb'\{"event": |\d{4}-\d\d-\d\dT[\d:.]+Z ')
+_NOTHING: Final = (b"WARNING: Using incubator modules", b"WARNING: package sun.")
+"""Begins what a JVM says of options that Spark gives it, each time it starts."""
+_TRACE: Final = (b"Traceback (most recent call last)", b"During handling of", b"The above exception was")
+
+
+def relay(printed: IO[bytes], *, whole: bool = False) -> threading.Thread:
+    """Hand on lines to standard error until there are no more, in a thread that nobody waits for.
+
+    With *whole* traces are handed on, too.
+    """
+
+    def run() -> None:
+        with printed:
+            while line := printed.readline(MOST):
+                if _OURS.match(line) and line.endswith(b"\n"):
+                    sys.stderr.write(line.decode("utf-8", "replace"))
+                    sys.stderr.flush()
+                elif text := line.decode("utf-8", "replace").strip():
+                    quiet = line.startswith((*_NOTHING, *_TRACE, b"  ", b"\t"))
+                    (_log.debug if quiet and not whole else _log.warning)("printed by the JVM", line=text)
+
+    thread = threading.Thread(target=run, name="jvm-lines", daemon=True)
+    thread.start()
+    return thread
+
+
+FOLDER: Final = "launch"
+_DEFAULT_OPTIONS: Final = "spark.driver.defaultJavaOptions"
+_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_SUBMIT: Final = "PYSPARK_SUBMIT_ARGS"
+_SAFE_PATH: Final = "PYTHONSAFEPATH"
+_LAUNCHER: Final = "SPARK_LAUNCHER_OPTS"
+_BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For the short-lived JVM in which Spark builds the command of the other one."""
+_LAST_LINES_SECONDS: Final = 5.0
+_UMASK: Final = 0o077
+"""All that the JVM writes is state: tables and lines are written by the driver."""
+
+
+def launch_jvm(conf: Mapping[str, str], state: Path, *, relayed: bool = False, whole: bool = False) -> None:
+    """Start the JVM for the next Spark session, with *conf* as its defaults.
+
+    Python workers, which are its children, look for no module in the working directory. Files that it makes are
+    private. Its output is *relayed*, with traces if *whole*, or goes to standard error unchanged. It reads the files in
+    ``state/launch`` once; then they are removed, after a crash by the next start.
+
+    Raises:
+        ConfigError: the Java options cannot be parted.
+    """
+    from pyspark import SparkContext
+    from pyspark.find_spark_home import _find_spark_home
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:
+        return
+    folder = state / FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    private_folder(folder)
+    try:
+        properties = _write_properties(conf, folder)
+        given = os.environ.get(_SUBMIT, "pyspark-shell")
+        arguments = f"--properties-file {shlex.quote(str(properties))} --load-spark-defaults {given}"
+        started = {_LAUNCHER: os.environ.get(_LAUNCHER, _BRIEF), "SPARK_HOME": _find_spark_home()}
+        with _environment({_SUBMIT: arguments, _SAFE_PATH: "1", "PYTHONPATH": _python_path(), **started}):
+            # A process group of its own: a terminal that hangs up tells ours, and the JVM must outlive the drain.
+            process: dict[str, Any] = {"umask": _UMASK, "process_group": 0}
+            with _relayed(whole=whole) if relayed else nullcontext() as printed, _ended_unless_launched():
+                gateway = launch_gateway(popen_kwargs=process | {"stderr": printed})  # type: ignore[no-untyped-call]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def end_jvm() -> None:
+    """End the JVM now, so that nothing of it outlives the router, and its lock is free."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    process = getattr(gateway, "proc", None)
+    with suppress(Exception):  # The JVM may be gone already; that is what is wanted.
+        gateway.shutdown()
+    if process is not None:
+        with suppress(OSError):
+            process.stdin.close()
+        with suppress(Exception):  # Waiting is a courtesy; at exit the closed pipe ends it anyway.
+            process.wait(10)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+@contextmanager
+def _relayed(*, whole: bool) -> Iterator[int]:
+    """Yield the descriptor that a process started in the block prints to; all its lines are passed on.
+
+    The lines are read at once: the block may wait for the process, and that waits as long as nobody reads its output.
+    """
+    reading, writing = os.pipe()
+    lines = relay(os.fdopen(reading, "rb"), whole=whole)
+    started = False
+    try:
+        yield writing
+        started = True
+    finally:
+        os.close(writing)
+        if not started:
+            lines.join(_LAST_LINES_SECONDS)  # These lines say why it did not start.
+
+
+@contextmanager
+def _ended_unless_launched() -> Iterator[None]:
+    """End the JVM that pyspark starts within the block if the block is cut off: nobody else knows that JVM by then.
+
+    Otherwise it would look for the files that are gone, and print long errors.
+    """
+    from pyspark import java_gateway
+
+    module: Any = java_gateway
+    begun: list[subprocess.Popen[bytes]] = []
+
+    class Noted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            self.pid = 0
+            try:
+                super().__init__(*arguments, **options)
+            finally:
+                # A signal may come while this waits for the new process, which is there by then.
+                if self.pid:
+                    begun.append(self)
+
+    before, module.Popen = module.Popen, Noted
+    try:
+        yield
+    except BaseException:
+        for process in begun:
+            # The whole group ends: a shell starts the JVM, and another JVM before it.
+            if process.poll() is None:
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:  # It has not made its group yet.
+                    process.kill()
+                process.wait()
+        raise
+    finally:
+        module.Popen = before
+
+
+def _write_properties(conf: Mapping[str, str], folder: Path) -> Path:
+    """Write *conf* as ``spark-submit`` reads it. It puts Java options into the arguments: those get a file as well."""
+    options = f"{conf.get(_DEFAULT_OPTIONS, '')} {conf.get(_OPTIONS, '')}"
+    java, properties = folder / "java.options", folder / "spark.properties"
+    try:
+        each = shlex.split(options)
+    except ValueError as error:
+        hint = f"close every quote in {_DEFAULT_OPTIONS} and {_OPTIONS}"
+        raise ConfigError(f"the Java options cannot be read: {error}", key="spark.conf", hint=hint) from error
+    with private_file(java, "w") as file:
+        file.writelines(f"{_quoted(option)}\n" for option in each)
+    entries = {name: value for name, value in conf.items() if name != _DEFAULT_OPTIONS}
+    entries[_OPTIONS] = _quoted(f"@{java}")
+    with private_file(properties, "w") as file:
+        file.writelines(f"{_escaped(name)}={_escaped(value)}\n" for name, value in entries.items())
+    return properties
+
+
+def _quoted(text: str) -> str:
+    """Quote one option, for a file of Java options and for the launcher of Spark alike."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _escaped(text: str) -> str:
+    """Write text as Java's properties do; whatever is not plain is a code unit of UTF-16."""
+    units = text.encode("utf-16-be")
+    codes = (int.from_bytes(units[place : place + 2], "big") for place in range(0, len(units), 2))
+    return "".join(chr(code) if chr(code).isalnum() and code < 128 else f"\\u{code:04x}" for code in codes)
+
+
+def _python_path() -> str | None:
+    """Return ``PYTHONPATH`` without empty entries, as of a colon too many: they stand for the working directory."""
+    given = os.environ.get("PYTHONPATH")
+    return given and os.pathsep.join(entry for entry in given.split(os.pathsep) if entry)
+
+
+@contextmanager
+def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Set variables for processes that start within the block; None leaves one as it is."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update({name: value for name, value in values.items() if value is not None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+# What SIGTERM, SIGINT and SIGHUP do to a process that has a JVM under it: a drain, and at the second one the end.
+
+
+class Stopped(BaseException):
+    """A start that was ended by a signal, wherever it was."""
+
+
+class Stopping(threading.Event):
+    """The order to stop. A start that has nothing to drain yet is ended by it at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.interrupts = False
+        self.drains = False
+        """There is something to drain: queries or gateways run."""
+
+    def begin_work(self) -> None:
+        """From here on a signal asks for a drain.
+
+        Raises:
+            Stopped: the order had come before, so there is nothing to drain.
+        """
+        if self.is_set():
+            raise Stopped
+        self.drains = True
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Let a signal end the block in the main thread, by :class:`Stopped`. The block must need no clean-up.
+
+        Raises:
+            Stopped: the order had come before the block, or came in it.
+        """
+        self.interrupts = True
+        try:
+            if self.is_set():
+                raise Stopped
+            yield
+            if self.is_set():
+                raise Stopped  # It came where nothing may be raised.
+        except KeyboardInterrupt:
+            # Spark's own answer to SIGINT, while it makes a context.
+            self.set()
+            raise Stopped from None
+        finally:
+            self.interrupts = False
+
+
+@contextmanager
+def signals(stop: threading.Event) -> Iterator[None]:
+    """Let SIGTERM, SIGINT and SIGHUP ask for a drain; a second one ends the process at once, unless it is SIGHUP.
+
+    A process that was started to ignore SIGHUP, as ``nohup`` does, goes on ignoring it.
+
+    Raises:
+        Stopped: as :meth:`Stopping.at_once`.
+    """
+    own, asked = os.getpid(), count()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != own:
+            return  # Ctrl-C goes to the child as well that is about to become the JVM; the router ends that itself.
+        # It is counted first, since the next signal may come in the middle of this, and is handled there.
+        again = next(asked) > 0 or stop.is_set()
+        if again and number == signal.SIGHUP:
+            return  # Some supervisors and terminals send it right after another signal, in the middle of the drain.
+        if again:
+            _log.warning("ended at once by a second signal; a batch in hand is repeated", signal=_name(number))
+            kill_jvm()
+            os._exit(128 + number)
+        starting = isinstance(stop, Stopping) and not stop.drains
+        stop.set()
+        _log.info("stopping before it has started" if starting else "draining", signal=_name(number))
+        if isinstance(stop, Stopping) and stop.interrupts and not _begins_a_process(frame):
+            raise Stopped
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asking = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        asking.append(signal.SIGHUP)
+    before = {number: signal.signal(number, on_signal) for number in asking}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _begins_a_process(frame: FrameType | None) -> bool:
+    """Tell whether a process is being started: what is raised in functions called around a fork is only printed."""
+    while frame is not None:
+        if frame.f_code.co_name == "_execute_child" and frame.f_globals.get("__name__") == "subprocess":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name
+
 
 # Where Python workers of the router's own JVM come from, and find pyspark: where the driver has it, compiled. And what
 # Spark need not start Python for.
@@ -85,7 +524,7 @@ ARROW_BYTES: Final = 16 * MIB
 """An Arrow batch on its way to a Python worker ends at whichever comes first."""
 _FIXED: Final = {
     "spark.app.name": "xregistry-router",
-    # For executors on other machines; local workers have it from the JVM (:mod:`router.spark.jvm`).
+    # For executors on other machines; local workers have it from the JVM (:mod:`router.spark.session`).
     "spark.executorEnv.PYTHONSAFEPATH": "1",
     # Hadoop sets modes itself, past the umask of the process.
     "spark.hadoop.fs.permissions.umask-mode": "077",

@@ -24,7 +24,7 @@ NEEDED: Final = {
     "pyspark.worker": (
         "pandas",  # pyarrow asks for it with the first array it makes
         "router.judging.judging",
-        "router.writing.kafka_columns",
+        "router.writing.outgoing",
         "router.writing.staging",
     )
 }

@@ -24,6 +24,8 @@ STALE_SECONDS: Final = 120.0
 """A supervisor without a round for this long is stuck; even a slow reload of a catalog is shorter."""
 FINDINGS: Final = 20
 """Findings of a refused catalog, and references of one that waits, that are shown; the log has all."""
+AWAY_SECONDS: Final = 15.0
+"""A source that did not answer for this long is a reason not to be ready; one that is merely slow is not."""
 EPOCHS: Final = 30
 """Epochs and refused catalogs that are remembered."""
 CHANGES: Final = 100
@@ -89,6 +91,7 @@ class RouterStatus:
         self._lock = threading.Lock()
         self._queries: dict[str, _Query] = {}
         self._gateways: dict[str, _Gateway] = {}
+        self._away: dict[str, tuple[float, str]] = {}
         self._catalog: dict[str, Any] | None = None
         self._refused: tuple[Finding, ...] = ()
         self._refused_since = ""
@@ -117,7 +120,16 @@ class RouterStatus:
         """Leave out a query that has ended for good, because the catalog or the settings no longer ask for it."""
         with self._lock:
             self._queries.pop(name, None)
+            self._away.pop(name, None)
         self.steps.forget(name)
+
+    def source(self, query: str, trouble: str) -> None:
+        """Note whether the source of a query answers: *trouble* is why not, '' when it does."""
+        with self._lock:
+            if trouble:
+                self._away[query] = (self._away.get(query, (self._clock(), ""))[0], trouble)
+            else:
+                self._away.pop(query, None)
 
     def gateway(self, name: str, up: bool, reason: str = "") -> None:
         """Note whether a gateway takes messages."""
@@ -234,8 +246,9 @@ class RouterStatus:
         """Return whether records are taken and written right now, and the whole state as a JSON object.
 
         Ready means: a catalog is active and was read since the start, there are queries (but in a process of gateways
-        alone) and all run with no batch held, the first batch is warmed, all gateways are up, the inbox accepts
-        messages, and the router is not draining. ``reasons`` has one line for each thing that is not so.
+        alone) and all run with no batch held, their sources answer, the first batch is warmed, all gateways are up,
+        the inbox accepts messages, and the router is not draining. ``reasons`` has one line for each thing that is
+        not so.
         """
         with self._lock:
             reasons = self._reasons()
@@ -263,6 +276,8 @@ class RouterStatus:
         for name, query in sorted(self._queries.items()):
             if query.state != "running":
                 reasons.append(_with_reason(f"query {name} is {query.state}", query.to_json()["reason"]))
+            elif name in self._away and self._clock() - self._away[name][0] >= AWAY_SECONDS:
+                reasons.append(f"the source of query {name} does not answer: {self._away[name][1]}")
         for name, gateway in sorted(self._gateways.items()):
             if not gateway.up:
                 reasons.append(_with_reason(f"gateway {name} is down", gateway.reason))

@@ -22,15 +22,14 @@ from catalog.templates import TEMPLATE_TYPES, parse
 from catalog.values import text_of
 from router.errors import SinkError
 from router.judging.plan import Plan
-from router.routing.destinations import LetterLimits
-from router.routing.routes import Routes
+from router.routing import LetterLimits, Routes
 from router.settings import KafkaSink, Settings, event_sinks, letter_sinks, revealed
 from router.settings.names import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, DestinationTemplate, value_name
 from router.sinks import ArrowSink, Commit, WriteResult, open_sink
 from router.sinks.contract import Rejected
 from router.sinks.jsonlines import DEAD_LETTER, DECIDED, WIDE
 from router.sinks.messages.definitions import spread_key
-from router.sinks.messages.events import MESSAGE, Spread, kept_spread
+from router.sinks.messages.sink import MESSAGE, Spread, kept_spread
 from router.watching.batches import writing
 from router.writing.outcomes import HeldBack, Outcomes, Receipts, Rejections
 from router.writing.staging import BatchId, RowsForSink, commit_of
@@ -40,7 +39,7 @@ from router.writing.staging import BatchId, RowsForSink, commit_of
 # Spark writes those records, so they are not seen one by one. Where the catalog bounds the topics below the cap nothing
 # is done. Else the distinct topics of a batch are counted before it is written, on the rows that were kept for its
 # sinks; records of topics past the cap are taken out and rejected. The topics known are those of
-# :mod:`router.sinks.messages.events`: a batch that is written again in the same process is divided as before, and a
+# :mod:`router.sinks.messages.sink`: a batch that is written again in the same process is divided as before, and a
 # restart begins to count anew.
 
 _OF_DEFINITION: Final = ("message", "messageid", "messagegroup")

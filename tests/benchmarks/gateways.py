@@ -27,11 +27,10 @@ from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
 from bindings.amqp.gateway import AmqpGateway
-from bindings.amqp.outgoing import AmqpMessage
-from bindings.amqp.sender import AmqpSender
+from bindings.amqp.sender import AmqpMessage, AmqpSender
 from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayConfig, GatewayLimits, RowStore
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
-from bindings.http.routing import HttpRoute
+from bindings.http.request import HttpRoute
 from bindings.inbox import Inbox, InboxLimits
 from bindings.inbox.format import frames, map_segment
 from bindings.mqtt.gateway import MqttGateway

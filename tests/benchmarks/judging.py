@@ -45,8 +45,7 @@ from router.judging.outputs import OutputBuilder
 from router.judging.plan import TOPIC, Judge, Plan
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
-from router.routing.destinations import SizeLimits
-from router.routing.routes import Routes
+from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
 from tests.benchmarks.machine import machine
 from tests.support.schema_ids import confluent, known_ids

@@ -32,7 +32,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from catalog.load import load as load_catalog
-from catalog.paused_gc import set_aside_from_gc
+from catalog.load import set_aside_from_gc
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
 from router.batches.splitting import Bounding

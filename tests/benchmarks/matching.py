@@ -32,7 +32,7 @@ from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from router.judging.plan import Plan
 from router.matching.channels import ChannelBuilder
-from router.matching.index.columns import BatchColumns, IntArray, SplitColumn
+from router.matching.index.classes import BatchColumns, IntArray, SplitColumn
 from router.matching.index.index import MatchIndex
 from router.matching.verdicts import WinnerChooser
 from router.settings import settings_from_dict

@@ -19,9 +19,8 @@ import pyarrow as pa
 from bindings.events import encode_event
 from bindings.kafka.facts import SOURCE_SCHEMA
 from catalog.model import Catalog, Definition
-from catalog.schemas.columns_of import payload_column
-from router.rendering.events import event_columns, native_texts
-from router.rendering.structured import structured_events
+from catalog.schemas.columns import payload_column
+from router.rendering.events import event_columns, native_texts, structured_events
 from router.rendering.texts import EVENT, TIME_TEXT, Source, attributes_of, native_json, parts_of_raw, render_event
 from router.sinks.jsonlines import (
     DEAD_LETTER,

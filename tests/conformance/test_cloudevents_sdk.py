@@ -29,8 +29,8 @@ from hypothesis import strategies as st
 from bindings.cloudevents import to_cloudevent
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Property
 from catalog.record import Record, text_or_base64
-from router.commands.emit.delivery import opened
-from router.commands.emit.producer import Producer, check_matches, record_line
+from router.commands.emit.command import opened
+from router.commands.emit.producer import MessageProducer, check_matches, record_line
 from router.matching.records import RecordMatcher, envelope_of_row
 from tests.support.examples import examples
 from tests.support.leaving import ANY_EVENT, GROUP, Sent, any_event, at_endpoint, leave
@@ -296,7 +296,9 @@ EMITTED: Final = {
 SUBJECTS: Final = ("plain", "a b", 'say "hi" 100%', "ä€😀", "%41", "a,b;c=d")
 
 
-def producer(protocol: str, mode: str, subject: str, content: str = "application/json") -> tuple[Catalog, Producer]:
+def producer(
+    protocol: str, mode: str, subject: str, content: str = "application/json"
+) -> tuple[Catalog, MessageProducer]:
     """A producer of one definition with an attribute of every type."""
     attributes = tuple(EMITTED.values())
     definition = Definition(
@@ -304,7 +306,7 @@ def producer(protocol: str, mode: str, subject: str, content: str = "application
     )
     catalog = Catalog({definition.xid: definition}, {GROUP: (definition.xid,)})
     context = {"line": "4 b", "subject": subject}
-    return catalog, Producer(catalog, definition.xid, mode=mode, context=context, seed=1)
+    return catalog, MessageProducer(catalog, definition.xid, mode=mode, context=context, seed=1)
 
 
 def holds_emitted(read: BaseCloudEvent, subject: str, record: Record, *, typed: bool) -> None:

@@ -26,7 +26,7 @@ from catalog.definitions.constraints import target_of
 from catalog.load import load
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.templates import parse
-from router.commands.emit.producer import Producer, record_line
+from router.commands.emit.producer import MessageProducer, record_line
 from router.matching.records import RecordMatcher
 from tests.support.corpora import CORPORA
 from tests.support.samples import samples
@@ -92,7 +92,7 @@ def context_of(way: Way) -> dict[str, str]:
 
 def produced(catalog: Catalog, way: Way) -> tuple[bytes, str]:
     """Return a record as a line, and the doubt about its data."""
-    producer = Producer(
+    producer = MessageProducer(
         catalog,
         way.definition.xid,
         endpoint=way.endpoint.xid if way.endpoint else None,

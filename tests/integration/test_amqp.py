@@ -12,9 +12,8 @@ import proton
 import pytest
 from proton import symbol, timestamp, ulong
 
-from bindings.amqp import binding as codec
-from bindings.amqp.outgoing import AmqpMessage
-from bindings.amqp.sender import AmqpSender
+from bindings.amqp import binding
+from bindings.amqp.sender import AmqpMessage, AmqpSender
 from bindings.gateways import Connection, EndpointSubscription
 from bindings.inbox import Inbox
 from bindings.parts import InboxRow
@@ -104,7 +103,7 @@ def test_every_section_and_type_arrives(broker: str, inbox: Inbox) -> None:
         )
     )
     (row,) = taken(broker, inbox, [payload])
-    native = codec.native(list(row.properties))
+    native = binding.native(list(row.properties))
     assert (row.endpoint, row.protocol, row.body) == (ENDPOINT, "AMQP/1.0", b"one\xfftwo")
     assert native["properties"] == {
         "message-id": 9,
@@ -269,7 +268,7 @@ def test_a_body_past_the_limit_arrives_whole_and_marked(broker: str, inbox: Inbo
         wait_until(lambda: counts.stored[ENDPOINT] == 1, SECONDS, "the row")
     (row,) = stored(inbox.path)
     assert row.body == large
-    assert codec.native(list(row.properties))["oversized"] == str(len(large))
+    assert binding.native(list(row.properties))["oversized"] == str(len(large))
 
 
 def test_other_subscriptions_can_be_taken(broker: str, inbox: Inbox) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bindings.amqp.outgoing import AmqpMessage
-from bindings.amqp.sender import AmqpSender
+from bindings.amqp.sender import AmqpMessage, AmqpSender
 from bindings.gateways import BrokerLogin, Connection, Tls
 from bindings.inbox import Inbox
 from bindings.sending import Unsettled

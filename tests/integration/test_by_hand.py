@@ -15,8 +15,7 @@ from catalog.load import load as load_catalog
 from router.judging.judging import TallyAccumulator
 from router.judging.plan import Plan
 from router.settings import settings_from_dict
-from router.writing.kafka_columns import OutgoingColumns
-from router.writing.outgoing import OnePass
+from router.writing.outgoing import OnePass, OutgoingColumns
 from tests.benchmarks import spark_by_hand
 from tests.integration.test_match_equals_run import KAFKA_SCHEMA
 from tests.integration.test_one_pass import FAILED, ONE

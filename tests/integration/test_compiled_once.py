@@ -19,8 +19,7 @@ from router.reading import generations
 from router.sources import INBOX
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics
-from router.writing.kafka_columns import OutgoingColumns
-from router.writing.outgoing import OnePass
+from router.writing.outgoing import OnePass, OutgoingColumns
 from router.writing.staging import BatchId
 from tests.integration.test_match_equals_run import KAFKA_MEMBERS, KAFKA_SCHEMA, catalog_for, kafka_row, lines_of
 from tests.integration.test_one_pass import ONE, UNTRACED

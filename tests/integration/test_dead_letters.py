@@ -17,7 +17,7 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, TopicPartition
 
-from router.letters import stores as kafka_merge
+from router.letters import stores
 from router.letters.letter import Letter
 from router.letters.reading import read_letters
 from router.settings import Settings, load_settings
@@ -162,12 +162,12 @@ def test_letters_in_several_partitions_are_fetched_once(
     keys = (b"a", b"a", b"a", b"b", b"a", b"c")
     rows = [(keys[n % 6], b"{}", [("xrouter-letter", letter_id(n).encode()), *lineage]) for n in range(many)]
     produce(kafka.bootstrap, topic, rows)
-    monkeypatch.setattr(kafka_merge, "Consumer", Counting)
+    monkeypatch.setattr(stores, "Consumer", Counting)
     letters = [letter.id for letter in read_letters(load_settings(tmp_path / "router.yaml"))]
     assert sorted(letters) == [letter_id(n) for n in range(many)]
     assert not resumed
     # Letters that do not fit into memory together are still read, in the same order.
-    monkeypatch.setattr(kafka_merge, "HELD_BYTES", 100_000)
+    monkeypatch.setattr(stores, "HELD_BYTES", 100_000)
     assert [letter.id for letter in read_letters(load_settings(tmp_path / "router.yaml"))] == letters
     assert resumed
 

@@ -22,8 +22,7 @@ import pytest
 from bindings.background import faults
 from bindings.gateways import GatewayError
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
-from bindings.http.request import ServerLimits
-from bindings.http.routing import HttpRoute, PathRoutes
+from bindings.http.request import HttpRoute, PathRoutes, ServerLimits
 from bindings.inbox import Inbox, InboxLimits
 from bindings.inbox.source import InboxView
 from bindings.parts import InboxRow

@@ -23,8 +23,7 @@ import httpx
 import pytest
 
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
-from bindings.http.request import ServerLimits
-from bindings.http.routing import Access, HttpRoute, PathRoutes
+from bindings.http.request import Access, HttpRoute, PathRoutes, ServerLimits
 from bindings.http.server import address_group
 from bindings.parts import InboxRow
 from tests.support.http_strictness import GOOD, POST, REFUSED, TAKEN

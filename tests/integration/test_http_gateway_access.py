@@ -15,7 +15,7 @@ import pytest
 
 from bindings.gateways import GatewayError
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
-from bindings.http.routing import Access, HttpRoute
+from bindings.http.request import Access, HttpRoute
 from bindings.parts import InboxRow
 from router.errors import ConfigError
 from router.intake.intake import server_settings

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bindings.kafka.client import KafkaClient, KafkaUnreachable, SaslLogin
-from bindings.kafka.ends import KafkaEnds
+from bindings.kafka.ranges import KafkaEnds
 from bindings.kafka.store import KafkaStore
 from bindings.parts import InboxRow, Part
 from router.settings import Settings, settings_from_dict

@@ -20,15 +20,14 @@ from router.batches.journal import Draining
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
 from router.judging.plan import Plan
-from router.letters.listing import Filter
+from router.letters.reading import Filter
 from router.reading import generations
-from router.replay import replay as replaying
+from router.replay import replay
 from router.replay.replay import ReplayOptions
 from router.replay.replaying import Summary
 from router.settings import settings_from_dict
 from router.sources import INBOX
-from router.state.ledger import LetterLedger, PendingReplay
-from router.state.ledger_database import HELD
+from router.state.ledger import HELD, LetterLedger, PendingReplay
 from router.state.state import BatchNotes, Park, StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
@@ -295,7 +294,7 @@ class Quiet:
 def test_a_replay_catches_up_with_what_is_held_back_beside_it(
     spark: SparkSession, state: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replaying, "spark_session", lambda *_: contextlib.nullcontext(spark))
+    monkeypatch.setattr(replay, "spark_session", lambda *_: contextlib.nullcontext(spark))
     with Webhook(lambda request: Answer()) as hook:
         plan = plan_of(tmp_path, hook.url)
         line = Line(spark, state, plan, generations.begin(state, INBOX, ()))
@@ -310,7 +309,7 @@ def test_a_replay_catches_up_with_what_is_held_back_beside_it(
 
         monkeypatch.setattr(LetterLedger, "finish", beside)
         shop.write_catalog(tmp_path, mended=True)
-        result = replaying.replay(tmp_path / "router.yaml", Filter(), ReplayOptions(), Quiet())
+        result = replay.replay(tmp_path / "router.yaml", Filter(), ReplayOptions(), Quiet())
         assert result.summary.routed.total() == 3
         assert (result.summary.dead.total(), result.skipped) == (1, Counter())
         line.pipeline.batch(rows_of(spark, "A:good B:good", 4), 2)

@@ -18,7 +18,7 @@ from bindings.events import members_of, with_types
 from bindings.inbox.source import SPARK_SCHEMA
 from bindings.kafka.binding import parts_of_row
 from bindings.protocols import BINDINGS
-from catalog.errors import RecordError
+from catalog.findings import RecordError
 from catalog.model import Catalog, Endpoint
 from catalog.record import parse_record
 from router.judging.judging import Kind, TallyAccumulator
@@ -28,8 +28,7 @@ from router.matching.conformance import Validation
 from router.matching.records import RecordMatcher
 from router.rendering.texts import TIME_TEXT
 from router.settings import settings_from_dict
-from router.writing.kafka_columns import OutgoingColumns, event_column
-from router.writing.outgoing import OnePass
+from router.writing.outgoing import OnePass, OutgoingColumns, event_column
 from router.writing.writer import BatchWriter
 from tests.support.generation import ENDPOINT, random_catalog, random_record
 from tests.support.reference import Reference

@@ -11,7 +11,7 @@ from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from bindings.gateways import Connection, EndpointSubscription, GatewayLimits
-from bindings.nats import pulling
+from bindings.nats import gateway as pulling
 from bindings.nats.publisher import NatsMessage, NatsPublisher
 from bindings.protocols import BINDINGS
 from tests.support.counts import Counts

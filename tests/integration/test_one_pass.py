@@ -19,8 +19,7 @@ from router.judging.outputs import EMPTY, collect
 from router.judging.plan import Plan
 from router.judging.stages import judged, unified
 from router.settings import settings_from_dict
-from router.writing.kafka_columns import OutgoingColumns
-from router.writing.outgoing import OnePass
+from router.writing.outgoing import OnePass, OutgoingColumns
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
 from tests.integration.test_match_equals_run import (

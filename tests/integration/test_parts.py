@@ -15,7 +15,7 @@ from router.batches import pipeline
 from router.batches.splitting import BatchParts
 from router.errors import Fault
 from router.reading import generations
-from router.reading.extents import extents
+from router.reading.backlogs import extents
 from router.sinks.messages.sink import TemplateComposer
 from router.sources import INBOX
 from router.state.state import BatchNotes, StateFolder

@@ -157,7 +157,7 @@ def test_the_jvm_gets_every_value_as_it_was_written(tmp_path: Path) -> None:
         "javax.net.ssl.keyStorePassword",
     ]
     script = (
-        "import json, sys; from pathlib import Path; from router.spark.jvm import end_jvm, launch_jvm\n"
+        "import json, sys; from pathlib import Path; from router.spark.session import end_jvm, launch_jvm\n"
         "conf, names = json.load(sys.stdin); launch_jvm(conf, Path(sys.argv[1]) / 'a folder')\n"
         "from pyspark import SparkContext; read = SparkContext._jvm.java.lang.System.getProperty\n"
         "print(json.dumps([read(name) for name in names])); end_jvm()"

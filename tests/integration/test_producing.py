@@ -18,16 +18,16 @@ from confluent_kafka import Consumer, TopicPartition
 
 from bindings.amqp.values import types_of
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
-from bindings.http.routing import HttpRoute
+from bindings.http.request import HttpRoute
 from bindings.parts import BINARY_KIND, Part
 from bindings.sending import Outbound
-from catalog.errors import DocumentError
+from catalog.findings import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
 from router.settings import load_settings
 from router.sinks import Commit, close_targets, open_sink
 from router.sinks.messages.definitions import EndpointComposer, composer_of
-from router.sinks.messages.events import NotTaken, event_of
+from router.sinks.messages.sink import NotTaken, event_of
 from tests.conftest import Kafka
 from tests.support.amqp_client import queue_name
 from tests.support.amqp_gateway import running as amqp_running

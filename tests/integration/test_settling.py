@@ -14,11 +14,9 @@ import pytest
 from catalog.load import load as load_catalog
 from router.judging.judging import TallyAccumulator
 from router.judging.plan import Plan
-from router.realtime.query import restored, sent_records
+from router.realtime import restored, sent_records, settled_types
 from router.settings import settings_from_dict
-from router.settling import settled_types
-from router.writing.kafka_columns import OutgoingColumns
-from router.writing.outgoing import OnePass
+from router.writing.outgoing import OnePass, OutgoingColumns
 from tests.integration.test_match_equals_run import HEADERS, KAFKA_SCHEMA
 from tests.integration.test_one_pass import FAILED, ONE
 from tests.support import load

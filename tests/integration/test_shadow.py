@@ -24,7 +24,7 @@ from catalog.parsing.texts import parse_text
 from catalog.record import parse_record
 from catalog.templates import parse
 from router.cli import status_of
-from router.commands.emit.producer import Producer, record_line
+from router.commands.emit.producer import MessageProducer, record_line
 from tests.conftest import Kafka, TopicFactory
 from tests.support.corpora import SHARED, shared_cases, shared_index
 from tests.support.router import RouterProcess
@@ -69,7 +69,7 @@ def of_samples() -> World:
         names = {name for prop in properties for name in parse(str(prop.value)).names}
         for seed in range(20):
             context = dict.fromkeys(names, f"v{seed}")
-            producer = Producer(known, definition.xid, protocol="KAFKA", context=context, seed=seed)
+            producer = MessageProducer(known, definition.xid, protocol="KAFKA", context=context, seed=seed)
             made.append(json.loads(record_line(producer.record())))
     return World(
         catalogs,

@@ -14,7 +14,7 @@ from bindings.amqp.gateway import AmqpGateway
 from bindings.events import members_of
 from bindings.gateways import Connection, EndpointSubscription, Gateway, GatewayConfig, GatewayLimits
 from bindings.http.gateway import HttpGateway, HttpGatewayConfig
-from bindings.http.routing import HttpRoute
+from bindings.http.request import HttpRoute
 from bindings.parts import InboxRow, first
 from bindings.protocols import BINDINGS
 from catalog.load import load
@@ -22,7 +22,7 @@ from catalog.model import Catalog
 from router.errors import SinkError
 from router.settings import load_settings
 from router.sinks import ArrowSink, Commit, close_targets, open_sink
-from router.sinks.messages.events import MESSAGE
+from router.sinks.messages.sink import MESSAGE
 from tests.conftest import Kafka, TopicFactory
 from tests.support.amqp_client import queue_name
 from tests.support.authority import Authority

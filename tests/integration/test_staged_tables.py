@@ -19,8 +19,8 @@ from router.batches.plans import LoadedPlan, load
 from router.batches.splitting import BatchPart
 from router.judging.judging import Kind
 from router.sinks.jsonlines import DEAD_LETTER, DECIDED
-from router.writing import spark_outcomes
-from router.writing.spark_outcomes import SparkOutcomes
+from router.writing import outcomes as spark_outcomes
+from router.writing.outcomes import SparkOutcomes
 from router.writing.staging import BatchId, RowsForSink, results_of
 from tests.integration.test_match_equals_run import (
     HTTP_MEMBERS,

@@ -19,8 +19,8 @@ from catalog.load import load
 from catalog.model import Catalog, Definition
 from catalog.record import Record
 from catalog.templates import parse
-from router.commands.emit import delivery
-from router.commands.emit.producer import Producer
+from router.commands.emit import command
+from router.commands.emit.producer import MessageProducer
 from tests.conftest import Kafka, TopicFactory
 from tests.support import samples, typed_bodies, workshop
 from tests.support.ports import free_ports
@@ -151,7 +151,7 @@ def copy_samples(folder: Path, topic_factory: TopicFactory) -> None:
 
 def test_typed_tables_are_read_back_as_they_were_sent(plant: Plant) -> None:
     for target, names in ((f"kafka://{plant.servers}", KAFKA), (plant.url, HTTP)):
-        with delivery.opened(target, io.BytesIO()) as out:
+        with command.opened(target, io.BytesIO()) as out:
             for xid, record in emitted(plant.catalog, names):
                 out.send(record)
                 plant.emitted[xid].append(record)
@@ -185,7 +185,7 @@ def emitted(catalog: Catalog, endpoints: tuple[str, ...]) -> Iterator[tuple[str,
         endpoint = catalog.endpoints[f"/endpoints/{name}"]
         for xid in endpoint.candidates:
             context = dict.fromkeys(placeholders(catalog.definitions[xid]), "v{n}")
-            producer = Producer(catalog, xid, endpoint=endpoint.xid, context=context, seed=7)
+            producer = MessageProducer(catalog, xid, endpoint=endpoint.xid, context=context, seed=7)
             for number in range(1, EACH + 1):
                 yield xid, producer.record(number)
 

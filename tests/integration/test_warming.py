@@ -12,7 +12,7 @@ from catalog.load import load as load_catalog
 from router.batches.plans import load as load_plan
 from router.judging.judging import Kind
 from router.judging.plan import Plan
-from router.running.warming import rows_like
+from router.running.queries import rows_like
 from router.settings import settings_from_dict
 from tests.conftest import Kafka, TopicFactory
 from tests.support import load

@@ -18,7 +18,7 @@ from router.reading import generations
 from router.settings import settings_from_dict
 from router.sources import INBOX
 from router.state.state import StateFolder
-from router.watching import batches as watching
+from router.watching import batches
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.kafka import create_topics, read_all
@@ -54,7 +54,7 @@ def query_of(line: Line) -> dict[str, Any]:
 def test_a_target_that_does_not_answer_is_told_and_forgotten(
     spark: SparkSession, state: StateFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "WAITS_SECONDS", 4.0)
+    monkeypatch.setattr(batches, "WAITS_SECONDS", 4.0)
     answered = threading.Event()
 
     def answer(_: Any) -> Answer:
@@ -83,7 +83,7 @@ def test_a_topic_that_is_gone_is_told_while_the_write_waits(
     topic_factory: TopicFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watching, "WAITS_SECONDS", 4.0)
+    monkeypatch.setattr(batches, "WAITS_SECONDS", 4.0)
     topic = topic_factory("gone")
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     admin.delete_topics([topic])[topic].result(30)

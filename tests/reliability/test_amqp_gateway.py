@@ -15,10 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from bindings.amqp.connection import EAGER
-from bindings.amqp.gateway import AmqpGateway
-from bindings.amqp.outgoing import AmqpMessage
-from bindings.amqp.sender import AmqpSender
+from bindings.amqp.gateway import EAGER, AmqpGateway
+from bindings.amqp.sender import AmqpMessage, AmqpSender
 from bindings.gateways import Connection, EndpointSubscription, GatewayConfig, GatewayLimits
 from bindings.inbox import Inbox
 from bindings.parts import InboxRow

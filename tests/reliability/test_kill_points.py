@@ -34,8 +34,8 @@ POINTS: Final = (
     ("router.sinks.tables.delta:DeltaSink.take", "before"),
     ("router.sinks.tables.head:TableHead.append", "after"),
     ("router.sinks.tables.opening:DefinitionTablesSink.take", "after"),
-    ("router.writing.spark_outcomes:SparkOutcomes._save", "before"),
-    ("router.writing.spark_outcomes:SparkOutcomes._save", "after"),
+    ("router.writing.outcomes:SparkOutcomes._save", "before"),
+    ("router.writing.outcomes:SparkOutcomes._save", "after"),
     ("router.sinks.messages.sink:ConfirmedSink.write", "before"),
     ("router.sinks.messages.sink:ConfirmedSink.write", "after"),
     ("router.writing.writer:BatchWriter._send_letters", "before"),
@@ -46,8 +46,8 @@ POINTS: Final = (
 )
 FEW: Final = tuple(POINTS[number] for number in (3, 6))
 OF_TABLES: Final = (
-    ("router.writing.spark_outcomes:results_of", "before"),
-    ("router.writing.spark_outcomes:results_of", "after"),
+    ("router.writing.outcomes:results_of", "before"),
+    ("router.writing.outcomes:results_of", "after"),
     ("router.state.state:StateFolder.pin", "after"),
     ("router.sinks.tables.delta:DeltaSink._add", "before"),
     ("router.sinks.tables.head:TableHead.append", "before"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from registry.core.linting import Linter
+from registry.core.lineage import Linter
 from registry.core.service import RegistryService
 from registry.replication.peers import Peer, PeerExchange, Round
 from registry.store.engine import open_database

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bindings.sending import Outbound
 from router.sinks.messages.definitions import EndpointComposer
-from router.sinks.messages.events import NotTaken, RoutedEvent
+from router.sinks.messages.sink import NotTaken, RoutedEvent
 
 
 class OneByOne(EndpointComposer):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from catalog.errors import DocumentError
+from catalog.findings import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
 from tests.support.samples import FOLDER, samples

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bindings.inbox.source import READ_SCHEMA
 from bindings.protocols import BINDINGS, binding_of
-from catalog.errors import RecordError
+from catalog.findings import RecordError
 from catalog.model import Catalog
 from catalog.record import record_of
 from catalog.schemas.validation import PayloadValidation
@@ -26,8 +26,7 @@ from router.matching.facts import Facts, RawFacts, RawRow
 from router.matching.inbox_facts import inbox_parts
 from router.matching.matcher import Matcher
 from router.matching.ties import Ambiguous
-from router.routing.destinations import SizeLimits
-from router.routing.routes import Routes
+from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
 
 ENDPOINT: Final = "/endpoints/e"

@@ -17,7 +17,7 @@ from router.judging.outputs import Tally
 from router.judging.plan import Judge, Plan
 from router.judging.stages import HEADERS_TYPE, judged, unified
 from router.settings import KafkaSink, settings_from_dict
-from router.writing.spark_outcomes import SparkOutcomes
+from router.writing.outcomes import SparkOutcomes
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter
 

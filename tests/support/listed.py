@@ -24,7 +24,7 @@ from router.batches.splitting import BatchPart
 from router.errors import SinkError
 from router.judging.outputs import DEAD_LETTER, ROUTED, Tally
 from router.judging.plan import Plan
-from router.reading.extents import BYTES, CHANNEL, NUMBERS, Ranges
+from router.reading.backlogs import BYTES, CHANNEL, NUMBERS, Ranges
 from router.settings import settings_from_dict
 from router.sinks import Commit, Rejected, WriteResult
 from router.sinks.contract import ArrowSink, Staged, StagedFile
@@ -325,14 +325,14 @@ class _Context:
 
 
 def places(rows: ListRows, kind: str) -> pa.Table:
-    """Return where rows lie, as :func:`router.reading.extents.extents` does."""
+    """Return where rows lie, as :func:`router.reading.backlogs.extents` does."""
     numbers = [each.number for each in rows.given]
     columns = {CHANNEL: ["u-0"] * len(numbers), NUMBERS[0]: [1] * len(numbers), NUMBERS[1]: numbers}
     return pa.table({**columns, BYTES: [10] * len(numbers)})
 
 
 def rows_within(rows: ListRows, kind: str, ranges: Ranges) -> ListRows:
-    """Return the rows in these ranges, as :func:`router.reading.extents.within` does."""
+    """Return the rows in these ranges, as :func:`router.reading.backlogs.within` does."""
     kept = (each for each in rows.given if any(r.first <= (1, each.number) <= r.last for r in ranges))
     return ListRows(tuple(kept), rows.sparkSession)
 

@@ -13,20 +13,25 @@ import certifi
 from prometheus_client.metrics_core import Metric
 
 from bindings.certificates import CertificateCollector
-from registry.core.linting import Linter
+from registry.core.lineage import Linter
 from registry.core.service import RegistryService
-from registry.delivery.dispatch import Dispatch
-from registry.delivery.events import DeliveryLimits, sources_of
+from registry.delivery.courier import Dispatch
 from registry.delivery.service import SubscriptionApi
-from registry.delivery.subscriptions import DeliverySettings
+from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings, sources_of
 from registry.http.server import DeliveryCollector, HistoryCollector, ReplicationCollector
 from registry.replication.peers import Peer, Replication
 from registry.store.engine import open_database
 from registry.upkeep import HistoryKeeper, HistoryLimits
 from router.judging.outputs import Tally
 from router.watching.backlogs import INBOX, REST, Backlog
-from router.watching.collectors import RelationMetrics, SubscriptionMetrics
-from router.watching.metrics import DiskCollector, Metrics, StatusCollector, watch_jvm
+from router.watching.metrics import (
+    DiskCollector,
+    Metrics,
+    RelationMetrics,
+    StatusCollector,
+    SubscriptionMetrics,
+    watch_jvm,
+)
 from router.watching.shadow import EpochPair
 from router.watching.status import RouterStatus
 from tests.support.expecting import plan

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import Field
 
-from bindings.addresses import AddressForm
+from bindings.certificates import AddressForm
 from bindings.envelope import AttributeRule
 from bindings.gateways import EndpointSubscription, GatewayConfig, Receiving, templates_of
 from bindings.parts import InboxRow, NativeForm, native_of, parts_of

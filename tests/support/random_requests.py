@@ -18,7 +18,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import APIOperation, Case, GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
-from registry.model.types import model_source
+from registry.model.attributes import model_source
 
 IDS: Final = ("a", "B", "c1", "_d")
 SINKS: Final = ("http://127.0.0.1:1/hook", "https://127.0.0.1:1/hook", "https://127.0.0.2:1", "http://192.0.2.1/")

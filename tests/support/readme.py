@@ -10,7 +10,7 @@ from typing import Final
 
 from router.errors import EXIT_CODES
 from router.settings import settings_reference
-from router.settings.schema import SCHEMA_NAME, schema_document
+from router.settings.load import SCHEMA_NAME, schema_document
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 README: Final = ROOT / "README.md"

@@ -16,7 +16,7 @@ from bindings.envelope import Envelope
 from bindings.events import NotAnEvent, decode_batch, members_of
 from bindings.parts import Part
 from bindings.protocols import Binding, binding_of
-from catalog.errors import RecordError
+from catalog.findings import RecordError
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record, parse_record
 from catalog.schemas.ids.deciding import Frames

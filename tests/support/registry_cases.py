@@ -22,7 +22,7 @@ import httpx
 import yaml
 from sqlalchemy import delete
 
-from registry.model.types import model_source
+from registry.model.attributes import model_source
 from registry.store.engine import MARKS, Database
 
 FOLDER: Final = Path(__file__).parents[1] / "cases" / "registry"

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import httpx
 
-from registry.model.types import model_source
+from registry.model.attributes import model_source
 
 SCHEMA: Final = "/schemagroups/shop/schemas/order"
 PLACED: Final = "/messagegroups/shop/messages/order.placed"

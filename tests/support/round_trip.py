@@ -16,9 +16,9 @@ from catalog.definitions.constraints import target_of
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.record import Record
 from catalog.templates import parse
-from router.commands.emit.producer import EmitError, Producer, record_line, value_of
+from router.commands.emit.producer import EmitError, MessageProducer, record_line, value_of
 from router.matching.records import RecordMatcher
-from router.sinks.messages.events import MESSAGE
+from router.sinks.messages.sink import MESSAGE
 
 OUT: Final = "/endpoints/out"
 NOW: Final = "2026-03-04T05:06:07.008Z"
@@ -113,7 +113,9 @@ def _event(
 ) -> tuple[dict[str, str], bytes | None]:
     """Return an event that the definition takes: what ``emit`` makes, read as an event."""
     try:
-        producer = Producer(catalog, definition.xid, protocol=protocol, context=context, seed=1, clock=lambda: NOW)
+        producer = MessageProducer(
+            catalog, definition.xid, protocol=protocol, context=context, seed=1, clock=lambda: NOW
+        )
         made = producer.record()
     except EmitError as error:
         raise AssertionError(f"{definition.xid}: {error}") from error

@@ -24,10 +24,9 @@ from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
 from router.matching.records import RecordMatcher
 from router.rendering.texts import COLUMNS, TIME_TEXT
-from router.routing.destinations import SizeLimits
-from router.routing.routes import Routes
+from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
-from router.writing.kafka_columns import event_column
+from router.writing.outgoing import event_column
 from tests.support.reference import Reference
 from tests.support.reference_mapping import POSITION as UNPLACED
 from tests.support.rule_records import POSITION, RECEIVED

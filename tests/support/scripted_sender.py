@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 from bindings.protocols import BINDINGS
 from bindings.sending import Outbound
-from registry.delivery.events import DELIVERED, DeliveryResult, EventMessages
-from registry.delivery.subscriptions import SubscriberDelivery, Wants
+from registry.delivery.subscriptions import DELIVERED, DeliveryResult, EventMessages, SubscriberDelivery, Wants
 
 
 class ScriptedSender:
-    """Keeps :class:`registry.delivery.events.Sender`; *judge* gets the subject of an event. ``waves`` are subjects."""
+    """Keeps :class:`registry.delivery.subscriptions.Sender`; *judge* gets the subject of an event. ``waves`` are
+    subjects."""
 
     def __init__(self, judge: Callable[[str], DeliveryResult] = lambda _: DELIVERED, most: int = 16) -> None:
         self.judge = judge

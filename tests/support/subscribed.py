@@ -10,8 +10,7 @@ from typing import Any
 
 import httpx
 
-from registry.delivery.events import DeliveryLimits
-from registry.delivery.subscriptions import DeliverySettings
+from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings
 from tests.support.registry_server import served
 from tests.support.waiting import wait_until
 from tests.support.webhook import Answer, Taken, Webhook

@@ -13,7 +13,7 @@ from catalog.load import load
 from router.intake.subscriptions import RouterSubscriptions
 from router.settings import Settings, settings_from_dict
 from router.sources import Source, sources_of
-from router.watching.collectors import SubscriptionMetrics
+from router.watching.metrics import SubscriptionMetrics
 from router.watching.status import RouterStatus
 from tests.support.subscription_manager import PATH
 from tests.support.waiting import wait_until

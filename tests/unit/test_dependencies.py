@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from bindings.mqtt.client import LinkClient
-from bindings.nats.connection import RawClient
+from bindings.nats.publisher import RawClient
 from catalog.schemas.jsonstructure.validating import Structure
 from router.errors import BatchPinError
 from router.judging.plan import VERSION, plan_of

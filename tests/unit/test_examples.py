@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from router.cli import status_of
-from router.commands.init.command import PROTOCOLS, compose_of
+from router.commands.init import PROTOCOLS, compose_of
 from router.settings import load_settings
 from tests.support.deploy_examples import EXAMPLES, EXPECTED, NAMES, sender
 

@@ -18,8 +18,8 @@ import msgspec
 
 from catalog.documents.connecting import EVERYWHERE, Credentials, Logins, OriginLogin, Reach
 from catalog.documents.fetching import FetchLimits
-from catalog.documents.sending import AnswerTooLarge, Receipt, exchange
-from catalog.errors import CatalogError, DocumentError
+from catalog.documents.registry_api import AnswerTooLarge, Receipt, exchange
+from catalog.findings import CatalogError, DocumentError
 
 # What a schema registry knows under an id, and who answers (JUDGING.md#schema-ids).
 #

@@ -12,7 +12,7 @@ from lxml import etree
 
 from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.filling import Filler, Filling, Unfillable, sample
-from catalog.schemas.xsd.documents import (
+from catalog.schemas.xsd.validating import (
     XML_NAMESPACE,
     XS,
     XSI_TYPE,

@@ -9,29 +9,198 @@ from typing import Any, Final
 import msgspec
 
 from bindings.http.request import Reply, RequestHead
-from registry.core.requests import Given, ResourcePath, check_id
+from registry.core.lineage import as_object
+from registry.core.requests import ABSENT, Flags, Given, RegistryRequest, ResourcePath, Verb, check_id
 from registry.core.service import RegistryService, RegistrySession
 from registry.core.views import ShownResource, shown_resources
 from registry.errors import Refusal
-from registry.faces.cloudevents import views as answers
-from registry.faces.cloudevents import views as headers
+from registry.faces.cloudevents import views
 from registry.faces.cloudevents.mapping import (
+    JSON,
+    RESOURCES,
     XREF,
     GroupForm,
+    Links,
+    MessageForm,
+    ParsedRequest,
     SchemaForm,
+    asked,
     body_of,
+    collection_of,
     content_type,
     definition_body,
+    following,
     list_of,
     object_of,
+    older_path,
+    present,
+    rank,
     replaced,
     taken_document,
 )
-from registry.faces.cloudevents.names import Links, ParsedRequest, asked, following, older_path, present
-from registry.faces.cloudevents.requesting import Requester, check_epoch, compare, core_body, held_by
-from registry.faces.cloudevents.views import CloudEventsView, Edition, ReadRequest, resource_at
-from registry.http.access import READING, Call
-from registry.http.replies import refusal_of
+from registry.faces.cloudevents.views import CloudEventsView, Edition, Headers, ReadRequest, resource_at
+from registry.http.access import MAX_FINDINGS, READING, Call, finding_header, refusal_of, tags
+
+# Core requests that carry out what a client of this face asks for, all of them in one session.
+
+
+class Requester:
+    """Makes requests in the name of the sender of a call, and keeps what lint says of them."""
+
+    def __init__(self, session: RegistrySession, call: Call) -> None:
+        self._session = session
+        self._call = call
+        self._findings: list[tuple[bytes, bytes]] = []
+
+    def perform(
+        self,
+        verb: Verb,
+        place: ResourcePath,
+        body: Any = ABSENT,
+        *,
+        document: Given | None = None,
+        media: str = JSON,
+        sticky: bool = False,
+    ) -> None:
+        """Do one thing at a place; with *sticky* the version that is written becomes the default one for good.
+
+        Raises:
+            Refusal: it cannot be done.
+        """
+        writer = self._call.writer
+        request = RegistryRequest(
+            verb,
+            tuple(place.xid.split("/")[1:]),
+            place.xid,
+            self._call.registry,
+            Flags(setdefaultversionid="request") if sticky else Flags(),
+            document is None,
+            body,
+            document,
+            media,
+            who=writer.name,
+            administrator=writer.administrator,
+            may_write=writer.may_write,
+            max_answer=self._call.max_answer,
+        )
+        self._findings += [finding_header(each) for each in self._session.perform(request).findings]
+
+    @property
+    def findings(self) -> Headers:
+        """The headers that show the first findings of lint about what was written."""
+        return tuple(self._findings[:MAX_FINDINGS])
+
+    def hold(self, tag: str, epoch: int, place: ResourcePath, *given: object) -> None:
+        """Make sure that the sender knows the newest state: by conditions, and by epochs that are given.
+
+        Raises:
+            Refusal: ``precondition_failed``, ``mismatched_epoch``.
+        """
+        head, there = self._call.head, {"*", tag}
+        matches, known = (tags(head.header(name)) for name in (b"if-match", b"if-none-match"))
+        if (matches is not None and not there & set(matches)) or there & set(known or ()):
+            raise Refusal("precondition_failed", place.xid)
+        check_epoch(epoch, place.xid, *given)
+
+    def absent(self, place: ResourcePath, epoch: int | None) -> None:
+        """Make sure that the sender does not want to change what is not there.
+
+        Raises:
+            Refusal: ``precondition_failed``, ``mismatched_epoch``.
+        """
+        check_epoch(0, place.xid, epoch)
+        if self._call.head.header(b"if-match") is not None:
+            raise Refusal("precondition_failed", place.xid)
+
+
+def check_epoch(epoch: int, xid: str, *given: object) -> None:
+    """Make sure that each epoch that is given is the present one.
+
+    Raises:
+        Refusal: ``mismatched_epoch``.
+    """
+    for each in given:
+        if each is not None and (isinstance(each, bool) or str(each) != str(epoch)):
+            raise Refusal("mismatched_epoch", xid, bad_epoch=str(each), epoch=str(epoch))
+
+
+def compare(body: Mapping[str, Any], name: str, xid: str, *expected: object) -> None:
+    """Make sure that an identifier of a body is one of those expected.
+
+    Raises:
+        Refusal: ``mismatched_id``.
+    """
+    given = body.get(name)
+    if given is not None and (isinstance(given, bool) or str(given) not in {str(each) for each in expected}):
+        raise Refusal("mismatched_id", xid, singular=name, invalid_id=str(given), expected_id=str(expected[0]))
+
+
+# What a new group brings along: definitions, and schemas with their versions, as core bodies.
+
+
+def held_by(
+    place: ResourcePath, body: Mapping[str, Any], attributes: Mapping[str, Any], links: Links
+) -> dict[str, Any]:
+    """Return the resources in the body of a group, whose *attributes* are those of 1.0, as the core takes them.
+
+    Raises:
+        Refusal: one of them cannot be read.
+    """
+    held: dict[str, Any] = {}
+    defaults = {name: attributes[name] for name in ("envelope", "protocol") if name in attributes}
+    for plural in (name for name in place.group.resources if name in RESOURCES):
+        where = place.collection(plural)
+        for name, each in collection_of(body, RESOURCES[plural]).items():
+            own = where.child(name)
+            tree = as_object(each, own.xid)
+            compare(tree, "id", own.xid, name)
+            taken = _schema(own, tree) if plural == "schemas" else _definition(own, tree, defaults, links)
+            held.setdefault(plural, {})[name] = taken
+    return held
+
+
+def _definition(
+    place: ResourcePath, tree: Mapping[str, Any], defaults: Mapping[str, Any], links: Links
+) -> dict[str, Any]:
+    """Return a new definition as the core takes it.
+
+    Raises:
+        Refusal: it cannot be read.
+    """
+    body = definition_body(tree)
+    form = MessageForm(place.group.plural, place.gid, place.rid, defaults, links)
+    return core_body(form.read(body.said), body.times)
+
+
+def core_body(attributes: Mapping[str, Any], times: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes of a message as the core takes them: what stands for another says so in its ``meta``."""
+    return {"meta": {XREF: attributes[XREF]}} if XREF in attributes else {**attributes, **times}
+
+
+def _schema(place: ResourcePath, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a new schema as the core takes it: each version follows on the one before it.
+
+    What the schema says beside its versions is said of the latest, but for the format, which is that of all.
+
+    Raises:
+        Refusal: it cannot be read.
+    """
+    top = body_of(tree)
+    versions = {name: as_object(each, place.xid) for name, each in collection_of(tree, "versions").items()}
+    if not versions:
+        return {"versionid": "1", **taken_document(SchemaForm().read(top.said)), **top.times}
+    chain: dict[str, Any] = {}
+    names = sorted(versions, key=rank)
+    for before, name in zip((names[0], *names), names, strict=False):
+        body = body_of(versions[name])
+        compare(body.given, "id", f"{place.xid}/versions/{name}", name, place.rid)
+        shared = top.said if name == names[-1] else {"format": top.said.get("format")}
+        own = {key for key in body.said if key.lower().startswith("schema")}
+        beside = {key: value for key, value in shared.items() if not own or not key.lower().startswith("schema")}
+        said = SchemaForm().read({**beside, **body.said})
+        chain[name] = {**taken_document(said), **body.times, "ancestorid": before}
+    return {"versions": chain}
+
 
 # What all POSTs and PUTs have in common: what is there is looked up, held against what the sender knows, and shown.
 
@@ -60,7 +229,7 @@ class Writing:
 
     def headers(self) -> dict[str, str | None]:
         """Return what the headers say, None for what is to be taken away."""
-        return headers.given(self.call.head, self.asked.path)
+        return views.given(self.call.head, self.asked.path)
 
     def there(self, place: ResourcePath) -> ShownResource | None:
         """Return a resource, None when there is none."""
@@ -89,7 +258,7 @@ class Writing:
             raise Refusal("extra_xregistry_header", place.xid, name="Registry-version", error_detail=why)
         if edition.version is not None:
             compare(tree, "version", place.xid, edition.version.id)
-        tag = answers.tag_of(self.session, edition)
+        tag = views.tag_of(self.session, edition)
         self.requester.hold(tag, edition.epoch, place, self.asked.epoch, tree.get("epoch"))
 
     def resource(self, place: ResourcePath, status: int, name: str = "") -> Reply:
@@ -97,11 +266,11 @@ class Writing:
         edition = self.viewer.edition(resource_at(self.session, place), name)
         more = self.fields(place, status)
         if not self.asked.meta:
-            return answers.resource(self.session, self.viewer, place, edition, status, more, redirect=False)
+            return views.resource(self.session, self.viewer, place, edition, status, more, redirect=False)
         defaults = self.viewer.defaults(place)
         if name:
-            return answers.entity(self.viewer.version(place, edition, defaults, inline=False), status, more)
-        return answers.entity(self.viewer.resource(place, edition, "listed", defaults), status, more)
+            return views.entity(self.viewer.version(place, edition, defaults, inline=False), status, more)
+        return views.entity(self.viewer.resource(place, edition, "listed", defaults), status, more)
 
     def fields(self, place: ResourcePath, status: int) -> list[tuple[bytes, bytes]]:
         """Return the headers of a reply: what lint says, and where a new entity is."""
@@ -126,7 +295,7 @@ class GroupWriting(Writing):
         if group is None:
             self.requester.absent(place, self.asked.epoch)
             return self._make(place, tree, held=False)
-        tag = answers.tag_of(self.session, group)
+        tag = views.tag_of(self.session, group)
         self.requester.hold(tag, group.epoch, place, self.asked.epoch, tree.get("epoch"))
         body = body_of(tree, held=True)
         form = GroupForm(place.group.plural, place.gid, self.links)
@@ -146,7 +315,7 @@ class GroupWriting(Writing):
         group = self.session.reader.group(place.xid)
         assert group is not None
         shown = self.viewer.group(place, group, "listed")
-        return answers.entity(shown, status, self.fields(place, status), answers.tag_of(self.session, group))
+        return views.entity(shown, status, self.fields(place, status), views.tag_of(self.session, group))
 
 
 # POST and PUT of definitions, which have no versions but the latest, and of their metadata alone.
@@ -222,7 +391,7 @@ def _with_headers(tree: Mapping[str, Any], said: Mapping[str, str | None], place
 # POST and PUT of schemas and their versions: the body is the document, or, with ``?meta``, the metadata.
 
 _IDENTITY: Final = ("id", "version", "epoch", "createdOn", "modifiedOn")
-_OF_DOCUMENT: Final = (headers.ELSEWHERE, "contenttype")
+_OF_DOCUMENT: Final = (views.ELSEWHERE, "contenttype")
 _FIRST: Final = "1"
 
 
@@ -278,14 +447,14 @@ class SchemaWriting(Writing):
     def _document(self, place: ResourcePath, attributes: dict[str, Any], *, verb: Any = "replace") -> None:
         """Write a version with the body as its document, unless the attributes say that this is elsewhere."""
         body, media = self.call.body, self.call.head.header(b"content-type")
-        if attributes.get(headers.ELSEWHERE) is not None:
+        if attributes.get(views.ELSEWHERE) is not None:
             if body:
                 why = "the document is elsewhere, so the body needs to be empty"
                 raise Refusal("extra_xregistry_header", place.xid, name="Registry-schemaURI", error_detail=why)
             document, kind = Given(None, url=True), None
         else:
             kind = media.decode("latin-1").strip() if media and body else content_type(body)
-            document, attributes = Given(body), {**attributes, headers.ELSEWHERE: None}
+            document, attributes = Given(body), {**attributes, views.ELSEWHERE: None}
         self.requester.perform(verb, place, {**attributes, "contenttype": kind}, document=document)
 
     def _has(self, place: ResourcePath, name: str) -> bool:
@@ -305,8 +474,8 @@ def _metadata(stored: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, A
     """Return the attributes of a version once its metadata is replaced; where its document is stays."""
     form, body = SchemaForm(), body_of(tree)
     shown, said = form.shown(stored), body.said
-    if headers.ELSEWHERE in shown and not any(name.lower() in ("schemauri", headers.ELSEWHERE) for name in said):
-        said = {**said, headers.ELSEWHERE: shown[headers.ELSEWHERE]}
+    if views.ELSEWHERE in shown and not any(name.lower() in ("schemauri", views.ELSEWHERE) for name in said):
+        said = {**said, views.ELSEWHERE: shown[views.ELSEWHERE]}
     return {**taken_document(replaced("schemas", form, stored, said)), **body.times}
 
 
@@ -332,12 +501,12 @@ class Deleting:
             return self._group(place)
         owner = place if place.kind == "resource" else place.owner
         edition = self._viewer.edition(resource_at(self._session, owner), place.vid)
-        said: Mapping[str, Any] = headers.given(self._call.head, place.xid)
-        tag = answers.tag_of(self._session, edition)
+        said: Mapping[str, Any] = views.given(self._call.head, place.xid)
+        tag = views.tag_of(self._session, edition)
         self._requester.hold(tag, edition.epoch, place, self._asked.epoch, said.get("epoch"))
         if place.kind == "version":
             self._keep_one(owner, {place.vid})
-        reply = answers.resource(self._session, self._viewer, owner, edition, redirect=False)
+        reply = views.resource(self._session, self._viewer, owner, edition, redirect=False)
         self._requester.perform("delete", place)
         return reply
 
@@ -345,10 +514,10 @@ class Deleting:
         group = self._session.reader.group(place.xid)
         if group is None:
             raise Refusal("not_found", place.xid)
-        self._requester.hold(answers.tag_of(self._session, group), group.epoch, place, self._asked.epoch)
+        self._requester.hold(views.tag_of(self._session, group), group.epoch, place, self._asked.epoch)
         shown = self._viewer.group(place, group, "listed")
         self._requester.perform("delete", place)
-        return answers.entity(shown)
+        return views.entity(shown)
 
     def _several(self, place: ResourcePath) -> Reply:
         given = list_of(self._call, place.xid)
@@ -361,7 +530,7 @@ class Deleting:
             return Reply(204)
         shown = dict(self._one(place, each) for each in given)
         self._requester.perform("delete", place, {name: {} for name in shown})
-        return answers.entity(shown)
+        return views.entity(shown)
 
     def _one(self, place: ResourcePath, given: Mapping[str, Any]) -> tuple[str, msgspec.Raw]:
         """Return the id of an entity of a list, and what it is, which is known to whoever wants it deleted."""
@@ -398,7 +567,7 @@ class Deleting:
         self._keep_one(owner, set(shown))
         if shown:
             self._requester.perform("delete", place, {name: {} for name in shown})
-        return answers.entity(shown)
+        return views.entity(shown)
 
     def _keep_one(self, place: ResourcePath, names: set[str]) -> None:
         """Make sure that a resource keeps a version; of a definition there is none but the latest."""
@@ -441,11 +610,11 @@ class CloudEventsFace:
 def _reply(session: RegistrySession, call: Call) -> Reply:
     given, method = asked(call, session.model), call.head.method
     if method == "OPTIONS":
-        return Reply(200, (answers.allow(given.methods),))
+        return Reply(200, (views.allow(given.methods),))
     if method not in given.methods or (given.meta and method not in ("GET", "HEAD", "PUT")):
         refusal = Refusal("action_not_supported", older_path(given.place.xid), action=method)
         reply = refusal_of(call.head, call.url, refusal)
-        return Reply(reply.status, (*reply.headers, answers.allow(given.methods)), reply.body)
+        return Reply(reply.status, (*reply.headers, views.allow(given.methods)), reply.body)
     if method in READING:
         return ReadRequest(session, call, given).reply()
     if method == "DELETE":

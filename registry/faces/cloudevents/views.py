@@ -19,21 +19,24 @@ from registry.core.requests import ResourcePath
 from registry.core.service import RegistrySession
 from registry.core.views import ShownResource, shown_resources
 from registry.errors import Refusal
-from registry.faces.cloudevents.mapping import XREF, GroupForm, MessageForm, SchemaForm, content_type, shown_document
-from registry.faces.cloudevents.names import (
+from registry.faces.cloudevents.mapping import (
     GROUPS,
     RESOURCES,
     SINGULAR,
+    XREF,
+    GroupForm,
     Links,
+    MessageForm,
     ParsedRequest,
+    SchemaForm,
+    content_type,
     latest,
     model_of,
     number,
     older_path,
+    shown_document,
 )
-from registry.http.access import Call
-from registry.http.replies import JSON
-from registry.http.requests import decoded, encoded, seen_before
+from registry.http.access import JSON, Call, decoded, encoded, seen_before
 from registry.store.entities import PAGE, Entity, GroupEntity, Version
 
 SPECVERSION: Final = "0.5-wip"

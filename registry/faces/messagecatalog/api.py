@@ -10,35 +10,42 @@ from urllib.parse import urlencode
 import msgspec
 
 from bindings.http.request import Reply, RequestHead
-from catalog.dialects.messagesections import format_of
+from catalog.dialects.messages import format_of
 from registry.core.lineage import number_of
 from registry.core.requests import ABSENT, RegistryRequest, Response, Verb
 from registry.core.service import RegistryService, RegistrySession
 from registry.errors import Refusal, invalid
 from registry.faces.messagecatalog.documents import (
-    OWN,
-    definitions_of,
-    group_attributes,
-    version_attributes,
-    versions_in,
-)
-from registry.faces.messagecatalog.reading import (
     FILTERS,
     GROUPS,
     MESSAGES,
+    OWN,
     CatalogPath,
     CatalogReader,
     ListRequest,
     Representation,
     check_new_id,
+    definitions_of,
+    group_attributes,
     split_uri,
     target_of,
+    version_attributes,
+    versions_in,
 )
-from registry.http.access import Call
-from registry.http.replies import JSON, MAX_FINDINGS, PROBLEM, finding_header
-from registry.http.requests import limit_of, query_of, seen_before, tags, tree_of
+from registry.http.access import (
+    JSON,
+    MAX_FINDINGS,
+    PROBLEM,
+    Call,
+    finding_header,
+    limit_of,
+    query_of,
+    seen_before,
+    tags,
+    tree_of,
+)
 from registry.replication.applying import Applier, Author
-from registry.replication.changes import decoded, encoded
+from registry.replication.entities import decoded, encoded
 from registry.replication.peers import PAGE, changes_after
 from registry.store.entities import GroupEntity, Version
 from registry.store.history import WriteMarks

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bindings.http.routing import shadows
+from bindings.http.request import shadows
 from catalog.documents.fetching import is_url
 from catalog.findings import Declarations, Findings
 from catalog.linting import MAPPING_RULES, Subject, mapping
@@ -16,14 +16,14 @@ from router.errors import ConfigError, SinkError, StateError
 from router.intake.intake import SHADOW_REMEDY, http_routes, shadow_text
 from router.judging.plan import Plan
 from router.overview.picture import route_findings
-from router.realtime.query import require_real_time
+from router.realtime import require_real_time
 from router.schemaids.framing import IDS, unidentified_text
 from router.settings import Settings, load_settings
 from router.settings.checks import cautions, executor_cautions, inbox_faults, retention_cautions
 from router.settings.load import DEFAULT_CATALOG, VARIABLE, key_of, pointer_of
 from router.sinks import check_endpoints
 from router.sources import MISSING_REMEDY, Source, missing_sources, sources_of
-from router.state.trust import Pins, clients_of, distrusted
+from router.state.durable import Pins, clients_of, distrusted
 
 
 def beside_settings(

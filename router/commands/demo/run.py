@@ -30,8 +30,8 @@ from rich.table import Table
 from catalog.load import load
 from catalog.model import Catalog
 from catalog.record import Record
-from router.commands.emit.delivery import opened
-from router.commands.emit.producer import Producer, batch_of
+from router.commands.emit.command import opened
+from router.commands.emit.producer import MessageProducer, batch_of
 from router.errors import RouterError
 from router.sinks.jsonlines import instant_text
 from router.sinks.tables.head import dataset_of
@@ -210,7 +210,7 @@ def steps(catalog: Catalog) -> Iterator[DemoStep]:
     def produced(message: str, count: int, context: Mapping[str, str], mode: str, endpoint: str) -> list[Record]:
         # A seed for each definition: from one seed all would have the same ids.
         seed = list(catalog.definitions).index(message)
-        producer = Producer(catalog, message, endpoint=endpoint, mode=mode, context=context, seed=seed)
+        producer = MessageProducer(catalog, message, endpoint=endpoint, mode=mode, context=context, seed=seed)
         return list(producer.records(count))
 
     shop, tills = "/endpoints/webshop", "/endpoints/tills"

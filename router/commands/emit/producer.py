@@ -28,7 +28,7 @@ from catalog.definitions.constraints import MatchCandidate, target_of, template_
 from catalog.model import Catalog, Definition, Endpoint, Property, PropertyType
 from catalog.protocols.properties import CONTENT_TYPES
 from catalog.record import Record
-from catalog.schemas.columns_of import PayloadMaker
+from catalog.schemas.columns import PayloadMaker
 from catalog.schemas.contract import encoded
 from catalog.schemas.families import inferred_content_type
 from catalog.schemas.filling import WORDS
@@ -99,7 +99,7 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Producer:
+class MessageProducer:
     """Makes conforming records of one definition.
 
     ``endpoint`` adds its defaults and its address and is named by the records; an endpoint's inline message has its
@@ -286,7 +286,7 @@ class Producer:
             raise EmitError(f"{self.definition.xid} lacks a value for {', '.join(missing)}", hint=hint)
 
 
-def check_matches(catalog: Catalog, producer: Producer, record: Record) -> None:
+def check_matches(catalog: Catalog, producer: MessageProducer, record: Record) -> None:
     """Check that *record* matches the producer's definition, all other candidates left aside.
 
     Raises:

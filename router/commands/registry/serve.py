@@ -20,15 +20,14 @@ from bindings.gateways import GatewayError
 from catalog.documents.connecting import Trust, origin_of
 from catalog.documents.documents import read_documents
 from catalog.documents.fetching import is_url
-from catalog.errors import DocumentError
-from catalog.findings import Findings
-from registry.core import changes as kept
+from catalog.findings import DocumentError, Findings
+from registry.core import changes
 from registry.core.requests import Flags, RegistryRequest, Response, Verb
 from registry.core.service import RegistrySession
 from registry.errors import Refusal
-from registry.http.openapi.operations import HISTORY
+from registry.http.openapi import HISTORY
 from registry.http.server import RegistryServer
-from registry.model.types import model_source
+from registry.model.attributes import model_source
 from registry.replication.peers import PeerExchange
 from registry.store.engine import StoreError, store_error
 from registry.upkeep import back_up, put_back
@@ -148,21 +147,21 @@ def history(
     """
     if xid and not xid.startswith("/"):
         raise RouterError(f"{xid} is no xid", hint="write the path of the entity, such as /endpoints/e")
-    asked = kept.Question(xid, below, oldest, None, limit)
+    asked = changes.Question(xid, below, oldest, None, limit)
     if is_url(source):
         _write(_of_url(source, asked, logins), form)
         return
     with opened(Path(source), lint=False) as service, service.session(writing=False) as session:
         connection = session.reader.connection
-        _write(_pages(asked, lambda each: kept.page(connection, each, _PAGE_BYTES)[0]), form)
+        _write(_pages(asked, lambda each: changes.page(connection, each, _PAGE_BYTES)[0]), form)
 
 
-def _of_url(url: str, asked: kept.Question, logins: Path | None) -> Iterator[Mapping[str, Any]]:
+def _of_url(url: str, asked: changes.Question, logins: Path | None) -> Iterator[Mapping[str, Any]]:
     reads = fetcher(logins)
     url = reads.address(url)
     reads.reach.name(origin_of(url), Trust.OPERATOR)  # who runs the command names it, wherever it is
 
-    def page(each: kept.Question) -> list[dict[str, Any]]:
+    def page(each: changes.Question) -> list[dict[str, Any]]:
         query = {"limit": str(each.limit), "sort": "number=asc" if each.oldest else "number=desc"}
         query |= {"xid": each.xid} if each.xid else {}
         query |= {"below": ""} if each.below else {}
@@ -180,11 +179,13 @@ def _of_url(url: str, asked: kept.Question, logins: Path | None) -> Iterator[Map
     return _pages(asked, page)
 
 
-def _pages(asked: kept.Question, page: Callable[[kept.Question], list[dict[str, Any]]]) -> Iterator[Mapping[str, Any]]:
+def _pages(
+    asked: changes.Question, page: Callable[[changes.Question], list[dict[str, Any]]]
+) -> Iterator[Mapping[str, Any]]:
     """Yield entries until there are none, or as many as are asked for; a page may be short and not the last."""
     left, after = asked.limit, asked.after
     while left:
-        found = page(kept.Question(asked.xid, asked.below, asked.oldest, after, min(left, _PAGE)))
+        found = page(changes.Question(asked.xid, asked.below, asked.oldest, after, min(left, _PAGE)))
         if not found:
             return
         yield from found

@@ -20,16 +20,25 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from bindings.protocols import Binding
 from catalog.documents.connecting import Logins, Reach
 from registry.core.service import RegistryService
-from registry.delivery.events import AddressOf, BrokerSender, DeliveryLimits, EventMessages, Mode, Sender
 from registry.delivery.service import PERMISSIONS
-from registry.delivery.subscriptions import PATH, DeliverySettings, SubscriberDelivery, Wants
+from registry.delivery.subscriptions import (
+    PATH,
+    AddressOf,
+    BrokerSender,
+    DeliveryLimits,
+    DeliverySettings,
+    EventMessages,
+    Mode,
+    Sender,
+    SubscriberDelivery,
+    Wants,
+)
 from registry.delivery.targets import Webhook, WebhookSender
 from registry.errors import Refusal
 from registry.faces.known import FACES, faces_at
-from registry.http.access import FaceType, Roles
+from registry.http.access import ANY, FaceType, Roles
 from registry.http.application import RequestLimits
-from registry.http.openapi.operations import HISTORY
-from registry.http.replies import ANY
+from registry.http.openapi import HISTORY
 from registry.http.server import RegistrySettings, open_service
 from registry.replication.peers import Direction, Peer
 from registry.store.engine import StoreError, store_error
@@ -37,11 +46,9 @@ from registry.upkeep import HistoryLimits
 from router.errors import ConfigError, RouterError, SinkError, StateError
 from router.settings.catalogs import CatalogLogin, login_of, one_login_faults, path_of, tls_of
 from router.settings.checks import REMEDY, is_loopback, remote_faults
-from router.settings.inward import HttpSettings, access_of, limits_of
-from router.settings.load import failure, overlay, read_file, resolve, validated
-from router.settings.model import LogSettings, MetricsSettings
+from router.settings.load import Spot, failure, overlay, read_file, resolve, validated
+from router.settings.model import HttpSettings, LogSettings, MetricsSettings, access_of, limits_of
 from router.settings.names import event_values, parse_address, parse_name
-from router.settings.schema import Spot
 from router.settings.sinks.contract import Fault, RemoteSink
 from router.settings.sinks.kafka import KafkaSink
 from router.settings.sinks.messages import AmqpSink, HttpSink, MqttSink, NatsSink

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from catalog.documents.fetching import CASES
-from catalog.errors import DocumentError
+from catalog.findings import DocumentError
 from catalog.parsing.pointers import as_pointer, lines_of
 from catalog.parsing.regular import open_input
 from catalog.parsing.texts import parse_text

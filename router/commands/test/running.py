@@ -18,7 +18,7 @@ from bindings.events import members_of, with_types
 from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.protocols import binding_of
 from catalog.convert import json_text, yaml_text
-from catalog.errors import RecordError
+from catalog.findings import RecordError
 from catalog.model import Catalog
 from catalog.parsing.pointers import as_pointer
 from catalog.record import Record, parse_record
@@ -43,9 +43,9 @@ from router.matching.records import (
     envelope_of_row,
 )
 from router.replay.replaying import rows_of
-from router.routing.routes import DEAD, letter_number
+from router.routing import DEAD, letter_number
 from router.settings import Settings
-from router.state.ledger_database import parse_instant
+from router.state.ledger import parse_instant
 
 # Cases run: each record judged, what came of it compared, and a reason in words for what is not as expected.
 

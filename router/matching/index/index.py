@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from catalog.definitions.constraints import Constraint, MatchCandidate
-from router.matching.index.classes import PropertyClasses
-from router.matching.index.columns import BatchColumns, IntArray, KeyTable, SplitColumn
+from router.matching.index.classes import BatchColumns, IntArray, KeyTable, PropertyClasses, SplitColumn
 
 COMBINATIONS_LIMIT: Final = 500_000
 """Combinations remembered per plan; past it the memory starts anew, so that it stays bounded."""

@@ -12,8 +12,7 @@ from pydantic import Field
 
 from router.settings.sinks.contract import SinkSettings
 from router.settings.sinks.kafka import KafkaSink
-from router.settings.sinks.messages import AmqpSink, HttpSink, MqttSink, NatsSink
-from router.settings.sinks.tables import JsonLinesSink, TableSink
+from router.settings.sinks.messages import AmqpSink, HttpSink, JsonLinesSink, MqttSink, NatsSink, TableSink
 
 KINDS: Final[tuple[type[SinkSettings], ...]] = (
     TableSink,

@@ -20,7 +20,7 @@ from bindings.parts import BINARY_KIND, JSON_KIND, Part
 from bindings.protocols import BINDINGS, Binding
 from bindings.sending import Outbound
 from catalog.definitions.constraints import BASE64_KEY, Constraint, attribute_constraint, target_of, template_of
-from catalog.errors import TemplateError
+from catalog.findings import TemplateError
 from catalog.model import Catalog, Definition, Endpoint, Property
 from catalog.parsing.nearest import Suggestions
 from catalog.templates import TEMPLATE_TYPES, Template
@@ -32,17 +32,20 @@ from router.matching.matcher import Matcher
 from router.settings.names import AddressError, checked, parse_address
 from router.settings.sinks.contract import RemoteSink
 from router.sinks.contract import ArrowSink
-from router.sinks.messages.events import (
+from router.sinks.messages.sink import (
+    ConfirmedSink,
     HeaderPassing,
+    MessageBuilder,
     Mode,
     NotTaken,
     RoutedEvent,
+    TemplateComposer,
     framed,
+    kept,
     kept_spread,
     outbound,
     source_key,
 )
-from router.sinks.messages.sink import ConfirmedSink, MessageBuilder, TemplateComposer, kept
 
 if TYPE_CHECKING:
     from router.schemaids.framing import WrittenFrame

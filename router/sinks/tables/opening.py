@@ -17,13 +17,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from catalog.model import Catalog
-from catalog.schemas.columns import Undecoded
-from catalog.schemas.columns_of import PayloadColumn, payload_column
+from catalog.schemas.columns import PayloadColumn, Undecoded, payload_column
 from router.errors import SinkError
 from router.logs import get_logger
 from router.matching.facts import SCHEMA_ID
 from router.settings.names import TABLE_VARIABLES, event_values, parse_name
-from router.settings.sinks.tables import TableSink
+from router.settings.sinks.messages import TableSink
 from router.settings.values import is_url
 from router.sinks.contract import ArrowSink, Commit, Rejected, Staged, StagedFile, Staging, UnfitValues, WriteResult
 from router.sinks.jsonlines import DEAD_LETTER, WIDE, BatchFiles

@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 from bindings.kafka.binding import PROTOCOL as KAFKA
 from bindings.parts import NAME, coding_of
 from bindings.protocols import binding_of
-from catalog.errors import RecordError
-from catalog.schemas.columns import Undecoded
-from catalog.schemas.columns_of import PayloadColumn
+from catalog.findings import RecordError
+from catalog.schemas.columns import PayloadColumn, Undecoded
 from catalog.schemas.contract import MessagePlace, WriterSchema, decoded
 from catalog.schemas.ids.client import WrittenSchema
 from catalog.schemas.ids.deciding import Frames, ids_of

@@ -11,10 +11,9 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
-from registry.store import engine
-from registry.store import outbox as rows
+from registry.store import engine, history
 from registry.store.engine import Database, StoreError, open_database
-from registry.store.outbox import DeliveryProgress, SubscriberRow
+from registry.store.history import DeliveryProgress, SubscriberRow
 from tests.support.examples import spread
 from tests.support.postgresql import cluster
 from tests.support.registry_cases import Case, cases, clean, run
@@ -87,31 +86,33 @@ def meanwhile(database: Database, first: Callable[[Connection], object], then: C
 
 def test_two_processes_may_enter_one_subscriber(database: Database) -> None:
     given = SubscriberRow("entered", "settings", "", "", "{}", 1, 0)
-    assert not meanwhile(database, lambda first: rows.add(first, given), lambda then: rows.add(then, given))
+    assert not meanwhile(database, lambda first: history.add(first, given), lambda then: history.add(then, given))
 
 
 def test_nothing_is_held_for_a_subscriber_that_is_removed_meanwhile(database: Database) -> None:
     with database.noting() as connection:
-        rows.add(connection, SubscriberRow("removed", "settings", "", "", "{}", 1, 0))
+        history.add(connection, SubscriberRow("removed", "settings", "", "", "{}", 1, 0))
     reached = {"removed": DeliveryProgress(4, frozenset((3,)))}
-    meanwhile(database, lambda first: rows.remove(first, "removed"), lambda then: rows.record(then, reached))
+    meanwhile(
+        database, lambda first: history.remove_subscriber(first, "removed"), lambda then: history.record(then, reached)
+    )
     with database.reading() as connection:
-        assert not rows.held(connection, "removed")
+        assert not history.held(connection, "removed")
 
 
 def test_a_permission_and_a_replacement_at_once_both_count(database: Database) -> None:
     given = SubscriberRow("changed", "api", "", "{}", "{}", 1, 0)
     with database.noting() as connection:
-        rows.add(connection, given)
+        history.add(connection, given)
 
     def replace(connection: Connection) -> None:
-        found = rows.subscriber(connection, "changed", changing=True)
+        found = history.subscriber(connection, "changed", changing=True)
         assert found is not None
-        rows.change(connection, found)
+        history.change(connection, found)
 
-    meanwhile(database, replace, lambda then: rows.permit(then, given, '{"granted":true}'))
+    meanwhile(database, replace, lambda then: history.permit(then, given, '{"granted":true}'))
     with database.reading() as connection:
-        found = rows.subscriber(connection, "changed")
+        found = history.subscriber(connection, "changed")
     assert found is not None and (found.revision, found.permission) == (3, '{"granted":true}')
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bindings.addresses import addresses_of, tls_context, with_login
+from bindings.certificates import addresses_of, tls_context, with_login
 from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
 from bindings.protocols import sending_of
 

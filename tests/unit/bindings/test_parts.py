@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bindings.kafka.binding import parts_of_row
 from bindings.parts import Part, first, values
 from bindings.protocols import BINDINGS, binding_of, stream_id
-from catalog.errors import RecordError
+from catalog.findings import RecordError
 from catalog.record import Record, parse_record
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)

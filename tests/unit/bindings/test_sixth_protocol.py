@@ -19,7 +19,7 @@ from router.intake.intake import connections_of, open_gateway
 from router.matching.records import RecordMatcher
 from router.settings import Settings, load_settings
 from router.sinks import Commit, check_endpoints, open_sink
-from router.sinks.messages.events import MESSAGE
+from router.sinks.messages.sink import MESSAGE
 from router.sources import sources_of
 from tests.support.counts import Counts
 from tests.support.mqtt_gateways import Rows

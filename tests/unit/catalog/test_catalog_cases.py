@@ -11,8 +11,7 @@ import pytest
 from catalog.convert import convert, yaml_text
 from catalog.findings import Declarations
 from catalog.linting.attributes import refusing
-from catalog.listing import catalog_from_json, catalog_to_json, listing
-from catalog.load import load
+from catalog.load import catalog_from_json, catalog_to_json, listing, load
 from catalog.model import Catalog
 from tests.support.cases import read_cases
 

@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalog.convert import Converted, convert, json_text, yaml_text
-from catalog.definitions.levels import laid, levels_of
-from catalog.errors import CatalogError, DocumentError
+from catalog.definitions.constraints import laid, levels_of
 from catalog.explaining import explain
-from catalog.findings import Declarations, SourceLocation
+from catalog.findings import CatalogError, Declarations, DocumentError, SourceLocation
 from catalog.linting.attributes import refusing
 from catalog.load import load
 from catalog.model import Catalog, Definition

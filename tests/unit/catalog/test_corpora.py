@@ -9,8 +9,7 @@ from typing import Final
 
 import pytest
 
-from catalog.listing import catalog_from_json, catalog_to_json, listing
-from catalog.load import load
+from catalog.load import catalog_from_json, catalog_to_json, listing, load
 from catalog.parsing.texts import parse_text
 from tests.support.corpora import Row, declared, documents, rows, table
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.errors import TemplateError
+from catalog.findings import TemplateError
 from catalog.templates import Placeholder, parse
 from catalog.values import percent_decode, percent_encode
 from tests.support.scaling import LINEAR, growth

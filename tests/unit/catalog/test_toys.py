@@ -11,7 +11,7 @@ import pytest
 
 from catalog.dialects.detection import DIALECTS, Dialect
 from catalog.load import load
-from catalog.schemas.columns_of import PayloadMaker, payload_findings
+from catalog.schemas.columns import PayloadMaker, payload_findings
 from catalog.schemas.families import FAMILIES, family_names, inferred_content_type, parse_format
 from catalog.schemas.validation import PayloadValidation
 from router.cli import status_of

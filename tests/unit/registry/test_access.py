@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bindings.http.routing import Access
+from bindings.http.request import Access
 from registry.errors import Refusal
 from registry.http.access import MAX_SENDERS, Pace, Roles
 from registry.http.application import RequestLimits

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bindings.http.routing import Access
+from bindings.http.request import Access
 from registry.http.access import Roles
 from registry.http.application import RequestLimits
 from router.cli import status_of

@@ -14,13 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from bindings.http.routing import Access
-from catalog.comparing.catalogs import compare
+from bindings.http.request import Access
+from catalog.comparing import compare
 from catalog.load import load
 from catalog.model import Catalog, Definition
-from registry.http.access import Roles
+from registry.http.access import PageSizes, Roles
 from registry.http.application import RequestLimits
-from registry.http.requests import PageSizes
 from tests.support.examples import spread
 from tests.support.older_documents import newer_document, older_document
 from tests.support.registry_cases import empty

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from registry import upkeep as copies
+from registry import upkeep
 from registry.store.engine import StoreError
 from router.cli import status_of
 from tests.support.postgresql import cluster
@@ -98,12 +98,12 @@ def test_postgresql_is_copied_and_put_back_by_its_own_tools(postgresql: str, tmp
     copy = tmp_path / "copy"
     with served(postgresql) as client:
         client.put("/endpoints/e", json={"name": "kept"}).raise_for_status()
-        copies.back_up(postgresql, copy)
+        upkeep.back_up(postgresql, copy)
         before = everything(client)
         client.delete("/endpoints").raise_for_status()
     with pytest.raises(StoreError, match="has a registry"):
-        copies.put_back(postgresql, copy, force=False)
-    copies.put_back(postgresql, copy, force=True)
+        upkeep.put_back(postgresql, copy, force=False)
+    upkeep.put_back(postgresql, copy, force=True)
     with served(postgresql) as client:
         assert everything(client) == before
         client.put("/endpoints/later", json={}).raise_for_status()

@@ -10,8 +10,14 @@ from sqlalchemy import select
 
 from bindings.protocols import BINDINGS
 from registry.delivery.courier import Lanes
-from registry.delivery.events import DeliveryLimits, EventMessages, OutboxEvent
-from registry.delivery.subscriptions import DeliverySettings, SubscriberDelivery, Wants
+from registry.delivery.subscriptions import (
+    DeliveryLimits,
+    DeliverySettings,
+    EventMessages,
+    OutboxEvent,
+    SubscriberDelivery,
+    Wants,
+)
 from registry.delivery.targets import Webhook as Target
 from registry.delivery.targets import WebhookSender
 from registry.http.server import RegistryServer, RegistrySettings
@@ -91,7 +97,7 @@ def test_a_registry_that_ends_before_it_took_delivery_up_delivers_first(
         return None if len(asked) == 1 else claim(database)
 
     monkeypatch.setattr(Database, "claim", busy_at_first)
-    monkeypatch.setattr("registry.delivery.dispatch._CLAIM_SECONDS", LIMIT)
+    monkeypatch.setattr("registry.delivery.courier._CLAIM_SECONDS", LIMIT)
     with Webhook(agreeable) as hook:
         delivery = DeliverySettings(configured(hook), limits=NO_PAUSE)
         server = RegistryServer(RegistrySettings(f"sqlite:///{tmp_path}/r.db", port=0, delivery=delivery))
@@ -126,7 +132,7 @@ def test_one_of_two_registries_delivers_and_the_other_takes_over(tmp_path: Path)
 
 
 def test_delivered_events_are_removed_but_for_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("registry.delivery.dispatch._PRUNE_SECONDS", 0.05)
+    monkeypatch.setattr("registry.delivery.courier._PRUNE_SECONDS", 0.05)
     with Webhook(agreeable) as hook, registry(tmp_path) as client:
         subscribe(client, hook)
         for number in range(5):

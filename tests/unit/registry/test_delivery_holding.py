@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from registry.delivery.courier import Lanes
-from registry.delivery.events import DELIVERED, DeliveryLimits, DeliveryResult, OutboxEvent
-from registry.delivery.subscriptions import Wants
+from registry.delivery.subscriptions import DELIVERED, DeliveryLimits, DeliveryResult, OutboxEvent, Wants
 from tests.support.scripted_sender import ScriptedSender
 from tests.support.subscribed import LIMIT, registry
 from tests.support.waiting import wait_until

@@ -9,10 +9,9 @@ import httpx
 import pytest
 import yaml
 
-from registry.delivery.events import sources_of
-from registry.delivery.subscriptions import SubscriberDelivery
+from registry.delivery.subscriptions import SubscriberDelivery, sources_of
 from registry.http.server import RegistryServer
-from registry.store.outbox import OutboxRow
+from registry.store.history import OutboxRow
 from router.commands.registry.settings import load_registry
 from router.errors import ConfigError
 from tests.support.subscribed import agreeable, until_taken

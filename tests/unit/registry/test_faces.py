@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from bindings.http.request import Reply, RequestHead
-from bindings.http.routing import Access
+from bindings.http.request import Access, Reply, RequestHead
 from registry.core.requests import RegistryRequest
 from registry.core.service import RegistryService
 from registry.errors import Refusal

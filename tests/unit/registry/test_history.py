@@ -14,11 +14,11 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine, insert, inspect, select
 
-from bindings.http.routing import Access
+from bindings.http.request import Access
 from registry.http.access import Roles
 from registry.http.application import RequestLimits
 from registry.http.server import RegistryServer, RegistrySettings
-from registry.model.types import model_source
+from registry.model.attributes import model_source
 from registry.store import history
 from registry.store.engine import HISTORY, MIGRATIONS, Database, open_database
 from registry.upkeep import HistoryKeeper, HistoryLimits

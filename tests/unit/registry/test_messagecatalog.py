@@ -10,12 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from bindings.http.routing import Access
+from bindings.http.request import Access
 from catalog.documents.fetching import Fetcher
 from catalog.load import load
-from registry.http.access import Roles
+from registry.http.access import PageSizes, Roles
 from registry.http.application import RequestLimits
-from registry.http.requests import PageSizes
 from tests.support.registry_server import served
 
 SAMPLE = Path(__file__).parents[3] / "catalog" / "samples" / "orchard.messages.json"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, update
 
-from bindings.http.routing import Access
-from catalog.errors import DocumentError
+from bindings.http.request import Access
+from catalog.findings import DocumentError
 from registry.http.access import Roles
 from registry.replication.peers import Peer
 from registry.store.engine import MARKS, REPLICA, VERSIONS

@@ -10,11 +10,10 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from bindings.http.routing import Access
-from registry.delivery.events import DeliveryLimits
-from registry.delivery.subscriptions import DeliverySettings
+from bindings.http.request import Access
+from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings
 from registry.http.access import Roles
-from registry.model.types import model_source
+from registry.model.attributes import model_source
 from tests.support.registry_server import served
 
 _logger = logging.getLogger(__name__)

@@ -9,11 +9,10 @@ import pytest
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import OperationalError
 
-from registry.delivery.events import DELIVERED, DeliveryLimits, DeliveryResult, Sender
-from registry.delivery.subscriptions import SubscriberDelivery, Wants
-from registry.store import outbox as subscribers
+from registry.delivery.subscriptions import DELIVERED, DeliveryLimits, DeliveryResult, Sender, SubscriberDelivery, Wants
+from registry.store import history
 from registry.store.engine import OUTBOX, open_database
-from registry.store.outbox import SubscriberRow
+from registry.store.history import SubscriberRow
 from tests.support.scripted_sender import ScriptedSender
 from tests.support.subscribed import LIMIT, change, registry, subscribe
 from tests.support.waiting import wait_until
@@ -27,7 +26,7 @@ SHORT = DeliveryLimits(max_pause=0.2, keep=0.5)
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("registry.delivery.dispatch._PRUNE_SECONDS", 0.05)
+    monkeypatch.setattr("registry.delivery.courier._PRUNE_SECONDS", 0.05)
 
 
 def left(folder: Path) -> int:
@@ -110,14 +109,14 @@ def test_a_store_that_fails_as_delivery_begins_leaves_nothing_undone(
     target = ScriptedSender(lambda _: DeliveryResult("away", "no"))
     with registry(tmp_path, delivery={"subscribers": {"audit": target.delivery(Wants())}}) as client:
         change(client, "m", "n")
-    listed, failures = subscribers.subscribers, [OperationalError("", {}, Exception())]
+    listed, failures = history.subscribers, [OperationalError("", {}, Exception())]
 
     def failing(connection: Connection) -> list[SubscriberRow]:
         if failures:
             raise failures.pop()
         return listed(connection)
 
-    monkeypatch.setattr(subscribers, "subscribers", failing)
+    monkeypatch.setattr(history, "subscribers", failing)
     with registry(tmp_path) as client:
         change(client, "m", "o")
         wait_until(lambda: left(tmp_path) == 1, LIMIT, lambda: f"one event; there are {left(tmp_path)}")
@@ -132,5 +131,5 @@ def test_couriers_end_though_the_store_fails_at_the_end(tmp_path: Path, monkeypa
         def failing(_: Connection) -> dict[str, tuple[int, str | None]]:
             raise OperationalError("", {}, Exception())
 
-        monkeypatch.setattr(subscribers, "revisions", failing)
+        monkeypatch.setattr(history, "revisions", failing)
     assert not [thread for thread in threading.enumerate() if thread.name == "courier-audit"]

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from lxml import html
 
-from bindings.http.routing import Access
+from bindings.http.request import Access
 from registry.core import looking
 from registry.http.access import Roles
 from registry.http.application import RequestLimits

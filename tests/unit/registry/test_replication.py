@@ -11,9 +11,9 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine, insert
 
-from bindings.http.routing import Access
+from bindings.http.request import Access
 from catalog.documents.connecting import Logins, OriginLogin
-from catalog.errors import DocumentError
+from catalog.findings import DocumentError
 from registry.http.access import Roles
 from registry.replication.peers import Peer, changes_after
 from registry.store.engine import GROUPS, MIGRATIONS, RESOURCES, VERSIONS, open_database

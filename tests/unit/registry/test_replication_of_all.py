@@ -13,12 +13,12 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
-from bindings.http.routing import Access
+from bindings.http.request import Access
 from catalog.documents.connecting import Logins, OriginLogin
 from registry.http.access import Roles
 from registry.http.application import RequestLimits
-from registry.model.types import model_source
-from registry.replication import peers as feed
+from registry.model.attributes import model_source
+from registry.replication import peers
 from registry.replication.peers import Peer
 from registry.store.engine import MIGRATIONS
 from tests.support.catalog_sides import Side, side
@@ -116,7 +116,7 @@ def test_what_comes_late_is_ordered_as_it_is_at_the_source(
     for version in ("3", "1"):
         schema(one.client, version, f"{version} again")
     for page in (1, 2, 3):
-        monkeypatch.setattr(feed, "PAGE", page)
+        monkeypatch.setattr(peers, "PAGE", page)
         with side(tmp_path / f"fresh-{page}") as fresh:
             done = fresh.pull(one)
             assert not done.refused, done.reported

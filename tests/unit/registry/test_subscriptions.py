@@ -12,9 +12,8 @@ import httpx
 import pytest
 
 from bindings.http.client import SubscriptionManager
-from bindings.http.routing import Access
-from registry.delivery.events import DeliveryLimits
-from registry.delivery.subscriptions import DeliverySettings, SubscriptionFilterError, filter_of
+from bindings.http.request import Access
+from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings, SubscriptionFilterError, filter_of
 from registry.http.access import Roles
 from tests.support.registry_server import served
 from tests.support.subscribed import LIMIT, agreeable, change, registry, subscribe, until_taken

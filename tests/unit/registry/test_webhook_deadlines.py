@@ -12,8 +12,7 @@ import pytest
 
 from bindings.protocols import BINDINGS
 from bindings.sending import Outbound
-from registry.delivery.events import DeliveryLimits, EventMessages
-from registry.delivery.subscriptions import DeliverySettings, SubscriberDelivery, Wants
+from registry.delivery.subscriptions import DeliveryLimits, DeliverySettings, EventMessages, SubscriberDelivery, Wants
 from registry.delivery.targets import Webhook, WebhookSender
 from registry.http.server import RegistryServer, RegistrySettings
 from registry.replication.peers import Peer

@@ -18,7 +18,7 @@ import structlog
 
 from router.logs import JAVA_OPTIONS, OURS, QUIET, configure_logs, get_logger, jvm_log_conf, log4j2_file
 from router.settings import LogSettings
-from router.spark.jvm import relay
+from router.spark.session import relay
 
 ROOT = Path(__file__).resolve().parents[3]
 

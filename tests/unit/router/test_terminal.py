@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from catalog.errors import escaped, escaped_json, one_line
+from catalog.findings import escaped, escaped_json, one_line
 from router.cli import status_of
 from router.logs import configure_logs, get_logger
 from router.settings import LogSettings

@@ -17,7 +17,7 @@ import msgspec
 
 from bindings.parts import BINARY_KIND, Part
 from bindings.protocols import Binding, binding_of
-from catalog.errors import RecordError
+from catalog.findings import RecordError
 from catalog.linting.events import is_media_type
 from catalog.protocols.properties import ANY_VOCABULARY, NAMED, VOCABULARIES, Vocabulary, is_dotted
 from catalog.record import Record

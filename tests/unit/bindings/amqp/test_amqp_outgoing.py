@@ -9,11 +9,10 @@ from typing import Any
 import proton
 import pytest
 
-from bindings.amqp import binding as codec
+from bindings.amqp import binding
 from bindings.amqp.binding import AmqpSending
-from bindings.amqp.outgoing import AmqpMessage, EncodingError, encode
-from bindings.amqp.sections import decode
-from bindings.amqp.values import AmqpValue, typed_of
+from bindings.amqp.sender import AmqpMessage, EncodingError, encode
+from bindings.amqp.values import AmqpValue, decode, typed_of
 from bindings.parts import JSON_KIND, Part
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
@@ -71,7 +70,7 @@ def test_proton_reads_what_we_encode() -> None:
 )
 def test_every_type_goes_out_and_comes_back(typed: AmqpValue, form: Any) -> None:
     message = decode(encode(AmqpMessage("node", b"", application_properties={"p": typed})))
-    native = codec.native(message.parts)
+    native = binding.native(message.parts)
     assert native["application-properties"]["p"] == form
     obvious = ("boolean", "long", "double", "binary", "string")
     assert native.get("types", {}).get("application-properties.p", typed.kind) == typed.kind
@@ -81,7 +80,7 @@ def test_every_type_goes_out_and_comes_back(typed: AmqpValue, form: Any) -> None
 def test_no_body_and_no_properties() -> None:
     message = decode(encode(AmqpMessage("node", header={"durable": False})))
     assert message.body is None
-    assert codec.native(message.parts) == {"header": {"durable": False}, "types": {"body": "null"}}
+    assert binding.native(message.parts) == {"header": {"durable": False}, "types": {"body": "null"}}
 
 
 @pytest.mark.parametrize(

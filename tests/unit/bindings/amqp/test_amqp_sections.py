@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from proton import Data, Described, symbol, timestamp, ulong
 
-from bindings.amqp import binding as codec
-from bindings.amqp.outgoing import AmqpMessage, encode
-from bindings.amqp.sections import Decoded, MalformedMessage, decode, row_of
-from bindings.amqp.values import AmqpValue
+from bindings.amqp import binding
+from bindings.amqp.sender import AmqpMessage, encode
+from bindings.amqp.values import AmqpValue, Decoded, MalformedMessage, decode, row_of
 from bindings.parts import BINARY_KIND, Part
 from tests.support.amqp_client import section
 
@@ -23,8 +22,8 @@ A_UUID = uuid.UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 
 def record(message: Decoded) -> dict[str, Any]:
     """Return the native record, having made sure that it survives being taken apart again."""
-    native = codec.native(message.parts)
-    again = codec.native(codec.parts(native))
+    native = binding.native(message.parts)
+    again = binding.native(binding.parts(native))
     assert again == native
     return native
 

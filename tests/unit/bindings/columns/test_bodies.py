@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.columns.json_events import may_be_events
+from bindings.columns.envelopes import may_be_events
 from bindings.events import looks_like_event
 
 EVENT = b'{"specversion":"1.0"}'

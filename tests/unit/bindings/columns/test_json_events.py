@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bindings.columns.json_events import CONTENT, JsonEvents
+from bindings.columns.envelopes import CONTENT, JsonEvents
 from bindings.envelope import STRUCTURED, Envelope
 from bindings.events import looks_like_event
 from bindings.parts import Part

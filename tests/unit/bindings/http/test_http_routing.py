@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bindings.http.routing import HttpRoute, PathRoutes, RouteMatch
+from bindings.http.request import HttpRoute, PathRoutes, RouteMatch
 
 ANY = HttpRoute("/endpoints/any", "/plants/{plant}", ("PUT", "POST"))
 SEVEN = HttpRoute("/endpoints/seven", "/plants/7", ("POST",), frozenset({"ada"}))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bindings.http.routing import HttpRoute, shadows
+from bindings.http.request import HttpRoute, shadows
 from catalog.templates import parse
 from router.commands.check.command import examined
 

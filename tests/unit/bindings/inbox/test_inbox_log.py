@@ -14,8 +14,16 @@ from pathlib import Path
 import pytest
 
 from bindings.background import faults
-from bindings.inbox import Inbox, InboxClosed, InboxDamaged, InboxFormatError, InboxFull, InboxLimits, InboxRowError
-from bindings.inbox import log as log_module
+from bindings.inbox import (
+    Inbox,
+    InboxClosed,
+    InboxDamaged,
+    InboxFormatError,
+    InboxFull,
+    InboxLimits,
+    InboxRowError,
+    log,
+)
 from bindings.inbox.format import InboxPosition, frames, map_segment, segment_path, segments_in
 from bindings.inbox.log import compact
 from bindings.inbox.source import InboxView
@@ -152,16 +160,16 @@ def test_what_a_reader_has_counted_past_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_full_inbox_refuses_and_recovers_when_it_was_trimmed(tmp_path: Path) -> None:
-    limits = InboxLimits(segment_bytes=2000, max_bytes=20_000, min_free_bytes=0)
+    limits = InboxLimits(segment_bytes=2000, max_bytes=100_000, min_free_bytes=0)
     inbox = Inbox(tmp_path, partitions=1, limits=limits)
     taken = 0
-    while inbox.size() < 17_600:
+    while inbox.size() < 93_000:
         inbox.append_many([row(taken, size=500)]).result(SECONDS)
         taken += 1
     with pytest.raises(InboxFull, match="max_bytes"):
-        inbox.append_many([row(taken, size=2500)]).result(SECONDS)
+        inbox.append_many([row(taken, size=20_000)]).result(SECONDS)
     assert inbox.limit() == limits.max_bytes
-    assert "of 20000 bytes are in use; the router must catch up, or raise max_bytes" in inbox.trouble()
+    assert "of 100000 bytes are in use; the router must catch up, or raise max_bytes" in inbox.trouble()
     # A small message still fits: that is no reason to say that all is well.
     inbox.append_many([row(taken)]).result(SECONDS)
     assert inbox.trouble()
@@ -189,7 +197,7 @@ def test_a_disk_that_refused_is_tried_until_it_takes_as_much(tmp_path: Path, mon
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(log_module, "_write", full)
+        patched.setattr(log, "_write", full)
         patched.setattr(os, "write", full)
         with pytest.raises(InboxFull, match="No space left on device"):
             inbox.append_many([row(1)]).result(SECONDS)
@@ -210,7 +218,7 @@ def test_a_failed_fsync_acknowledges_nothing_and_is_cut_off(tmp_path: Path, monk
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(log_module, "_sync", failing)
+        patched.setattr(log, "_sync", failing)
         with pytest.raises(InboxFull, match="Input/output error"):
             inbox.append_many([row(1)]).result(SECONDS)
     assert bodies(tmp_path) == ["0"]
@@ -249,14 +257,14 @@ def held_together(
 ) -> list[Future[None]]:
     """Append rows while the disk is busy with row 0, so that they are one group."""
     busy, go = threading.Event(), threading.Event()
-    sync = log_module._sync
+    sync = log._sync
 
     def slow(descriptor: int) -> None:
         busy.set()
         assert go.wait(SECONDS)
         sync(descriptor)
 
-    monkeypatch.setattr(log_module, "_sync", slow)
+    monkeypatch.setattr(log, "_sync", slow)
     inbox.append_many([row(0)])
     assert busy.wait(SECONDS)
     futures = [inbox.append_many([each]) for each in rows]
@@ -273,7 +281,7 @@ def test_a_fault_of_the_writer_fails_its_group_and_the_next_is_stored(
     inbox.append_many([row(0)]).result(SECONDS)
     counted = faults().get("inbox", 0)
     with monkeypatch.context() as broken:
-        broken.setattr(log_module, step, lambda *_: 1 // 0)
+        broken.setattr(log, step, lambda *_: 1 // 0)
         for number in (1, 2):
             with pytest.raises(InboxFull, match="ZeroDivisionError"):
                 inbox.append_many([row(number)]).result(SECONDS)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paho.mqtt.client import topic_matches_sub
 
-from bindings.mqtt import messages as filters
+from bindings.mqtt import messages
 
 LEVELS = st.sampled_from(["", "a", "b", "$SYS", "+", "é"])
 TOPICS = st.lists(st.sampled_from(["", "a", "b", "$SYS", "é"]), min_size=1, max_size=4).map("/".join).filter(bool)
@@ -30,24 +30,24 @@ FILTERS = st.tuples(st.lists(LEVELS, min_size=1, max_size=4).map("/".join), st.s
     ],
 )
 def test_matches(text: str, should: list[str], should_not: list[str]) -> None:
-    assert [topic for topic in should if not filters.matches(text, topic)] == []
-    assert [topic for topic in should_not if filters.matches(text, topic)] == []
+    assert [topic for topic in should if not messages.matches(text, topic)] == []
+    assert [topic for topic in should_not if messages.matches(text, topic)] == []
 
 
 @given(FILTERS.filter(bool), TOPICS)
 def test_matches_as_paho_does(text: str, topic: str) -> None:
-    assert filters.matches(text, topic) == topic_matches_sub(text, topic)
+    assert messages.matches(text, topic) == topic_matches_sub(text, topic)
 
 
 @given(FILTERS.filter(bool), FILTERS.filter(bool), TOPICS)
 def test_what_is_covered_is_matched(wide: str, narrow: str, topic: str) -> None:
-    if filters.covers(wide, narrow) and filters.matches(narrow, topic):
-        assert filters.matches(wide, topic)
+    if messages.covers(wide, narrow) and messages.matches(narrow, topic):
+        assert messages.matches(wide, topic)
 
 
 def test_what_is_covered_is_left_out() -> None:
     asked = ["a/b", "a/+", "a/#", "$share/g/a/b", "a/b", "b", "$SYS/x", "+/c"]
-    assert filters.uncovered(asked) == ["a/#", "$share/g/a/b", "b", "$SYS/x", "+/c"]
+    assert messages.uncovered(asked) == ["a/#", "$share/g/a/b", "b", "$SYS/x", "+/c"]
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_what_is_covered_is_left_out() -> None:
     ],
 )
 def test_templates_become_filters(template: str, expected: str) -> None:
-    assert filters.filter_of_template(template) == expected
+    assert messages.filter_of_template(template) == expected
 
 
 def test_templates_of_a_group_become_few_filters() -> None:
-    assert filters.filters_of_templates(["a/{x}", "a/b", "c"]) == ["a/+", "c"]
+    assert messages.filters_of_templates(["a/{x}", "a/b", "c"]) == ["a/+", "c"]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_templates_of_a_group_become_few_filters() -> None:
     ],
 )
 def test_options_name_a_filter(options: dict[str, object], expected: str | None) -> None:
-    assert filters.filter_of_options(options) == expected
+    assert messages.filter_of_options(options) == expected
 
 
 @pytest.mark.parametrize(
@@ -103,14 +103,14 @@ def test_options_name_a_filter(options: dict[str, object], expected: str | None)
     ],
 )
 def test_no_filters(text: str) -> None:
-    with pytest.raises(filters.TopicFilterError):
-        filters.checked(text)
+    with pytest.raises(messages.TopicFilterError):
+        messages.checked(text)
 
 
 @pytest.mark.parametrize("options", [{"topic": 7}, {"topic": "a#"}])
 def test_options_that_name_none(options: dict[str, object]) -> None:
-    with pytest.raises(filters.TopicFilterError):
-        filters.filter_of_options(options)
+    with pytest.raises(messages.TopicFilterError):
+        messages.filter_of_options(options)
 
 
 @pytest.mark.parametrize(
@@ -119,20 +119,20 @@ def test_options_that_name_none(options: dict[str, object]) -> None:
 )
 def test_options_share_a_filter(options: dict[str, object], expected: str | None) -> None:
     if expected is not None:
-        assert filters.shared("a/+", options) == expected
-        assert filters.shared("$share/h/a/+", options) == "$share/h/a/+"
+        assert messages.shared("a/+", options) == expected
+        assert messages.shared("$share/h/a/+", options) == "$share/h/a/+"
         return
-    with pytest.raises(filters.TopicFilterError):
-        filters.shared("a/+", options)
+    with pytest.raises(messages.TopicFilterError):
+        messages.shared("a/+", options)
 
 
 @given(FILTERS.filter(bool), FILTERS.filter(bool), TOPICS)
 def test_filters_that_take_one_topic_overlap(one: str, other: str, topic: str) -> None:
-    if filters.matches(one, topic) and filters.matches(other, topic):
-        assert filters.overlap(one, other)
-    assert filters.overlap(one, other) == filters.overlap(other, one)
-    if filters.covers(one, other):
-        assert filters.overlap(one, other)
+    if messages.matches(one, topic) and messages.matches(other, topic):
+        assert messages.overlap(one, other)
+    assert messages.overlap(one, other) == messages.overlap(other, one)
+    if messages.covers(one, other):
+        assert messages.overlap(one, other)
 
 
 @pytest.mark.parametrize(
@@ -149,11 +149,11 @@ def test_filters_that_take_one_topic_overlap(one: str, other: str, topic: str) -
     ],
 )
 def test_overlap(one: str, other: str, meet: bool) -> None:
-    assert filters.overlap(one, other) is meet
+    assert messages.overlap(one, other) is meet
 
 
 @pytest.mark.parametrize(("topic", "fault"), [("a/b", ""), ("a/+", "wildcards"), ("", "empty"), ("a\0", "U+0000")])
 def test_topics_to_publish_to(topic: str, fault: str) -> None:
-    found = filters.topic_fault(topic)
+    found = messages.topic_fault(topic)
     assert fault in found
     assert bool(found) == bool(fault)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bindings.addresses import Address
 from bindings.background import Backoff
+from bindings.certificates import Address
 from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
 from bindings.mqtt.binding import session_options
 from bindings.mqtt.client import connector_of

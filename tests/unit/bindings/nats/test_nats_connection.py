@@ -10,7 +10,7 @@ from nats.aio.client import Client
 from nats.protocol.parser import Parser
 
 from bindings.gateways import BrokerLogin, Connection, GatewayError, Tls
-from bindings.nats.connection import dialling_of
+from bindings.nats.publisher import dialling_of
 from tests.support.natskeys import key
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from bindings.inbox import InboxFull, InboxRowError
-from bindings.nats.pulling import PulledMessage, Storing
+from bindings.nats.gateway import PulledMessage, Storing
 from bindings.parts import InboxRow
 
 BAD = "bad"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.nats import binding as subjects
+from bindings.nats import binding
 
 TOKENS = st.sampled_from(["a", "b", "*", "é"])
 FILTERS = st.tuples(st.lists(TOKENS, min_size=1, max_size=4).map(".".join), st.sampled_from(["", ".>"])).map("".join)
@@ -40,12 +40,12 @@ def takes(wanted: str, subject: str) -> bool:
     ],
 )
 def test_a_subject_template_becomes_a_filter(template: str, expected: str) -> None:
-    assert subjects.subject_of_template(template) == expected
+    assert binding.subject_of_template(template) == expected
 
 
 def test_templates_of_a_group_become_few_subjects() -> None:
-    assert subjects.subjects_of_templates(["a.{x}", "a.b", "c", "a.*.>"]) == ["a.*", "c", "a.*.>"]
-    assert subjects.subjects_of_templates(["a.{x}", "{anything}"]) == [">"]
+    assert binding.subjects_of_templates(["a.{x}", "a.b", "c", "a.*.>"]) == ["a.*", "c", "a.*.>"]
+    assert binding.subjects_of_templates(["a.{x}", "{anything}"]) == [">"]
 
 
 @pytest.mark.parametrize(
@@ -59,17 +59,17 @@ def test_templates_of_a_group_become_few_subjects() -> None:
     ],
 )
 def test_options_name_a_subject(options: dict[str, Any], expected: str | None) -> None:
-    assert subjects.subject_of_options(options) == expected
+    assert binding.subject_of_options(options) == expected
 
 
 @given(FILTERS, FILTERS, PLAIN)
 def test_what_is_covered_is_taken_and_what_both_take_overlaps(one: str, other: str, subject: str) -> None:
-    if subjects.covers(one, other):
-        assert subjects.overlap(one, other)
+    if binding.covers(one, other):
+        assert binding.overlap(one, other)
         assert takes(one, subject) or not takes(other, subject)
     if takes(one, subject) and takes(other, subject):
-        assert subjects.overlap(one, other)
-    assert subjects.overlap(one, other) == subjects.overlap(other, one)
+        assert binding.overlap(one, other)
+    assert binding.overlap(one, other) == binding.overlap(other, one)
 
 
 @pytest.mark.parametrize(
@@ -85,5 +85,5 @@ def test_what_is_covered_is_taken_and_what_both_take_overlaps(one: str, other: s
     ],
 )
 def test_subjects_meet_and_cover(one: str, other: str, meet: bool, covered: bool) -> None:
-    assert subjects.overlap(one, other) is meet
-    assert subjects.covers(one, other) is covered
+    assert binding.overlap(one, other) is meet
+    assert binding.covers(one, other) is covered

@@ -13,9 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catalog.comparing import compare
-from catalog.comparing.catalogs import SchemaState, compare_schemas
-from catalog.comparing.coverage import relation_of
+from catalog.comparing import SchemaState, compare, compare_schemas, relation_of
 from catalog.load import load
 from catalog.model import Catalog, Definition, Property
 from tests.support.cases import read_cases

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from catalog.convert.document import convert
+from catalog.convert import convert
 from catalog.dialects import Dialect
 from catalog.documents.documents import Document
 from catalog.explaining import explain
 from catalog.findings import Declarations, Findings
 from catalog.linting.attributes import refusing
-from catalog.listing import listing
-from catalog.load import build
+from catalog.load import build, listing
 from catalog.model import Catalog
 from catalog.values import is_any_timestamp
 from tests.support.hybrids import DEFINITIONS, DIALECTS, LEVELS, NEW, document, pairs

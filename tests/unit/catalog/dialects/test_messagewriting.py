@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalog.dialects.detection import MESSAGE_CATALOG
-from catalog.dialects.messages import read_message
-from catalog.dialects.messagesections import format_of, written
+from catalog.dialects.messages import format_of, read_message, written
 from catalog.dialects.reading import DocumentReader, Format
 from catalog.findings import Declarations, Findings, SourceLocation
 from catalog.protocols.properties import VOCABULARIES

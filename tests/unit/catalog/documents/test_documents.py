@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.errors import DocumentError
+from catalog.findings import DocumentError
 from catalog.load import load
 from catalog.parsing.texts import parse_text
 

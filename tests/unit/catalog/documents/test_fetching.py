@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from catalog.documents.fetching import Cache, Fetcher, redirected
-from catalog.errors import DocumentError
+from catalog.findings import DocumentError
 from tests.support.web import Reply, Request, Web, serving
 
 SHORT = 0.5

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from catalog.documents.fetching import FULL_SECONDS, Cache, Fetcher
-from catalog.errors import DocumentError
+from catalog.findings import DocumentError
 from catalog.load import CatalogWatcher, load
 from catalog.model import Catalog
 from tests.support.registry import Registry

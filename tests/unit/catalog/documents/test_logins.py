@@ -13,7 +13,7 @@ import pytest
 
 from catalog.documents.connecting import Certificates, Logins, OriginLogin, TokenSource
 from catalog.documents.fetching import Fetcher
-from catalog.errors import DocumentError
+from catalog.findings import DocumentError
 from catalog.load import CatalogWatcher, load
 from catalog.model import Catalog
 from tests.support.authority import Authority

@@ -19,10 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalog.documents.documents import Document
-from catalog.errors import DocumentError
-from catalog.findings import MAX_FINDINGS, MAX_TEXT, Findings
-from catalog.listing import catalog_to_json, finding_to_json, listing
-from catalog.load import build, load
+from catalog.findings import MAX_FINDINGS, MAX_TEXT, DocumentError, Findings
+from catalog.load import build, catalog_to_json, finding_to_json, listing, load
 from catalog.model import Catalog
 from catalog.parsing.texts import parse_text
 from router.cli import status_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from catalog.documents.fetching import Fetcher
-from catalog.errors import DocumentError
+from catalog.findings import DocumentError
 from catalog.load import CatalogWatcher, Waiting, load
 from catalog.model import Catalog
 from router.matching.records import RecordMatcher

@@ -13,7 +13,7 @@ import pytest
 from catalog.documents import connecting
 from catalog.documents.connecting import Credentials, Logins, Reach, Trust
 from catalog.documents.fetching import Fetcher, FetchLimits, HttpResponse, get
-from catalog.errors import DocumentError
+from catalog.findings import DocumentError
 from catalog.load import CatalogWatcher, load
 from catalog.model import Catalog
 from tests.support.web import Reply, Web, serving

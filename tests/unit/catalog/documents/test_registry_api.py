@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from catalog.documents.fetching import Cache, Fetcher
-from catalog.errors import DocumentError
+from catalog.findings import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
 from tests.support.registry import Registry

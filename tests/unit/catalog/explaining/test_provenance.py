@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from catalog.definitions.levels import laid, levels_of
-from catalog.errors import DocumentError
+from catalog.definitions.constraints import laid, levels_of
 from catalog.explaining import MASK, entity_to_json, explain, known_xids, masked
-from catalog.findings import Declarations
+from catalog.findings import Declarations, DocumentError
 from catalog.load import load
 from catalog.parsing.texts import parse_text
 from tests.support.corpora import CORPORA

@@ -10,11 +10,11 @@ import proton
 import pytest
 from proton.reactor import Container
 
-from bindings.amqp import outgoing as amqp
+from bindings.amqp import sender as amqp
 from bindings.amqp.client import Dialer
-from bindings.amqp.connection import Inlet
+from bindings.amqp.gateway import Inlet
 from bindings.amqp.sender import AmqpSender
-from bindings.mqtt import publisher as mqtt
+from bindings.mqtt import publisher
 from bindings.mqtt.client import connector_of
 from bindings.mqtt.gateway import SubscriptionTable
 from bindings.nats.binding import plans_of
@@ -24,7 +24,7 @@ from catalog.protocols.properties import ROLES, ChannelOption, Role, channel_opt
 from router.errors import ConfigError
 from router.intake.intake import BrokerConnection, connections_of
 from router.settings import AmqpSink, MqttSink, settings_from_dict
-from router.sinks.messages.events import RoutedEvent
+from router.sinks.messages.sink import RoutedEvent
 from router.sources import Source, source_client, sources_of
 from tests.support.composing import OneByOne
 
@@ -148,7 +148,7 @@ def sent(protocol: str, options: Mapping[str, Any]) -> object:
     if kind == "mqtt":
         connection = MqttSink(type="mqtt", endpoint=endpoint.xid).connection("s", endpoint)
         terms = connector_of(connection, protocol, "c", clean=True).terms
-        return mqtt.message_of(made), terms.options.keepalive, terms.clean
+        return publisher.message_of(made), terms.options.keepalive, terms.clean
     if kind == "amqp":
         connection = AmqpSink(type="amqp", endpoint=endpoint.xid).connection("s", endpoint)
         sender = AmqpSender(connection, container_id="c")

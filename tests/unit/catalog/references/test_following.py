@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from catalog import references as following
+from catalog import references
 from catalog.documents.connecting import Reach
 from catalog.documents.fetching import Fetcher
 from catalog.load import load
@@ -240,7 +240,7 @@ def test_private_addresses_are_out_of_reach_of_what_the_network_names(web: Web) 
 
 
 def test_there_is_an_end_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "MAX_DOCUMENTS", 2)
+    monkeypatch.setattr(references, "MAX_DOCUMENTS", 2)
     write(tmp_path / "m.json", {"M": {"protocol": "KAFKA"}})
     source = write(tmp_path / "c.json", {"messagegroups": {f"G{n}": {"messagesurl": "m.json"} for n in range(4)}})
     catalog = load([source])

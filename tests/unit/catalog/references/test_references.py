@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from catalog import references as abroad
+from catalog import references
 from catalog.documents.fetching import Fetcher
 from catalog.load import load
 from catalog.model import Catalog
@@ -194,7 +194,7 @@ def test_what_cannot_be_reached_now_is_pending(web: Web, tmp_path: Path) -> None
 
 
 def test_documents_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(abroad, "MAX_EXTERNAL_DOCUMENTS", 5)
+    monkeypatch.setattr(references, "MAX_EXTERNAL_DOCUMENTS", 5)
     for number in range(10):
         write(tmp_path / f"{number}.json", group(M={"basemessage": f"{number + 1}.json#{M}"}))
     fetcher = Fetcher(network=False)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from catalog.schemas import trial
+from catalog.schemas import validation
 from catalog.schemas.contract import BEYOND_LIMITS, SchemaSource, TooCostly
 from catalog.schemas.validation import BoundedValidation
 from tests.support.hostile_bodies import HOSTILE, REPRESENTATIVE, nested, twofold, zigzag
@@ -26,7 +26,7 @@ HANG = 60
 CHILD = f"""
 import resource, sys, time
 from catalog.schemas import trial
-trial.MAX_SECONDS = 0.5
+validation.MAX_SECONDS = 0.5
 resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
 from catalog.schemas.validation import BoundedValidation
 from tests.support.hostile_bodies import HOSTILE
@@ -66,7 +66,7 @@ def test_the_representative_bodies_are_of_every_family() -> None:
 
 
 def test_an_ordinary_body_never_leaves_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "_Helper", None)
+    monkeypatch.setattr(validation, "_Helper", None)
     member = {"type": "object", "properties": {"id": {"type": "string"}, "kind": {"enum": list("abcdefgh")}}}
     order = {
         "type": "object",
@@ -104,35 +104,35 @@ def test_a_costly_body_gets_the_answer_of_an_ordinary_one() -> None:
 def test_a_helper_that_was_killed_is_started_again() -> None:
     checked = BoundedValidation(SchemaSource("JsonSchema", "", twofold("anyOf")), NOTHING)
     before = checked.fault(nested(11), None)
-    helper = trial._trials._helper
+    helper = validation._trials._helper
     assert helper is not None
     helper._process.kill()
     helper._process.wait()
     assert checked.fault(nested(11), None) == before
-    assert trial._trials._helper is not helper
+    assert validation._trials._helper is not helper
 
 
 def test_a_flood_of_costly_bodies_draws_on_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = trial._Store(since=time.monotonic())
-    assert store.allowed(100) == trial.MAX_SECONDS
+    store = validation._Store(since=time.monotonic())
+    assert store.allowed(100) == validation.MAX_SECONDS
     for _ in range(20):
-        store.draw(100, trial.MAX_SECONDS)
+        store.draw(100, validation.MAX_SECONDS)
     assert store.allowed(100) < 0.1
     assert store.allowed(1_000_000) >= 1.0  # what is ordinary for its size, any body may take
     store.since -= 1000.0
-    assert store.allowed(100) == trial.MAX_SECONDS
+    assert store.allowed(100) == validation.MAX_SECONDS
 
 
 def test_the_helper_ends_with_its_process() -> None:
     script = (
         "import os, signal\n"
-        "from catalog.schemas import trial\n"
+        "from catalog.schemas import validation\n"
         "from tests.support.hostile_bodies import nested, twofold\n"
         "from tests.support.schema_documents import NOTHING\n"
         "from catalog.schemas.contract import SchemaSource\n"
         "from catalog.schemas.validation import BoundedValidation\n"
         "BoundedValidation(SchemaSource('JsonSchema', '', twofold('anyOf')), NOTHING).fault(nested(11), None)\n"
-        "print(trial._trials._helper._process.pid, flush=True)\n"
+        "print(validation._trials._helper._process.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=HANG)
@@ -151,13 +151,13 @@ def test_the_helper_ends_with_its_process() -> None:
 
 def test_an_end_says_nothing_of_the_helper() -> None:
     script = (
-        "from catalog.schemas import trial\n"
+        "from catalog.schemas import validation\n"
         "from tests.support.hostile_bodies import nested, twofold\n"
         "from tests.support.schema_documents import NOTHING\n"
         "from catalog.schemas.contract import SchemaSource\n"
         "from catalog.schemas.validation import BoundedValidation\n"
         "BoundedValidation(SchemaSource('JsonSchema', '', twofold('anyOf')), NOTHING).fault(nested(11), None)\n"
-        "print(trial._trials._helper._process.pid, flush=True)\n"
+        "print(validation._trials._helper._process.pid, flush=True)\n"
     )
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=HANG)

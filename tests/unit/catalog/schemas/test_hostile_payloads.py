@@ -15,7 +15,7 @@ resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 61))
 import pyarrow as pa
 from catalog.schemas.contract import SchemaSource
-from catalog.schemas.columns_of import PayloadColumn
+from catalog.schemas.columns import PayloadColumn
 from catalog.schemas.families import family_of
 from catalog.schemas.columns import Survey
 from tests.support.hostile_bodies import zigzag

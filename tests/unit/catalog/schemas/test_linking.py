@@ -11,7 +11,7 @@ import pytest
 
 from catalog.load import load
 from catalog.model import Catalog, Definition
-from catalog.schemas import linking as gathering
+from catalog.schemas import linking
 from catalog.schemas.validation import PayloadValidation
 from tests.support.web import Reply, Web, serving
 
@@ -256,7 +256,7 @@ def test_a_registry_in_another_file(tmp_path: Path) -> None:
 
 
 def test_there_is_an_end_to_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "MAX_DOCUMENTS", 5)
+    monkeypatch.setattr(linking, "MAX_DOCUMENTS", 5)
     for n in range(10):
         (tmp_path / f"s{n}.json").write_text(json.dumps({"$ref": f"s{n + 1}.json"}))
     catalog = catalog_of(tmp_path, m=one(dataschemauri="s0.json"))

@@ -18,7 +18,7 @@ import pytest
 from google.protobuf import json_format
 
 from catalog.model import Catalog, Definition
-from catalog.schemas.columns_of import PayloadColumn, payload_column, payload_findings
+from catalog.schemas.columns import PayloadColumn, payload_column, payload_findings
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.protobuf.validating import open_message
 from tests.support.cases import read_cases

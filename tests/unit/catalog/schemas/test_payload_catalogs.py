@@ -12,7 +12,7 @@ import pytest
 
 from catalog.load import load
 from catalog.model import Catalog, Definition
-from catalog.schemas.columns_of import PayloadMaker, payload_column, payload_findings
+from catalog.schemas.columns import PayloadMaker, payload_column, payload_findings
 from tests.support.corpora import SHARED, rows
 from tests.support.payloads import NOW
 from tests.support.samples import samples

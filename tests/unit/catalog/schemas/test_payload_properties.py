@@ -28,12 +28,13 @@ from catalog.schemas.columns import (
     TIMESTAMP,
     MapShape,
     Member,
+    PayloadColumn,
     Struct,
     Undecoded,
     integer,
+    payload_column,
 )
 from catalog.schemas.columns import ListShape as List
-from catalog.schemas.columns_of import PayloadColumn, payload_column
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.families import compile_schema, family_of
 from catalog.schemas.filling import Filling, Unfillable

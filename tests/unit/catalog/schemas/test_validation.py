@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from catalog.model import Catalog, Definition
-from catalog.schemas import families as compiling
-from catalog.schemas import validation
+from catalog.schemas import families, validation
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaError, SchemaSource
 from catalog.schemas.families import compile_schema, fingerprint
 from catalog.schemas.ids.deciding import Begin
@@ -97,14 +96,14 @@ def test_the_same_content_is_compiled_once_per_thread() -> None:
 
 
 def test_failures_are_remembered_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "MAX_COMPILED", 3)
-    monkeypatch.setattr(compiling, "_memory", compiling._Memory())
+    monkeypatch.setattr(families, "MAX_COMPILED", 3)
+    monkeypatch.setattr(families, "_memory", families._Memory())
     library = CatalogLibrary({})
     for n in range(5):
         for _ in range(2):
             with pytest.raises(SchemaError):
                 compile_schema(SchemaSource("JsonSchema", "", {"type": f"strin{n}"}), library)
-    assert len(compiling._memory.outcomes) == 3
+    assert len(families._memory.outcomes) == 3
 
 
 def test_a_fingerprint_covers_what_is_referred_to() -> None:

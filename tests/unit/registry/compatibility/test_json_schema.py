@@ -11,8 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from catalog.schemas.contract import SchemaSource
-from registry.compatibility.json_schema.checking import Proof, unreadable, witness
-from registry.compatibility.json_schema.reading import Root
+from registry.compatibility.json_schema import Proof, Root, unreadable, witness
 from registry.compatibility.schemas import Budget, Undecided
 from tests.support.cases import read_cases
 from tests.support.examples import examples

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from router.batches import journal as holding
-from router.batches import pipeline
-from router.batches import splitting as bounding
+from router.batches import journal, pipeline, splitting
 from router.state.state import StateFolder
 from router.writing import writer
 from tests.support.listed import World, places, rows_within
@@ -21,9 +19,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(forgetful={"hook"}, rejecting={"hook": {3}})
     monkeypatch.setattr(writer, "open_sink", made.open)
     monkeypatch.setattr(pipeline, "extents", places)
-    monkeypatch.setattr(bounding, "within", rows_within)
+    monkeypatch.setattr(splitting, "within", rows_within)
     monkeypatch.setattr(pipeline, "RETRY_FIRST", 0)
-    monkeypatch.setattr(holding, "RETRY_FIRST", 0.001)
+    monkeypatch.setattr(journal, "RETRY_FIRST", 0.001)
     return made
 
 

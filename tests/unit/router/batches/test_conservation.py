@@ -25,8 +25,7 @@ from router.reading import generations
 from router.reading.generations import Generation, Spans
 from router.sinks import Commit, WriteResult
 from router.sources import INBOX
-from router.state.accounts import Accounts
-from router.state.state import StateFolder
+from router.state.state import Accounts, StateFolder
 from router.watching.metrics import Metrics
 from router.writing.outcomes import REASON
 from router.writing.writer import BatchWriter

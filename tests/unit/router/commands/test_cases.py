@@ -13,7 +13,7 @@ import yaml
 
 from catalog.load import load
 from router.cli import USAGE
-from router.commands.emit.producer import Producer, record_line
+from router.commands.emit.producer import MessageProducer, record_line
 from router.commands.test.cases import read_cases
 from router.commands.test.running import CatalogJudging, RouterJudging, run_cases
 from router.settings import load_settings
@@ -49,7 +49,7 @@ def xrouter(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 
 def produced(message: str, endpoint: str, count: int = 1, **context: str) -> list[bytes]:
-    producer = Producer(load([MARKET]), message, endpoint=f"/endpoints/{endpoint}", context=context, seed=3)
+    producer = MessageProducer(load([MARKET]), message, endpoint=f"/endpoints/{endpoint}", context=context, seed=3)
     return [record_line(record) for record in producer.records(count)]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from router.commands.check.command import examined
-from router.commands.doctor.examining import examine
-from router.examining.diagnosis import Diagnosis
+from router.commands.doctor import examine
+from router.examining import Diagnosis
 from tests.support.load import catalog, write_catalog
 from tests.support.ports import LOOPBACK, free_ports
 
@@ -54,7 +54,7 @@ def master() -> Iterator[str]:
 
 @pytest.mark.slow
 def test_doctor_looks_whether_a_master_is_there(tmp_path: Path, master: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("bindings.kafka.ranges.TIMEOUT_SECONDS", 0.5)
     assert cluster_states(written(tmp_path, master=master)) == ["ok"]
     assert cluster_states(written(tmp_path)) == ["fail"]
     assert cluster_states(written(tmp_path, master="yarn", host="10.0.0.5")) == ["warn", "ok"]

@@ -18,7 +18,7 @@ from catalog.model import Catalog, Definition
 from catalog.record import Record
 from catalog.templates import parse
 from router.cli import status_of
-from router.commands.emit.producer import EmitError, Producer, batch_of, check_matches, record_line
+from router.commands.emit.producer import EmitError, MessageProducer, batch_of, check_matches, record_line
 from router.matching.records import RecordMatcher
 from tests.support.large_catalog import large_catalog
 from tests.support.samples import samples
@@ -55,9 +55,9 @@ def endpoints_of(catalog: Catalog, xid: str) -> Iterator[str]:
     return (endpoint.xid for endpoint in catalog.endpoints.values() if xid in endpoint.candidates)
 
 
-def produced(catalog: Catalog, xid: str, **options: Any) -> Producer:
+def produced(catalog: Catalog, xid: str, **options: Any) -> MessageProducer:
     definition = catalog.definitions[xid]
-    return Producer(catalog, xid, context=context_of(definition), seed=7, clock=lambda: NOW, **options)
+    return MessageProducer(catalog, xid, context=context_of(definition), seed=7, clock=lambda: NOW, **options)
 
 
 def ways(catalog: Catalog, definition: Definition) -> Iterator[dict[str, str]]:
@@ -203,7 +203,7 @@ def test_data_is_what_the_schema_asks_in_every_family(tmp_path: Path, family: st
     catalog = with_schema(tmp_path, form, schema, **declared)
 
     def records() -> list[Record]:
-        producer = Producer(catalog, MESSAGE, protocol="KAFKA", mode=mode, seed=5, clock=lambda: NOW)
+        producer = MessageProducer(catalog, MESSAGE, protocol="KAFKA", mode=mode, seed=5, clock=lambda: NOW)
         made = [(producer.record(), producer.payload_doubt) for _ in range(5)]
         assert not [doubt for _, doubt in made if doubt]
         return [record for record, _ in made]
@@ -225,7 +225,7 @@ def test_data_is_what_the_schema_asks_in_every_family(tmp_path: Path, family: st
     ],
 )
 def test_data_that_is_not_known_to_fit_is_told(tmp_path: Path, schema: Any, told: str) -> None:
-    producer = Producer(with_schema(tmp_path, "JsonSchema", schema), MESSAGE, protocol="KAFKA")
+    producer = MessageProducer(with_schema(tmp_path, "JsonSchema", schema), MESSAGE, protocol="KAFKA")
     assert producer.record().body
     assert producer.payload_doubt.startswith(told.replace("MESSAGE", MESSAGE))
 
@@ -240,7 +240,7 @@ def test_data_that_is_not_known_to_fit_is_told(tmp_path: Path, schema: Any, told
 )
 def test_data_that_is_costly_to_check_is_checked_within_limits(tmp_path: Path, schema: Any, told: str) -> None:
     """The validator refuses to judge such bodies in its own process, which once ended the command in a traceback."""
-    producer = Producer(with_schema(tmp_path, "JsonSchema", schema), MESSAGE, protocol="KAFKA")
+    producer = MessageProducer(with_schema(tmp_path, "JsonSchema", schema), MESSAGE, protocol="KAFKA")
     assert producer.record().body
     assert told in producer.payload_doubt
     assert bool(producer.payload_doubt) is bool(told)
@@ -248,7 +248,7 @@ def test_data_that_is_costly_to_check_is_checked_within_limits(tmp_path: Path, s
 
 def test_a_schema_that_was_not_loaded_is_told(tmp_path: Path) -> None:
     catalog = with_schema(tmp_path, "JsonSchema", None, dataschemauri="https://example.com/schema.json")
-    producer = Producer(catalog, MESSAGE, protocol="KAFKA")
+    producer = MessageProducer(catalog, MESSAGE, protocol="KAFKA")
     assert msgspec.json.decode(producer.record().body or b"") == {"message": "M", "number": 1}
     assert "https://example.com/schema.json" in producer.payload_doubt
 
@@ -266,14 +266,14 @@ def test_the_command_warns_once_on_standard_error(tmp_path: Path, capsys: pytest
 
 def test_missing_context_values_are_named_all_at_once(market: Catalog) -> None:
     with pytest.raises(EmitError) as error:
-        Producer(market, SALE, context={"till": "2"})
+        MessageProducer(market, SALE, context={"till": "2"})
     assert error.value.message == f"{SALE} lacks a value for store, receipt"
     assert "--context store=VALUE --context receipt=VALUE" in error.value.hint
 
 
 def test_a_placeholder_has_one_value_percent_encoded_only_in_uri_templates(market: Catalog) -> None:
     context = {"store": "7 a", "till": "2/ü", "receipt": "R 1"}
-    record = Producer(market, SALE, mode="native", context=context).record()
+    record = MessageProducer(market, SALE, mode="native", context=context).record()
     assert record.native["path"] == "/stores/7%20a/tills/2%2F%C3%BC/sales"
     assert {"name": "x-receipt", "value": "R 1"} in record.native["headers"]
     (outcome,) = RecordMatcher(market).outcomes([record_line(record)])
@@ -281,14 +281,14 @@ def test_a_placeholder_has_one_value_percent_encoded_only_in_uri_templates(marke
 
 
 def test_the_running_number_stands_in_context_values(market: Catalog) -> None:
-    producer = Producer(market, SALE, context={"store": "7", "till": "2", "receipt": "R{n}"})
+    producer = MessageProducer(market, SALE, context={"store": "7", "till": "2", "receipt": "R{n}"})
     subjects = [header["value"] for record in producer.records(3) for header in record.native["headers"][:1]]
     assert subjects == ["R1", "R2", "R3"]
 
 
 def test_equal_seeds_give_equal_records(market: Catalog) -> None:
     def lines(seed: int) -> list[bytes]:
-        producer = Producer(
+        producer = MessageProducer(
             market, PLACED, protocol="KAFKA", context={"store": "7", "order": "1"}, seed=seed, clock=lambda: NOW
         )
         return [record_line(record) for record in producer.records(5)]
@@ -326,12 +326,12 @@ def test_the_endpoint_gives_the_address(market: Catalog) -> None:
 )
 def test_what_cannot_be_produced_is_said(market: Catalog, options: dict[str, str], told: str) -> None:
     with pytest.raises(EmitError) as error:
-        Producer(market, options.pop("message"), context={"store": "7"}, **options)  # type: ignore[arg-type]
+        MessageProducer(market, options.pop("message"), context={"store": "7"}, **options)  # type: ignore[arg-type]
     assert told in str(error.value)
 
 
 def test_a_context_value_that_does_not_fit_is_refused(market: Catalog) -> None:
-    producer = Producer(market, READING, mode="native", context={"store": "7/8", "fridge": "1"})
+    producer = MessageProducer(market, READING, mode="native", context={"store": "7/8", "fridge": "1"})
     with pytest.raises(EmitError, match="would not match"):
         check_matches(market, producer, producer.record())
 
@@ -380,7 +380,7 @@ def test_data_are_in_the_content_coding_that_the_definition_names(tmp_path: Path
     headers = [{"name": "Content-Encoding", "value": coding}]
     options = {"protocol": "HTTP", "protocoloptions": {"method": "POST", "headers": headers}}
     catalog = with_schema(tmp_path, "JsonSchema/draft-07", {"type": "object", "required": ["x"]}, **options)
-    producer = Producer(catalog, MESSAGE, mode=mode, seed=7)
+    producer = MessageProducer(catalog, MESSAGE, mode=mode, seed=7)
     record = producer.record()
     assert not producer.payload_doubt
     assert (record.body or b"").startswith(b"{") is (coding == "identity")

@@ -14,10 +14,10 @@ import yaml
 
 from catalog.load import load
 from router.cli import status_of
-from router.commands.emit.producer import Producer, record_line
+from router.commands.emit.producer import MessageProducer, record_line
 from router.matching.records import RecordMatcher
 from router.settings import load_settings, settings_reference
-from router.settings.schema import packaged_schema, schema_document
+from router.settings.load import packaged_schema, schema_document
 from tests.support.readme import README, block
 
 ROOT: Final = Path(__file__).resolve().parents[4]
@@ -63,7 +63,7 @@ def test_each_endpoint_takes_its_definitions(tmp_path: Path) -> None:
         for message in offered:
             native = catalog.definitions[message].protocol is not None
             mode = "native" if native else "binary"
-            producer = Producer(
+            producer = MessageProducer(
                 catalog, message, endpoint=xid, mode=mode, context={"bed": "7", "what": "moisture"}, seed=1
             )
             record = next(iter(producer.records(1)))

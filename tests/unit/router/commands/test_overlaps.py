@@ -16,8 +16,7 @@ from catalog.linting import overlaps as linting
 from catalog.linting.overlaps import MAX_COMPARED, MAX_OVERLAPS, PROPERTIES, overlaps
 from catalog.load import build
 from catalog.model import Catalog
-from router.commands.check.command import examined
-from router.commands.check.overlaps import proven
+from router.commands.check.command import examined, proven
 from router.matching.records import RecordMatcher
 from tests.support.generation import ENDPOINT, random_catalog
 from tests.support.large_catalog import large_catalog

@@ -16,7 +16,7 @@ import yaml
 from catalog.load import load
 from catalog.model import Catalog
 from router.cli import status_of
-from router.commands.emit.producer import Producer, record_line
+from router.commands.emit.producer import MessageProducer, record_line
 from router.commands.test.running import RouterJudging
 from router.settings import load_settings
 from tests.support.samples import FOLDER
@@ -72,7 +72,7 @@ def records(catalog: Catalog, seeds: int) -> Iterator[bytes]:
             for seed in range(seeds):
                 context = {word: f"{word}-{seed % 3}" for word in WORDS}
                 mode = "structured" if seed % 4 == 3 else None
-                made = Producer(
+                made = MessageProducer(
                     catalog, xid, endpoint=endpoint.xid, mode=mode, context=context, seed=seed, clock=lambda: NOW
                 )
                 yield record_line(made.record())

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bindings.http.routing import Access
+from bindings.http.request import Access
 from catalog.linting.attributes import refusing
 from catalog.load import load
 from catalog.model import Catalog, Definition

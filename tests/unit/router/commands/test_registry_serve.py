@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from registry.http.server import RegistryServer
-from router.commands.registry import serve as command
+from router.commands.registry import serve
 from router.errors import StateError
 
 
@@ -23,6 +23,6 @@ def test_a_store_that_fails_as_serving_begins_ends_it_with_one_line(
     config.write_text("open: true\n")
     monkeypatch.setattr(RegistryServer, "start", failing)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(command, "configure_logs", lambda _: None)
+    monkeypatch.setattr(serve, "configure_logs", lambda _: None)
     with pytest.raises(StateError, match=r"registry\.db does not answer: the disk is gone"):
-        command.serve(config)
+        serve.serve(config)

@@ -15,7 +15,7 @@ from router.cli import status_of
 from router.judging.outputs import ROUTED, Tally
 from router.judging.plan import Plan
 from router.settings import load_settings
-from router.state.ledger_database import parse_instant
+from router.state.ledger import parse_instant
 from router.watching.coverage import Coverage
 
 KEYS = Path(__file__).parents[3] / "cases" / "routes" / "keys.yaml"

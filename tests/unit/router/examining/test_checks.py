@@ -20,10 +20,9 @@ from deltalake import write_deltalake
 from bindings.private import take_lock
 from catalog.load import load
 from router.cli import status_of
-from router.commands.doctor.examining import examine
+from router.commands.doctor import examine
 from router.errors import BrokerUnreachable, SinkError
-from router.examining.checks import require, router_checks
-from router.examining.diagnosis import Diagnosis, PreflightCheck, diagnoses, refusal
+from router.examining import Diagnosis, PreflightCheck, diagnoses, refusal, require, router_checks
 from router.judging.plan import Plan
 from router.logs import configure_logs
 from router.settings import load_settings
@@ -113,7 +112,7 @@ def no_java(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
 
 
 def few_files(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    monkeypatch.setattr("router.examining.diagnosis.descriptor_limit", lambda: 200)
+    monkeypatch.setattr("router.examining.descriptor_limit", lambda: 200)
 
 
 def no_folder(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
@@ -185,7 +184,7 @@ def test_what_doctor_finds_ends_a_start_before_spark(
     code: int,
     told: str,
 ) -> None:
-    monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("bindings.kafka.ranges.TIMEOUT_SECONDS", 0.5)
     fault(place, monkeypatch, taken)
     config = str(place.write())
     found = states(Path(config))[name]
@@ -205,7 +204,7 @@ def test_what_doctor_finds_ends_a_start_before_spark(
 def test_kafka_is_waited_for_unless_nobody_may_wait(
     place: Place, monkeypatch: pytest.MonkeyPatch, fault: Fault, name: str
 ) -> None:
-    monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("bindings.kafka.ranges.TIMEOUT_SECONDS", 0.5)
     fault(place, monkeypatch, 0)
     config = place.write()
     found = states(config)[name]
@@ -221,8 +220,8 @@ def test_the_checks_of_peers_compile_one_plan(place: Place, monkeypatch: pytest.
         compiled.append(Plan(*given))
         return compiled[-1]
 
-    monkeypatch.setattr("router.examining.checks.Plan", noted)
-    monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("router.examining.Plan", noted)
+    monkeypatch.setattr("bindings.kafka.ranges.TIMEOUT_SECONDS", 0.5)
     kafka_sink_away(place, monkeypatch, 0)
     assert states(place.write())["sink bus"].state == "warn"
     assert len(compiled) == 1
@@ -333,7 +332,7 @@ def test_a_gateway_process_looks_at_what_it_needs(
     place: Place, taken: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("bindings.kafka.ranges.TIMEOUT_SECONDS", 0.5)
     place.settings["inbox"] = {"kafka": {"bootstrap_servers": "127.0.0.1:1", "topic": "t"}}
     place.settings["http"]["port"] = taken
     assert status_of(["gateway", str(place.write())]) == 3

@@ -21,8 +21,7 @@ from router.judging.plan import Plan
 from router.settings import Settings, settings_from_dict
 from router.sources import sources_of
 from router.state.state import StateFolder
-from router.watching.collectors import SubscriptionMetrics
-from router.watching.metrics import Metrics
+from router.watching.metrics import Metrics, SubscriptionMetrics
 from router.watching.status import RouterStatus
 from tests.support.ports import free_ports
 from tests.support.subscribed import change, registry

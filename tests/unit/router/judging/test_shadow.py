@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import pytest
 
 from catalog.load import load
-from router.commands.plan.samples import file_of
+from router.commands.plan import file_of
 from router.judging.comparing import (
     CHANGED,
     FAILED,

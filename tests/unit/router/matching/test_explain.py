@@ -12,7 +12,7 @@ import pytest
 
 from catalog.model import Catalog, Definition, Endpoint, Property
 from router.cli import status_of
-from router.commands.match.explained import ExplanationWriter
+from router.commands.match import ExplanationWriter
 from router.matching.conformance import Validation
 from router.matching.explanation import BEST, EventExplained, Explainer, RecordExplained
 from router.matching.records import RecordMatcher

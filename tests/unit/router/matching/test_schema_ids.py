@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from bindings.kafka.facts import SOURCE_SCHEMA
 from catalog.load import load
 from catalog.model import Catalog
-from catalog.schemas.columns_of import payload_column
+from catalog.schemas.columns import payload_column
 from catalog.schemas.ids.client import RegistryUnavailableError, WrittenSchema
 from catalog.schemas.ids.deciding import Frames
 from catalog.schemas.validation import PayloadValidation
@@ -28,12 +28,11 @@ from router.matching.channels import ChannelBuilder
 from router.matching.explanation import Explainer
 from router.matching.matcher import Matcher
 from router.matching.records import RecordMatcher
-from router.routing.destinations import SizeLimits
-from router.routing.routes import Routes
+from router.routing import Routes, SizeLimits
 from router.settings import settings_from_dict
 from router.sinks.tables.opening import Parting
 from router.sinks.tables.unwrapping import typed
-from router.watching.collectors import SchemaIdFigures
+from router.watching.metrics import SchemaIdFigures
 from tests.support.schema_ids import KnownIds, confluent, known_ids
 from tests.unit.catalog.schemas.test_resolving import encoded, f, record
 

@@ -14,8 +14,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from router.judging.outputs import Tally
-from router.overview import document
-from router.overview.charts import CHARTS, svg
+from router.overview import overview
+from router.overview.overview import CHARTS, svg
 from router.overview.picture import (
     ARRIVED,
     HISTORIES,
@@ -152,8 +152,8 @@ def test_a_chart_has_gaps_where_nothing_was_known() -> None:
 
 
 def test_letters_that_were_replayed_or_removed_are_not_open(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "LEDGER_SECONDS", 0.0)
-    monkeypatch.setattr(document, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(overview, "LEDGER_SECONDS", 0.0)
+    monkeypatch.setattr(overview, "KEPT_SECONDS", 0.0)
     served.metrics.batch_done("inbox", tally(7, 10), 0.1, 0)
 
     def dead() -> tuple[int, int]:
@@ -216,7 +216,7 @@ def test_the_page_says_all_times_in_utc(served: Served) -> None:
 
 
 def test_lag_moves_while_a_batch_is_worked_through(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(overview, "KEPT_SECONDS", 0.0)
     steps = served.status.steps
 
     def left() -> int:

@@ -18,7 +18,7 @@ from catalog.model import Finding
 from router.judging.outputs import EMPTY, Tally
 from router.overview.overview import SCRIPTS, Overview
 from router.settings import load_settings
-from router.state.ledger_database import parse_instant
+from router.state.ledger import parse_instant
 from router.watching.metrics import Metrics
 from router.watching.monitor import MonitorServer
 from router.watching.status import RouterStatus

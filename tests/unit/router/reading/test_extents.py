@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.reading.extents import BYTES, CHANNEL, NUMBERS, Range, cut
+from router.reading.backlogs import BYTES, CHANNEL, NUMBERS, Range, cut
 
 PLACES = st.dictionaries(
     st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 2**60)), st.integers(0, 2**30), min_size=2

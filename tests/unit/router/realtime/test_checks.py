@@ -12,7 +12,7 @@ from catalog.findings import Findings
 from catalog.load import build
 from router.errors import ConfigError
 from router.judging.plan import Plan
-from router.realtime.query import require_real_time
+from router.realtime import require_real_time
 from router.settings import settings_from_dict
 
 BUS = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "out"}

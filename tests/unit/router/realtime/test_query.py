@@ -12,11 +12,9 @@ from prometheus_client import generate_latest
 from pyspark.sql import Row
 
 from router.reading.generations import Generation
-from router.realtime.query import RealTimeQuery, tally_of
+from router.realtime import RealTimeQuery, settled_types, tally_of
 from router.running.queries import PAUSE_FIRST, Queries, Running
-from router.settling import settled_types
-from router.state.accounts import Accounts
-from router.state.state import StateFolder
+from router.state.state import Accounts, StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 from tests.unit.router.realtime.test_checks import ORDERS, plan

@@ -17,8 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from bindings.parts import first
 from bindings.sending import MessageRefusal, Outbound, Unsettled
-from router import relating as exchanges
-from router import relating as pairing_module
+from router import relating
 from router.errors import SinkError
 from router.judging.carried import RelatedRecord
 from router.relating import Pairing
@@ -26,7 +25,7 @@ from router.settings import KafkaSink, Settings, settings_from_dict
 from router.sinks import pairs
 from router.sinks.contract import Commit
 from router.sinks.pairs import PairRow
-from router.watching.collectors import RelationMetrics
+from router.watching.metrics import RelationMetrics
 from tests.support.waiting import wait_until
 
 KAFKA = {"type": "kafka", "bootstrap_servers": "localhost:1", "topic": "pairs"}
@@ -132,8 +131,8 @@ def test_what_time_gives_up_is_delivered_without_a_batch(tmp_path: Path, monkeyp
 def test_time_is_kept_while_the_sink_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many are due, and however long the sink is left alone between two tries."""
     monkeypatch.setattr(KafkaSink, "publisher", lambda *_: Publisher())
-    monkeypatch.setattr(exchanges, "AT_ONCE", 10)
-    monkeypatch.setattr(pairing_module, "RETRY", (3600.0, 3600.0))
+    monkeypatch.setattr(relating, "AT_ONCE", 10)
+    monkeypatch.setattr(relating, "RETRY", (3600.0, 3600.0))
     registry = CollectorRegistry()
     with Pairing(
         settings_of(tmp_path, KAFKA, wait="1s"), RelationMetrics(registry, lambda result: None), time.time

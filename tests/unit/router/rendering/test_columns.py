@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from bindings.columns.texts import base64_of
 from bindings.events import encode_event, with_types
 from bindings.kafka.facts import SOURCE_SCHEMA
-from router.rendering.events import attributes_of_rows, event_columns, native_texts, parts_texts
-from router.rendering.structured import structured_events
+from router.rendering.events import attributes_of_rows, event_columns, native_texts, parts_texts, structured_events
 from router.rendering.texts import (
     EVENT,
     INSTANT,
@@ -313,6 +312,6 @@ def test_no_rows_are_no_columns(kind: Source) -> None:
 
 @pytest.mark.slow
 def test_rendering_and_lines_need_no_spark() -> None:
-    modules = "router.rendering.events, router.rendering.structured, router.sinks.jsonlines"
+    modules = "router.rendering.events, router.rendering.events, router.sinks.jsonlines"
     script = f"import sys, {modules}\nsys.exit('pyspark' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

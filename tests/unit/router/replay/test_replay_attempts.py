@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import pytest
 
-from router.batches import journal as holding
+from router.batches import journal
 from router.letters.letter import Letter
 from router.replay import replaying
 from router.replay.replaying import Loads, Replayer, ReplayInterrupted, ReplayJournal, Summary
@@ -53,7 +53,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(writer, "open_sink", made.open)
     monkeypatch.setattr(replaying, "load", lambda spark, plan, counted, tallies: ListPlan(plan, made))
     monkeypatch.setattr(replaying, "rows_of", lambda letters: ListRows(tuple(given[each.id] for each in letters)))
-    monkeypatch.setattr(holding, "RETRY_FIRST", 0.001)
+    monkeypatch.setattr(journal, "RETRY_FIRST", 0.001)
     return made
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from router.errors import RouterError, StateError
 from router.letters.letter import Letter
-from router.letters.listing import Filter, filter_of, moment_of
-from router.replay import replaying as selection
+from router.letters.reading import Filter, filter_of, moment_of
+from router.replay import replaying
 from router.replay.replay import ReplayOptions
 from router.replay.replaying import Chosen, Selection, batches, lacking, rows_of
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
@@ -69,9 +69,9 @@ def test_standing_decides_and_what_failed_too_often_is_parked(tmp_path: Path) ->
         ledger.replayed(["a"], WHEN)
         ledger.park(["b"])
         ledger.attempted([("c", "no-match", "")] * 2, WHEN)
-        selection = Selection(ledger, Filter(), most=2)
-        assert [each.letter.id for each in selection.choose(letters)] == ["d"]
-        assert selection.skipped == Counter(replayed=1, parked=2)
+        replaying = Selection(ledger, Filter(), most=2)
+        assert [each.letter.id for each in replaying.choose(letters)] == ["d"]
+        assert replaying.skipped == Counter(replayed=1, parked=2)
         assert ledger.standing("c") == {"c": "parked"}
         again = Selection(ledger, Filter(ids=frozenset("cdz")), parked=True, most=2)
         assert [each.letter.id for each in again.choose(letters)] == ["c", "d"]
@@ -109,7 +109,7 @@ def test_a_batch_is_no_larger_than_a_second_of_the_rate() -> None:
 def test_thousands_of_small_letters_are_one_batch_and_large_ones_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
     letters = [Chosen(replace(LETTER, id=str(n), position=f"p-{n}")) for n in range(5_480)]
     assert [len(batch.letters) for batch in batches(letters, ReplayOptions().size)] == [5_480]
-    monkeypatch.setattr(selection, "MAX_BATCH_BYTES", 100)
+    monkeypatch.setattr(replaying, "MAX_BATCH_BYTES", 100)
     large = [Chosen(replace(each.letter, body=b"x" * 40)) for each in letters[:7]]
     assert [len(batch.letters) for batch in batches(large, ReplayOptions().size)] == [3, 3, 1]
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bindings.protocols import BINDINGS
-from catalog.errors import RecordError
+from catalog.findings import RecordError
 from catalog.load import load
 from catalog.model import Catalog, Endpoint
 from catalog.record import parse_record

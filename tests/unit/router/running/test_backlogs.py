@@ -11,11 +11,12 @@ from bindings.inbox import Inbox, InboxLimits
 from bindings.inbox.format import InboxPosition, offset_json, partition_directory, segment_path, segments_in
 from bindings.parts import InboxRow
 from router.reading import generations
-from router.running.backlogs import BacklogWatch
+from router.running.monitoring import BacklogWatch
 from router.sources import INBOX
 from router.state.state import StateFolder
 from router.watching.backlogs import Backlog
 from router.watching.metrics import Metrics
+from router.watching.status import RouterStatus
 from tests.support.listed import plan_of
 from tests.support.waiting import wait_until
 
@@ -34,7 +35,7 @@ def test_an_inbox_that_misses_a_segment_has_no_figures(tmp_path: Path) -> None:
                 (path / name).mkdir()
                 lines = ("v1", "{}", json.dumps(offset_json(inbox.layout.inbox, {0: InboxPosition(0, 0)})))
                 (path / name / "0").write_text("\n".join(lines))
-            with BacklogWatch(state, lambda: plan, backlogs, inbox_seconds=0.01):
+            with BacklogWatch(state, lambda: plan, backlogs, RouterStatus(), inbox_seconds=0.01):
                 wait_until(lambda: backlogs.current().get(INBOX) == Backlog(16, 0), LIMIT, "what waits to be told")
                 assert backlogs.read_until() == 0
             folder = partition_directory(state.inbox, 0)
@@ -43,7 +44,7 @@ def test_an_inbox_that_misses_a_segment_has_no_figures(tmp_path: Path) -> None:
             segment.rename(aside)
             with (
                 structlog.testing.capture_logs() as logged,
-                BacklogWatch(state, lambda: plan, backlogs, inbox_seconds=0.01),
+                BacklogWatch(state, lambda: plan, backlogs, RouterStatus(), inbox_seconds=0.01),
             ):
                 wait_until(lambda: INBOX in backlogs.current(), LIMIT, "the files to be looked at")
                 assert backlogs.current()[INBOX] is None

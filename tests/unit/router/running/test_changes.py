@@ -28,7 +28,7 @@ def state(tmp_path: Path) -> Iterator[StateFolder]:
 
 @pytest.mark.slow
 def test_a_change_that_waits_for_brokers_is_told(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bindings.kafka.ends.TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr("bindings.kafka.ranges.TIMEOUT_SECONDS", 0.0)
     servers = f"127.0.0.1:{free_ports(1)[0]}"
     wanted = SourceSettings(endpoint="/endpoints/new", start="latest")
     source = Source("/endpoints/new", "kafka", "kafka:new", "kafka-1", wanted, topic="new", servers=servers)

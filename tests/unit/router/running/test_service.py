@@ -7,9 +7,8 @@ from pathlib import Path
 from router.overview.overview import Overview
 from router.running.monitoring import Monitored
 from router.running.service import Service
-from router.spark.jvm import Stopping
-from router.state.accounts import Accounts
-from router.state.state import StateFolder
+from router.spark.session import Stopping
+from router.state.state import Accounts, StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 from tests.unit.router.realtime.test_checks import ORDERS, SETTLED, plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from router.settings import settings_from_dict
-from router.settings.inward import certificates
+from router.settings.model import certificates
 
 
 def test_all_that_are_ours_are_found(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from router.commands.registry.settings import RegistryFile
 from router.errors import ConfigError
 from router.settings import settings_from_dict
 from router.settings.catalogs import TlsSettings
-from router.settings.load import overlay
+from router.settings.load import fields_of, overlay
 from router.settings.model import Settings
-from router.settings.schema import fields_of
 from router.settings.values import Place, dotted, holds_file, holds_secret
 
 FREE = "x.secret"

@@ -15,8 +15,8 @@ from catalog.findings import Findings
 from catalog.load import build
 from catalog.values import is_valid
 from router.judging.plan import Plan
+from router.realtime import PLAIN_FORMS, SettledType, settled_types
 from router.settings import settings_from_dict
-from router.settling import PLAIN_FORMS, SettledType, settled_types
 
 BUS = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "out"}
 ORDER = {"type": {"value": "order"}}

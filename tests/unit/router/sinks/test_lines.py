@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bindings.events import data_member
-from router.rendering.structured import embeddable
+from router.rendering.events import embeddable
 from router.rendering.texts import TIME_TEXT
 from router.sinks.jsonlines import (
     AMBIGUOUS,

@@ -25,7 +25,7 @@ from pathlib import Path
 from pyspark.errors import PySparkRuntimeError
 from router.logs import configure_logs
 from router.settings import LogSettings
-from router.spark.jvm import launch_jvm
+from router.spark.session import launch_jvm
 configure_logs(LogSettings(format="json"))
 try:
     launch_jvm({}, Path(sys.argv[1]), relayed=True)

@@ -10,7 +10,7 @@ import pyspark.util
 import pytest
 from pyspark.serializers import CloudPickleSerializer
 
-from router.spark.jvm import part_quietly
+from router.spark.session import part_quietly
 
 
 class OfTheJvm:

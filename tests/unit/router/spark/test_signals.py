@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from router.spark.jvm import Stopping, signals
+from router.spark.session import Stopping, signals
 
 
 @pytest.fixture
@@ -47,8 +47,8 @@ def test_a_second_signal_while_the_first_is_answered_ends_at_once(monkeypatch: p
         if len(told) == 1:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("router.spark.jvm._log", SimpleNamespace(info=tell, warning=tell))
-    monkeypatch.setattr("router.spark.jvm.kill_jvm", lambda: None)
+    monkeypatch.setattr("router.spark.session._log", SimpleNamespace(info=tell, warning=tell))
+    monkeypatch.setattr("router.spark.session.kill_jvm", lambda: None)
     monkeypatch.setattr("os._exit", ended.append)
     with signals(threading.Event()):
         signal.raise_signal(signal.SIGINT)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from router.spark.jvm import Stopped, Stopping, signals
+from router.spark.session import Stopped, Stopping, signals
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What signals log."""
     lines: list[str] = []
     log = SimpleNamespace(info=lambda event, **_: lines.append(event))
-    monkeypatch.setattr("router.spark.jvm._log", log)
+    monkeypatch.setattr("router.spark.session._log", log)
     return lines
 
 

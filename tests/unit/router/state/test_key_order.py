@@ -17,8 +17,7 @@ from router.cli import status_of
 from router.letters.letter import Letter
 from router.letters.retention import RetentionLimits, purge
 from router.replay.replaying import Chosen, batches, lacking
-from router.state.ledger import LetterLedger, Outcome, PendingReplay
-from router.state.ledger_database import HELD, Turns, held_up, only_waits, waits_for
+from router.state.ledger import HELD, LetterLedger, Outcome, PendingReplay, Turns, held_up, only_waits, waits_for
 from router.writing.outcomes import detail_of, sinks_of
 from tests.support.letters import letter_id, row, settings_file, write_letters
 

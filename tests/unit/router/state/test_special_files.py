@@ -14,9 +14,9 @@ import catalog.parsing.regular
 from bindings.private import is_locked
 from router.cli import status_of
 from router.errors import StateError
+from router.state.durable import Pins
 from router.state.ledger import LetterLedger
 from router.state.state import StateFolder
-from router.state.trust import Pins
 
 LIMIT = 20.0
 """Seconds; what waits for a pipe waits for ever."""

@@ -11,12 +11,12 @@ import pytest
 from catalog.load import load
 from router.cli import status_of
 from router.commands.check.command import examined
-from router.commands.doctor.examining import examine
+from router.commands.doctor import examine
 from router.errors import ConfigError, StateError
 from router.judging.plan import Plan
 from router.running.reload import Reloader
 from router.settings import Settings, load_settings
-from router.state.trust import FILE, Pins, admit, clients_of
+from router.state.durable import FILE, Pins, admit, clients_of
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 

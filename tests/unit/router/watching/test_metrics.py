@@ -11,8 +11,7 @@ from pytest import approx
 
 from router.judging.outputs import DEAD_LETTER, ROUTED, Tally, collect
 from router.watching.backlogs import Backlog
-from router.watching.collectors import BulkHistogram
-from router.watching.metrics import LATENCY_BUCKETS, Metrics
+from router.watching.metrics import LATENCY_BUCKETS, BulkHistogram, Metrics
 from router.watching.shadow import EpochPair
 from tests.support.expecting import plan
 

@@ -21,7 +21,7 @@ from catalog.model import Finding
 from router.errors import ConfigError
 from router.watching.metrics import DiskCollector, Metrics
 from router.watching.monitor import MonitorServer
-from router.watching.status import RouterStatus
+from router.watching.status import AWAY_SECONDS, RouterStatus
 from tests.support.http_malformed import MALFORMED
 
 LOOPBACK = "127.0.0.1"
@@ -198,6 +198,25 @@ def test_health_and_readiness_follow_the_status(server: MonitorServer, status: R
     answer = httpx.get(f"{server.address}/readyz")
     assert answer.status_code == 503 and answer.json()["reasons"] == ["query kafka-1 is held: Kafka is away"]
     assert httpx.get(f"{server.address}/healthz").status_code == 200
+
+
+def test_a_source_that_does_not_answer_is_a_reason_once_that_is_more_than_slowness() -> None:
+    clock = Clock()
+    status = RouterStatus(clock=clock)
+    status.catalog("e1", 3)
+    status.query("kafka-1", "running")
+    status.source("kafka-1", "Kafka at broker:9092 does not answer")
+    assert status.ready()[0]
+    clock.now += AWAY_SECONDS
+    status.source("kafka-1", "Kafka at broker:9092 refuses the connection")
+    reason = "the source of query kafka-1 does not answer: Kafka at broker:9092 refuses the connection"
+    assert status.ready()[1]["reasons"] == [reason]
+    # A query that is held says by itself what it waits for.
+    status.query("kafka-1", "held", reason="Kafka is away")
+    assert status.ready()[1]["reasons"] == ["query kafka-1 is held: Kafka is away"]
+    status.query("kafka-1", "running")
+    status.source("kafka-1", "")
+    assert status.ready()[0]
 
 
 def test_a_sick_process_is_told_by_503() -> None:

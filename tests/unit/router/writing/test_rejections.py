@@ -6,8 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from router.judging.outputs import DEAD_LETTER, ROUTED, Tally
-from router.routing.destinations import ROOM, LetterLimits
-from router.routing.routes import Routes
+from router.routing import ROOM, LetterLimits, Routes
 from router.settings import settings_from_dict
 from router.sinks import Rejected
 from router.writing.outcomes import REASON, Rejections

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.definitions.constraints import Constraint
-from router.matching.index.classes import PropertyClasses
-from router.matching.index.columns import SplitColumn
+from router.matching.index.classes import PropertyClasses, SplitColumn
 
 VALUES = st.one_of(
     st.none(),

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.matching.index.columns import KeyTable, NumberTable, Ragged, SplitColumn
+from router.matching.index.classes import KeyTable, NumberTable, Ragged, SplitColumn
 
 # Few letters, many slashes: rows with as many segments as their neighbours, and such without, come often.
 TEXTS = st.one_of(st.none(), st.text("ab/%ü", max_size=6), st.sampled_from(["a/b", "b/a", "a/", "/"]))

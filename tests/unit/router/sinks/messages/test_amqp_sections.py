@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from bindings.amqp.outgoing import EncodingError, encode, message_of
-from bindings.amqp.sections import decode
+from bindings.amqp.sender import EncodingError, encode, message_of
+from bindings.amqp.values import decode
 from bindings.protocols import BINDINGS
 from catalog.load import load
-from router.commands.emit.producer import Producer, check_matches
-from router.sinks.messages.events import RoutedEvent
+from router.commands.emit.producer import MessageProducer, check_matches
+from router.sinks.messages.sink import RoutedEvent
 from tests.support.composing import OneByOne
 
 MESSAGE = "/messagegroups/G/messages/T"
@@ -115,7 +115,7 @@ def test_all_sections_are_sent_as_the_definition_has_them(tmp_path: Path) -> Non
 
 def test_emit_makes_the_same_sections_and_types(tmp_path: Path) -> None:
     found = catalog(tmp_path, OPTIONS)
-    producer = Producer(found, MESSAGE, context={"plant": "p1"})
+    producer = MessageProducer(found, MESSAGE, context={"plant": "p1"})
     record = producer.record()
     check_matches(found, producer, record)
     native = dict(record.native)

@@ -16,7 +16,7 @@ from router.errors import SinkError
 from router.settings import NatsSink, load_settings
 from router.sinks.contract import check_endpoints
 from router.sinks.messages.definitions import composer_of
-from router.sinks.messages.events import HeaderPassing, NotTaken, RoutedEvent
+from router.sinks.messages.sink import HeaderPassing, NotTaken, RoutedEvent
 from tests.support.composing import OneByOne
 
 NAMED = {"specversion": "1.0", "id": "1", "source": "/plants/p1", "type": "T"}

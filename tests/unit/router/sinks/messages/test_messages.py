@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.amqp import outgoing as amqp
+from bindings.amqp import sender
 from bindings.amqp.values import AmqpValue, typed_of, types_of
 from bindings.envelope import Envelope
 from bindings.events import members_of
-from bindings.kafka import publisher as kafka
-from bindings.mqtt import publisher as mqtt
+from bindings.kafka.publisher import record_of
+from bindings.mqtt.publisher import message_of
 from bindings.parts import JSON_KIND, Part
 from bindings.protocols import BINDINGS, sending_of
 from bindings.sending import Outbound
 from router.settings.names import AddressError, NameTemplateError, checked, parse_address
-from router.sinks.messages.events import Mode, RoutedEvent, event_of, outbound
+from router.sinks.messages.sink import Mode, RoutedEvent, event_of, outbound
 
 TEXT = st.text(
     st.characters(exclude_categories=("Cs", "Cc", "Cn"), exclude_characters="\ufeff"), min_size=1, max_size=20
@@ -149,12 +149,12 @@ def made(protocol: str, mode: Mode = "binary", given: tuple[Part, ...] = (), **a
 
 def test_an_mqtt_message() -> None:
     given = (Part("qos", b"2", JSON_KIND), Part("retain", b"true", JSON_KIND), Part("response_topic", b"r"))
-    message = mqtt.message_of(made("MQTT/5.0", given=given, datacontenttype="application/json"))
+    message = message_of(made("MQTT/5.0", given=given, datacontenttype="application/json"))
     assert (message.qos, message.retain, message.response_topic) == (1, True, "r")
     assert message.content_type == "application/json"
     assert ("type", "t") in message.user_properties
     assert ("xrouter-context", '{"x":"é"}') in message.user_properties
-    plain = mqtt.message_of(made("MQTT/3.1.1"))
+    plain = message_of(made("MQTT/3.1.1"))
     assert (plain.content_type, plain.user_properties) == (None, ())
     assert json.loads(plain.payload)["id"] == "1"
 
@@ -165,7 +165,7 @@ def test_an_amqp_message_keeps_types() -> None:
         Part("properties.creation-time", b"2026-01-02T03:04:05.678Z"),
         Part("properties.subject", b"s"),
     )
-    message = amqp.message_of(made("AMQP/1.0", given=given, datacontenttype="text/plain"))
+    message = sender.message_of(made("AMQP/1.0", given=given, datacontenttype="text/plain"))
     assert message.application_properties["count"] == AmqpValue("long", 7)
     assert message.application_properties["cloudEvents:type"] == "t"
     assert message.properties["creation-time"] == AmqpValue("timestamp", 1_767_323_045_678)
@@ -175,7 +175,7 @@ def test_an_amqp_message_keeps_types() -> None:
 
 def test_a_kafka_record() -> None:
     given = (Part("key", b"\xff"), Part("partition", b"3", JSON_KIND), Part("headers.other", b"x"))
-    record = kafka.record_of(made("KAFKA", given=given).parts)
+    record = record_of(made("KAFKA", given=given).parts)
     assert (record["key"], record["partition"]) == (b"\xff", 3)
     assert record["headers"][:2] == [("other", b"x"), ("ce_specversion", b"1.0")]
 

@@ -9,19 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.amqp import outgoing as amqp
-from bindings.amqp.outgoing import encode
-from bindings.amqp.sections import decode
-from bindings.amqp.values import AmqpValue
+from bindings.amqp import sender
+from bindings.amqp.sender import encode
+from bindings.amqp.values import AmqpValue, decode
 from bindings.http.binding import FIELD_NAME, FIELD_VALUE
-from bindings.mqtt import publisher as mqtt
+from bindings.mqtt import publisher
 from bindings.mqtt.publisher import properties_of
 from bindings.nats.binding import block_of
 from bindings.protocols import BINDINGS
 from bindings.sending import Outbound
 from router.settings import HttpSink, KafkaSink, MqttSink
 from router.sinks.messages.definitions import passing_of
-from router.sinks.messages.events import HeaderPassing, Mode, RoutedEvent, outbound
+from router.sinks.messages.sink import HeaderPassing, Mode, RoutedEvent, outbound
 
 NAMED = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 PLACES = {"HTTP": "headers", "NATS": "headers", "KAFKA": "headers", "MQTT/5.0": "user_properties"}
@@ -104,12 +103,12 @@ def test_what_target_and_definition_set_goes_before() -> None:
 def test_types_of_amqp_are_kept_there_and_are_text_elsewhere() -> None:
     headers = [{"name": "n", "value": 7}, {"name": "b", "value": True}, {"name": "big", "value": 2**64}]
     assert passed("HTTP", "AMQP/1.0", headers) == {"n": "7", "b": "true", "big": str(2**64)}
-    message = amqp.message_of(sent("AMQP/1.0", "AMQP/1.0", native_of("AMQP/1.0", headers)))
+    message = sender.message_of(sent("AMQP/1.0", "AMQP/1.0", native_of("AMQP/1.0", headers)))
     told = {name: message.application_properties[name] for name in ("n", "b", "big")}
     assert told == {"n": AmqpValue("long", 7), "b": AmqpValue("boolean", True), "big": str(2**64)}
     raw = native_of("KAFKA", [{"name": "x", "value_base64": "/w=="}])
-    assert amqp.message_of(sent("AMQP/1.0", "KAFKA", raw)).application_properties["x"] == AmqpValue("binary", b"\xff")
-    assert mqtt.message_of(sent("MQTT/5.0", "KAFKA", raw)).user_properties == tuple(NAMED.items())
+    assert sender.message_of(sent("AMQP/1.0", "KAFKA", raw)).application_properties["x"] == AmqpValue("binary", b"\xff")
+    assert publisher.message_of(sent("MQTT/5.0", "KAFKA", raw)).user_properties == tuple(NAMED.items())
 
 
 def test_types_of_amqp_that_json_loses_are_kept_there() -> None:
@@ -117,7 +116,7 @@ def test_types_of_amqp_that_json_loses_are_kept_there() -> None:
     kinds = {"when": "timestamp", "who": "uuid", "n": "ubyte", "s": "symbol"}
     types = {f"application-properties.{name}": kind for name, kind in kinds.items()}
     native = json.dumps({"application-properties": values, "types": types})
-    read = decode(encode(amqp.message_of(sent("AMQP/1.0", "AMQP/1.0", native, "native"))))
+    read = decode(encode(sender.message_of(sent("AMQP/1.0", "AMQP/1.0", native, "native"))))
     found = BINDINGS["AMQP/1.0"].native(read.parts)
     assert values.items() <= found["application-properties"].items()
     assert found["types"] == types
@@ -142,4 +141,4 @@ def test_no_header_makes_a_message_that_cannot_be_sent(
     block_of(
         (part.key.removeprefix("headers."), part.value or b"") for part in sent("NATS", "KAFKA", native, mode).parts
     )
-    properties_of(mqtt.message_of(sent("MQTT/5.0", "KAFKA", native, mode)))
+    properties_of(publisher.message_of(sent("MQTT/5.0", "KAFKA", native, mode)))

@@ -14,8 +14,7 @@ from router.settings import KafkaSink, MqttSink
 from router.settings.names import parse_address
 from router.sinks.contract import Commit
 from router.sinks.messages.definitions import spread_key
-from router.sinks.messages.events import MESSAGE, Spread, kept_spread
-from router.sinks.messages.sink import ConfirmedSink, TemplateComposer
+from router.sinks.messages.sink import MESSAGE, ConfirmedSink, Spread, TemplateComposer, kept_spread
 
 
 class Taking:

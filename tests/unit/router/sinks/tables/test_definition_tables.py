@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from catalog.load import load
 from catalog.model import Catalog
-from catalog.schemas.columns_of import payload_column
+from catalog.schemas.columns import payload_column
 from catalog.schemas.ids.deciding import Frames
 from router.errors import SinkError
 from router.settings import TableSink

@@ -22,7 +22,7 @@ from router.errors import SinkError
 from router.sinks import Commit, DeltaSink
 from router.sinks.contract import Staged
 from router.sinks.jsonlines import WIDE
-from router.sinks.tables import head as log
+from router.sinks.tables import head
 from router.sinks.tables import upkeep as merging
 from router.sinks.tables.head import TableHead
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
@@ -256,15 +256,15 @@ def test_an_entry_that_another_writer_renames_over_ours_is_no_commit(
 def test_many_commits_of_others_hold_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = DeltaSink("lake", str(tmp_path), WIDE)
     write(sink, 0)
-    link, busy = log.TableLog.link, iter(range(10))
+    link, busy = head.TableLog.link, iter(range(10))
 
-    def raced(self: log.TableLog, number: int, actions: Any) -> None:
+    def raced(self: head.TableLog, number: int, actions: Any) -> None:
         for _ in busy:
             write_deltalake(tmp_path, rows("foreign"), mode="append")
             break
         link(self, number, actions)
 
-    monkeypatch.setattr(log.TableLog, "link", raced)
+    monkeypatch.setattr(head.TableLog, "link", raced)
     assert write(sink, 1).rows == 2
     assert len(ids(tmp_path)) == 14
 
@@ -275,9 +275,9 @@ def test_who_never_lets_us_commit_is_an_error_that_says_so(tmp_path: Path, monke
     staging = sink.staging(commit)
     assert staging is not None
 
-    def refused(self: log.TableLog, number: int, actions: Any) -> None:
+    def refused(self: head.TableLog, number: int, actions: Any) -> None:
         raise CommitFailedError(f"version {number} is there already")
 
-    monkeypatch.setattr(log.TableLog, "link", refused)
+    monkeypatch.setattr(head.TableLog, "link", refused)
     with pytest.raises(SinkError, match="commits in a row were refused"):
         sink.take(Staged(tuple(staging.write(rows("1-0"), "0-x", Catalog()))), commit)

@@ -1,0 +1,822 @@
+"""All changes between two catalogs: definitions, what endpoints expect, and what can no longer be told apart."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal, cast
+
+from catalog.definitions.candidates import candidate_of, verdicts
+from catalog.definitions.constraints import TYPED_LITERALS, constraint_of, is_now, literal_equal, scope_of, template_of
+from catalog.explaining import masked
+from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property, PropertyType
+from catalog.protocols.properties import REPEATED, changes_by_hop, is_dotted
+from catalog.schemas.contract import Comparison
+from catalog.schemas.families import FAMILIES
+from catalog.templates import Placeholder, Template, parse
+from catalog.values import binary_value, canonical, is_timestamp, is_valid, media_type_matches, percent_decode, text_of
+
+# Whether one definition matches every record that another matches (JUDGING.md
+
+# One template laid over another, segment by segment: does it fit, and what do its placeholders then hold?
+
+_SEPARATORS: Final = {False: re.compile("(/)"), True: re.compile("([/.])")}
+_Part = str | Placeholder
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceholderValue:
+    """What is known of a placeholder's value: its ``text``, or that it is what another's ``name`` holds, or nothing.
+
+    Equal tokens stand for equal values; an opaque one equals none but itself, by its place.
+    """
+
+    kind: Literal["text", "name", "opaque"]
+    value: str
+    place: str = ""
+
+    def of(self, key: str, *, decode: bool) -> PlaceholderValue:
+        """Return the token as the property *key* has it."""
+        if self.kind == "opaque":
+            return replace(self, place=key)
+        return PlaceholderValue("text", percent_decode(self.value)) if self.kind == "text" and decode else self
+
+
+def opaque(number: int) -> PlaceholderValue:
+    """Return a token of which nothing is known, for the placeholder of that number."""
+    return PlaceholderValue("opaque", str(number))
+
+
+def aligned(big: Template, small: Template, *, literal: bool) -> list[PlaceholderValue] | None:
+    """Return what the placeholders of *big* hold in whatever *small* matches; None when not all of it fits.
+
+    With *literal* the text of *small* is no template: its braces are text.
+    """
+    parts: tuple[_Part, ...] = (small.text,) if literal else small.parts
+    if big.is_bare:
+        return [_whole(parts, 0)]
+    if not literal and small.is_bare:
+        return None
+    mine, its = _segments(big.parts, big.dots), _segments(parts, big.dots)
+    if mine[1] != its[1]:
+        return None
+    tokens: list[PlaceholderValue] = []
+    for segment, other in zip(mine[0], its[0], strict=True):
+        segment_tokens = _segment(segment, other, big.dots, len(tokens))
+        if segment_tokens is None:
+            return None
+        tokens.extend(segment_tokens)
+    return tokens
+
+
+def _whole(parts: tuple[_Part, ...], number: int) -> PlaceholderValue:
+    if len(parts) != 1:
+        return opaque(number)
+    only = parts[0]
+    return PlaceholderValue("text", only) if isinstance(only, str) else PlaceholderValue("name", only.name)
+
+
+def _segments(parts: tuple[_Part, ...], dots: bool) -> tuple[list[tuple[_Part, ...]], list[str]]:
+    """Cut parts at the separators in their texts; empty texts are left out."""
+    segments: list[list[_Part]] = [[]]
+    separators: list[str] = []
+    for part in parts:
+        if isinstance(part, Placeholder):
+            segments[-1].append(part)
+            continue
+        first, *rest = _SEPARATORS[dots].split(part)
+        if first:
+            segments[-1].append(first)
+        for separator, text in zip(rest[::2], rest[1::2], strict=True):
+            separators.append(separator)
+            segments.append([text] if text else [])
+    return [tuple(segment) for segment in segments], separators
+
+
+def _segment(
+    big: tuple[_Part, ...], small: tuple[_Part, ...], dots: bool, number: int
+) -> list[PlaceholderValue] | None:
+    """Lay one segment over another; *number* is that of its first placeholder."""
+    shape = [None if isinstance(part, Placeholder) else part for part in big]
+    if shape == [None if isinstance(part, Placeholder) else part for part in small]:
+        return [PlaceholderValue("name", part.name) for part in small if isinstance(part, Placeholder)]
+    if shape == [None]:
+        return [_whole(small, number)] if small else None
+    if all(isinstance(part, str) for part in small):
+        text = "".join(part for part in small if isinstance(part, str))
+        return _taken(big, text, dots)
+    return None
+
+
+def _taken(big: tuple[_Part, ...], text: str, dots: bool) -> list[PlaceholderValue] | None:
+    """Match a literal segment; placeholders get names of their own, so that each gives its value."""
+    names = [part for part in big if isinstance(part, Placeholder)]
+    if not names:
+        return [] if "".join(part for part in big if isinstance(part, str)) == text else None
+    numbered = iter(range(len(names)))
+    template = parse(
+        "".join(part if isinstance(part, str) else f"{{{next(numbered)}}}" for part in big),
+        dots=dots,
+    )
+    taken = template.match(text)
+    return None if taken is None else [PlaceholderValue("text", taken[str(place)]) for place in range(len(names))]
+
+
+# One change, and all changes between two catalogs; their JSON forms are those of ``catalog diff``.
+
+Relation = Literal["same", "wider", "narrower", "different", "unknown"]
+"""How the records that match before and after relate: the same ones, more, fewer, others, or that is not decidable."""
+Kind = Literal[
+    "definition-added",
+    "definition-removed",
+    "definition-renamed",
+    "definition-changed",
+    "selector-changed",
+    "property-added",
+    "property-removed",
+    "property-changed",
+    "relation-changed",
+    "schema-added",
+    "schema-removed",
+    "schema-changed",
+    "context-gained",
+    "context-lost",
+    "mapped-attribute-added",
+    "mapped-attribute-removed",
+    "mapped-attribute-changed",
+    "endpoint-added",
+    "endpoint-removed",
+    "endpoint-changed",
+    "address-changed",
+    "candidate-added",
+    "candidate-removed",
+    "ambiguous-now",
+    "never-reached-now",
+]
+COMPATIBLE: Final = frozenset({"same", "wider"})
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogChange:
+    """One change of the thing *xid*; ``name`` is the property, attribute, placeholder or candidate it is about.
+
+    ``compatible`` is False when records that had an outcome may get another, or consumers may miss or misread a thing.
+    ``relation`` is set where records are constrained, ``detail`` says in words what a reader could not see otherwise.
+    """
+
+    kind: Kind
+    xid: str
+    name: str = ""
+    compatible: bool = True
+    relation: Relation | None = None
+    before: Any = None
+    after: Any = None
+    detail: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all members, in this order."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogDiff:
+    """All changes from the catalog of epoch ``before`` to that of ``after``, in a stable order."""
+
+    before: str
+    after: str
+    changes: tuple[CatalogChange, ...] = ()
+
+    @property
+    def compatible(self) -> bool:
+        """Whether every change is."""
+        return all(change.compatible for change in self.changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return ``{before, after, compatible, changes}``."""
+        changes = [change.to_json() for change in self.changes]
+        return {"before": self.before, "after": self.after, "compatible": self.compatible, "changes": changes}
+
+
+# Does one definition match every record that another matches? Decided from its constraints (JUDGING.md#constraints).
+#
+# "Yes" is a promise that a test holds against a plain matcher; "no" only says that it cannot be promised. So a change
+# is called wider or narrower when that is sure, and different otherwise.
+
+_ALWAYS_THERE: Final = frozenset({"e.id", "e.source", "e.type", "e.specversion"})
+_REPEATING: Final = tuple(f"p.{name}" for name in REPEATED)
+"""Properties of which a record may have several values, any of which may satisfy a constraint."""
+_WIDER: Final = {
+    "integer": "number",
+    "number": "uri",
+    "boolean": "uri",
+    "duration": "uri",
+    "uri": "symbol",
+    "timestamp": "symbol",
+    "binary": "symbol",
+    "symbol": "string",
+    "string": "any",
+}
+"""The next wider type by what is valid for it; the three of URIs are one, and ``binary`` is base64 in an envelope."""
+_URIS: Final = frozenset({"uri", "urireference", "uritemplate"})
+_NEVER_EMPTY: Final = frozenset({"integer", "number", "boolean", "duration", "timestamp"})
+
+Form = Literal["any", "literal", "media", "template"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredValue:
+    """What one property asks, under the key ``e.NAME`` or ``p.PATH``; what is ``needed`` must be there."""
+
+    key: str
+    form: Form
+    type: PropertyType
+    text: str = ""
+    needed: bool = False
+    dots: bool = False
+
+    @property
+    def decodes(self) -> bool:
+        """Whether values of placeholders are percent-decoded."""
+        return self.type == "uritemplate"
+
+    @property
+    def template(self) -> Template:
+        """The value as a template; a literal is one without placeholders."""
+        return template_of(self.text, self.dots)
+
+    @property
+    def takes_texts(self) -> bool:
+        """Whether every text will do."""
+        return self.form == "any" and (self.type in ("any", "string") or self.takes_bytes)
+
+    @property
+    def takes_bytes(self) -> bool:
+        """Whether a value that is no text will do; an attribute of an event is always text."""
+        return self.is_bytes or (self.form == "any" and self.type in ("any", "binary") and self.key.startswith("p."))
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether it is a literal of bytes, which are any bytes to a protocol and base64 to an event."""
+        return self.form == "literal" and self.type == "binary" and self.key.startswith("p.")
+
+
+def asked_of(definition: Definition) -> dict[str, list[RequiredValue]]:
+    """Return what a definition asks of each property that filters, by key."""
+    asks: dict[str, list[RequiredValue]] = {}
+    for prop in definition.envelopemetadata:
+        asks.setdefault(f"e.{prop.name}", []).append(_asked(f"e.{prop.name}", prop))
+    for prop in definition.protocoloptions:
+        if not changes_by_hop(prop.name):
+            dots = is_dotted(definition.protocol or "", prop.name)
+            asks.setdefault(f"p.{prop.name}", []).append(_asked(f"p.{prop.name}", prop, dots=dots))
+    return asks
+
+
+def placeholders(definition: Definition, *, events: bool) -> dict[str, None]:
+    """Return the names of placeholders that events, or records that are none, give values for; in order, each once."""
+    properties = (*(definition.envelopemetadata if events else ()), *definition.protocoloptions)
+    asked = (_asked("e." + prop.name, prop) for prop in properties)
+    return dict.fromkeys(name for each in asked if each.form == "template" for name in each.template.names)
+
+
+def relation_of(before: Definition, after: Definition) -> Relation:
+    """Tell how the records that match *before* relate to those that match *after*."""
+    return _relation(covers(after, before), covers(before, after))
+
+
+def property_relation(before: Sequence[RequiredValue], after: Sequence[RequiredValue]) -> Relation:
+    """Tell the same of one property on its own, whatever its placeholders share with others."""
+    return _relation(_covering(after, before) is not None, _covering(before, after) is not None)
+
+
+def covers(big: Definition, small: Definition) -> bool:
+    """Tell whether *big* is sure to match every record that *small* matches, where no endpoint gives defaults."""
+    return covers_asked(big, small, asked_of(big), asked_of(small))
+
+
+def covers_asked(
+    big: Definition,
+    small: Definition,
+    wanted: Mapping[str, Sequence[RequiredValue]],
+    given: Mapping[str, Sequence[RequiredValue]],
+) -> bool:
+    """Tell the same, where the caller has what both ask (:func:`asked_of`), since it compares each with many."""
+    if not _same_kind(big, small):
+        return False
+    if big.datacontenttype and not (
+        small.datacontenttype and media_type_matches(big.datacontenttype, small.datacontenttype)
+    ):
+        return False
+    tokens: dict[str, list[PlaceholderValue]] = {}
+    for key, asks in wanted.items():
+        pairs = _covering(asks, given.get(key, ()))
+        if pairs is None:
+            return False
+        for mine, its in pairs:
+            if mine.form == "template":
+                shared = len(asks) == len(given.get(key, ())) == 1
+                for name, token in zip(mine.template.names, _tokens(mine, its, shared=shared), strict=True):
+                    tokens.setdefault(name, []).append(token)
+    return all(len(set(values)) == 1 for values in tokens.values()) and _same_readings(wanted, given)
+
+
+def _same_readings(wanted: Mapping[str, Sequence[RequiredValue]], given: Mapping[str, Sequence[RequiredValue]]) -> bool:
+    """Tell whether placeholders that are taken once as written and once decoded are so in both.
+
+    Their values must be equal in both readings, which no comparison of constraints one by one can promise.
+    """
+    readings: dict[str, set[RequiredValue]] = {}
+    for each in (each for asks in wanted.values() for each in asks if each.form == "template"):
+        for name in each.template.names:
+            readings.setdefault(name, set()).add(each)
+    known = {each for asks in given.values() for each in asks}
+    return all(uses <= known for uses in readings.values() if len({each.decodes for each in uses}) > 1)
+
+
+def _relation(wider: bool, narrower: bool) -> Relation:
+    if wider and narrower:
+        return "same"
+    return "wider" if wider else "narrower" if narrower else "different"
+
+
+def _same_kind(big: Definition, small: Definition) -> bool:
+    """Compare what kind of record is meant; another envelope or protocol is another kind, wider or not."""
+    mine, its = scope_of(big, None), scope_of(small, None)
+    if mine is None or its is None or mine[:2] != its[:2]:
+        return False
+    return mine.native or not its.native
+
+
+def _asked(key: str, prop: Property, *, dots: bool = False) -> RequiredValue:
+    constraint = constraint_of(key, prop, dots=dots)
+    needed = not constraint.optional and key not in _ALWAYS_THERE
+    if constraint.kind in ("present", "optional"):
+        return RequiredValue(key, "any", prop.type, needed=needed)
+    return RequiredValue(key, cast(Form, constraint.kind), prop.type, constraint.value or "", needed, constraint.dots)
+
+
+def _covering(
+    big: Sequence[RequiredValue], small: Sequence[RequiredValue]
+) -> list[tuple[RequiredValue, RequiredValue]] | None:
+    """Pair every constraint of *big* with one of *small* that implies it; None when there is none for one of them."""
+    pairs: list[tuple[RequiredValue, RequiredValue]] = []
+    for each in big:
+        among = small or (RequiredValue(each.key, "any", "any"),)
+        implying = next((other for other in among if _implies(other, each)), None)
+        if implying is None:
+            return None
+        pairs.append((each, implying))
+    return pairs
+
+
+def _implies(small: RequiredValue, big: RequiredValue) -> bool:
+    return (small.needed or not big.needed) and _texts_covered(big, small)
+
+
+def _texts_covered(big: RequiredValue, small: RequiredValue) -> bool:
+    """Tell whether *big* takes every value that *small* takes."""
+    if big.form == "any":
+        return _valid_for(big, small)
+    if big.form == "template":
+        return _fits(big, small)
+    if small.form != big.form:
+        return False
+    if big.form == "media":
+        return media_type_matches(big.text, small.text)
+    if big.is_bytes or small.is_bytes:
+        return big.is_bytes and small.is_bytes and binary_value(big.text) == binary_value(small.text)
+    if not literal_equal(big.type, big.text, small.text):
+        return False
+    return _exact(small) or big.type == small.type or (small.type == "integer" and big.type == "number")
+
+
+def _valid_for(big: RequiredValue, small: RequiredValue) -> bool:
+    """Tell whether all that *small* takes is valid for the type of *big*."""
+    if small.is_bytes:
+        return big.takes_bytes
+    if big.takes_texts:
+        return big.takes_bytes or not small.takes_bytes
+    if small.form == "any":
+        return not small.takes_bytes and _within(small.type, big.type)
+    if small.form == "literal":
+        valid = is_valid(big.type, small.text, bits32=big.key.startswith("e."))
+        return valid and (_exact(small) or _within(small.type, big.type))
+    return small.form == "template" and small.type == "timestamp" and _within(small.type, big.type)
+
+
+def _within(narrow: str, wide: str) -> bool:
+    """Tell whether every value valid for one type is valid for the other."""
+    wanted = "uri" if wide in _URIS else wide
+    current: str | None = "uri" if narrow in _URIS else narrow
+    while current is not None and current != wanted:
+        current = _WIDER.get(current)
+    return current is not None
+
+
+def _fits(big: RequiredValue, small: RequiredValue) -> bool:
+    """Tell whether the template of *big* takes every value that *small* takes."""
+    if small.is_bytes or (big.type == "timestamp" and not _only_instants(small)):
+        return False
+    template = big.template
+    if template.is_bare:
+        return small.form != "any" or small.type in _NEVER_EMPTY
+    literal = small.form == "literal" and _exact(small)
+    tokens = aligned(template, small.template, literal=literal) if literal or small.form == "template" else None
+    if tokens is None:
+        return False
+    return len(set(zip(template.names, tokens, strict=True))) == len(set(template.names))
+
+
+def _only_instants(small: RequiredValue) -> bool:
+    if small.form == "literal":
+        return is_timestamp(small.text) and (small.type == "timestamp" or _exact(small))
+    return small.form in ("any", "template") and small.type == "timestamp"
+
+
+def _exact(literal: RequiredValue) -> bool:
+    """Tell a literal that only its own text equals."""
+    typed = literal.type in TYPED_LITERALS and canonical(literal.type, literal.text) is not None
+    return not (typed or literal.is_bytes)
+
+
+def _tokens(big: RequiredValue, small: RequiredValue, *, shared: bool) -> Iterator[PlaceholderValue]:
+    """Give for each placeholder of *big* what is known of its value when *small* matches.
+
+    Of a property that may have several values the two may take different ones, unless they ask for the same.
+    """
+    names = big.template.names
+    repeats = big.key.startswith(_REPEATING)
+    certain = small.form in ("literal", "template") and not (repeats and not (shared and _texts_covered(small, big)))
+    tokens = None
+    if certain and small.form == "literal" and _exact(small):
+        tokens = aligned(big.template, small.template, literal=True)
+    elif certain and small.form == "template" and small.decodes == big.decodes:
+        tokens = aligned(big.template, small.template, literal=False)
+    if tokens is None:
+        tokens = [opaque(number) for number in range(len(names))]
+    for token in tokens:
+        yield token.of(big.key, decode=big.decodes)
+
+
+# How one payload schema differs from another: for readers of old data and for writers of new, as far as it is plain.
+#
+# Compatible means both ways: a body that was valid stays valid, and what readers could rely upon stays so. Only changes
+# that are plainly so are called that, those that plainly are not are called incompatible, and all others unknown. A
+# member that a JSON schema did not name is taken to be absent from older bodies; Avro is compared by its schema
+# resolution, for which a reader needs the writer's schema too.
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaState:
+    """The schema of a definition.
+
+    ``version`` follows the family in its format; ``document`` is None when it was not loaded. ``reference`` is where it
+    is, ``part`` the deep link into it.
+    """
+
+    family: str
+    version: str
+    document: Any
+    reference: str
+    part: str
+
+
+def schema_of(definition: Definition, catalog: Catalog) -> SchemaState | None:
+    """Return the data schema of a definition, None when it has none."""
+    reference = definition.dataschemauri or definition.dataschemaxid
+    if definition.dataschema is None and not reference and definition.schemakey is None:
+        return None
+    held: Any = catalog.schemas.get(definition.schemakey or "")
+    loaded = held if isinstance(held, Mapping) and "document" in held else {}
+    form = definition.dataschemaformat or loaded.get("format") or ""
+    document = loaded.get("document", definition.dataschema)
+    family, _, version = str(form).lower().partition("/")
+    part = definition.schemaname or definition.schemapointer
+    return SchemaState(family, version, document, reference or "", part)
+
+
+def compare_schemas(before: SchemaState, after: SchemaState) -> Comparison:
+    """Return the verdict and the place that decides it, in words."""
+    if before.family != after.family:
+        return "incompatible", f"the format is {after.family or 'unsaid'}, and was {before.family or 'unsaid'}"
+    if before.document is None or after.document is None:
+        same = before.document is after.document and before.reference == after.reference
+        return ("same", "") if same else ("unknown", "the document is not loaded")
+    if before.part != after.part:
+        return "unknown", f"it is the part {after.part or '/'} of the document, and was {before.part or '/'}"
+    if before.version and after.version and before.version != after.version:
+        return "unknown", f"the version of the format is {after.version}, and was {before.version}"
+    old, new = _tree(before.document), _tree(after.document)
+    if old == new:
+        return "same", ""
+    family = next((each for each in FAMILIES if each.name.lower() == before.family and each.compares), None)
+    if family is None:
+        return "unknown", f"documents of {before.family or 'an unsaid format'} are only compared for being equal"
+    return family.compare(old, new)
+
+
+def _tree(document: Any) -> Any:
+    """Return a document as a tree when its text is JSON."""
+    if isinstance(document, str) and document.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(document)
+        except (ValueError, RecursionError):
+            return document
+    return document
+
+
+# What changed in one definition: what it matches, what it takes out of records, and what it makes of them.
+
+_SELECTORS: Final = ("envelope", "protocol", "protocol_declared", "datacontenttype")
+
+
+def definition_changes(before: Definition, after: Definition, old: Catalog, new: Catalog) -> list[CatalogChange]:
+    """Return the changes between two definitions, under the xid of *after*; empty when nothing matters.
+
+    The first tells of the definition as a whole: each property may be wider and the whole be different, since
+    placeholders of one name must hold one value.
+    """
+    parts = list(_schema(before, after, old, new))
+    if before == after and not parts:
+        return []
+    parts = [
+        *_selectors(before, after),
+        *_properties(before, after),
+        *_contexts(before, after),
+        *_mapped(before, after),
+        *_relations(before, after),
+        *parts,
+    ]
+    relation = relation_of(before, after)
+    if not parts and relation == "same":
+        return []
+    whole = CatalogChange(
+        "definition-changed",
+        after.xid,
+        compatible=relation in COMPATIBLE and all(part.compatible for part in parts),
+        relation=relation,
+    )
+    return [whole, *parts]
+
+
+def _relations(before: Definition, after: Definition) -> Iterator[CatalogChange]:
+    """Report the relation of a definition to others: consumers see it in the lineage, and it pairs exchanges."""
+    if before.relation != after.relation:
+        one, other = (None if each.relation is None else asdict(each.relation) for each in (before, after))
+        yield CatalogChange("relation-changed", after.xid, compatible=one is None, before=one, after=other)
+
+
+def _selectors(before: Definition, after: Definition) -> Iterator[CatalogChange]:
+    for name in _SELECTORS:
+        one, other = getattr(before, name), getattr(after, name)
+        if name == "protocol_declared" and before.protocol != after.protocol:
+            continue  # the protocol itself is reported
+        if one != other:
+            relation = relation_of(_only(before), _only(after))
+            yield CatalogChange("selector-changed", after.xid, name, relation in COMPATIBLE, relation, one, other)
+
+
+def _only(definition: Definition) -> Definition:
+    """Return what a definition selects by, without its properties; options only tell whether there are any."""
+    described = definition.protocol_declared or bool(definition.protocoloptions)
+    return Definition(
+        definition.xid,
+        definition.group,
+        definition.envelope,
+        definition.protocol,
+        described,
+        datacontenttype=definition.datacontenttype,
+    )
+
+
+def _properties(before: Definition, after: Definition) -> Iterator[CatalogChange]:
+    one, other = _by_key(before), _by_key(after)
+    asked, asks = asked_of(before), asked_of(after)
+    for key in dict.fromkeys((*one, *other)):
+        old, new = one.get(key, []), other.get(key, [])
+        if old == new:
+            continue
+        relation = property_relation(asked.get(key, ()), asks.get(key, ()))
+        kind = "property-added" if not old else "property-removed" if not new else "property-changed"
+        detail = "changes hop by hop, and filters only where settings say so" if changes_by_hop(key[2:]) else ""
+        name = ("envelopemetadata." if key.startswith("e.") else "protocoloptions.") + key[2:]
+        compatible = relation in COMPATIBLE
+        yield CatalogChange(kind, after.xid, name, compatible, relation, _shown(old), _shown(new), detail)  # type: ignore[arg-type]
+
+
+def _by_key(definition: Definition) -> dict[str, list[Property]]:
+    by_key: dict[str, list[Property]] = {}
+    for scope, properties in (("e.", definition.envelopemetadata), ("p.", definition.protocoloptions)):
+        for prop in properties:
+            by_key.setdefault(scope + prop.name, []).append(prop)
+    return by_key
+
+
+def _shown(properties: Sequence[Property]) -> Any:
+    """Return ``{type, value, required}``, a list of such when there are several, None when there is none."""
+    forms = [{"type": each.type, "value": each.value, "required": each.required} for each in properties]
+    return forms if len(forms) > 1 else forms[0] if forms else None
+
+
+def _contexts(before: Definition, after: Definition) -> Iterator[CatalogChange]:
+    """Report placeholders: consumers of tables see their values as context."""
+    one, other = placeholders(before, events=True), placeholders(after, events=True)
+    yield from (CatalogChange("context-lost", after.xid, name, compatible=False) for name in one if name not in other)
+    yield from (CatalogChange("context-gained", after.xid, name) for name in other if name not in one)
+    native, natively = placeholders(before, events=False), placeholders(after, events=False)
+    detail = "of records that are no events"
+    for name in native:
+        if name not in natively and name in other:
+            yield CatalogChange("context-lost", after.xid, name, compatible=False, detail=detail)
+    for name in natively:
+        if name not in native and name in one:
+            yield CatalogChange("context-gained", after.xid, name, detail=detail)
+
+
+def _mapped(before: Definition, after: Definition) -> Iterator[CatalogChange]:
+    """Report the attributes that native records get when they become events (JUDGING.md#mapping)."""
+    one, other = _attributes(before), _attributes(after)
+    if one is None or other is None:
+        return  # only one of them maps, which the relation of the whole shows
+    for name in dict.fromkeys((*one, *other)):
+        if name not in other:
+            yield CatalogChange("mapped-attribute-removed", after.xid, name, False, None, one[name])
+        elif name not in one:
+            yield CatalogChange("mapped-attribute-added", after.xid, name, True, None, None, other[name])
+        elif one[name] != other[name]:
+            yield CatalogChange("mapped-attribute-changed", after.xid, name, False, None, one[name], other[name])
+
+
+def _attributes(definition: Definition) -> dict[str, str] | None:
+    """Return the attributes that a definition gives to native records; None when it maps none."""
+    if definition.protocol is None or not (definition.protocol_declared or definition.protocoloptions):
+        return None
+    attributes = {"type": definition.messageid}
+    reference = definition.dataschemauri or definition.dataschemaxid
+    attributes.update({"dataschema": reference} if reference else {})
+    attributes.update({"datacontenttype": definition.datacontenttype} if definition.datacontenttype else {})
+    for prop in definition.envelopemetadata if definition.envelope == CLOUDEVENTS else ():
+        if prop.value is not None and not is_now(prop):
+            attributes[prop.name] = text_of(prop.value)
+    return attributes
+
+
+def _schema(before: Definition, after: Definition, old: Catalog, new: Catalog) -> Iterator[CatalogChange]:
+    one, other = schema_of(before, old), schema_of(after, new)
+    if one is None or other is None:
+        if one is not None:
+            yield CatalogChange(
+                "schema-removed", after.xid, one.reference, False, "wider", detail="bodies are not checked now"
+            )
+        elif other is not None:
+            yield CatalogChange(
+                "schema-added", after.xid, other.reference, False, "narrower", detail="bodies are checked now"
+            )
+        return
+    verdict, detail = compare_schemas(one, other)
+    if verdict != "same":
+        relation = "same" if verdict == "compatible" else "unknown" if verdict == "unknown" else "different"
+        yield CatalogChange(
+            "schema-changed",
+            after.xid,
+            other.reference,
+            verdict == "compatible",
+            relation,  # type: ignore[arg-type]
+            one.reference,
+            other.reference,
+            f"{verdict}: {detail}" if detail else verdict,
+        )
+
+
+_RULES: Final = {"indistinguishable": "ambiguous-now", "never-reached": "never-reached-now"}
+_DEFAULTS: Final = ("envelope", "protocol", "envelopeoptions")
+_ADDRESSING: Final = ("usage", "uris", "options")
+
+
+def compare(old: Catalog, new: Catalog) -> CatalogDiff:
+    """Return what changed from *old* to *new*.
+
+    Definitions are compared without the defaults of endpoints, which are reported where they change. A definition that
+    is gone while another with the same constraints has come is renamed.
+    """
+    if old.epoch and old.epoch == new.epoch:
+        return CatalogDiff(old.epoch, new.epoch)
+    renamed = _renamed(old, new)
+    changes = [*_definitions(old, new, renamed), *_endpoints(old, new, renamed), *_undecided(old, new)]
+    return CatalogDiff(old.epoch, new.epoch, tuple(changes))
+
+
+def _definitions(old: Catalog, new: Catalog, renamed: Mapping[str, str]) -> Iterator[CatalogChange]:
+    arrived = set(renamed.values())
+    for xid, before in old.definitions.items():
+        if xid in renamed:
+            after = new.definitions[renamed[xid]]
+            yield CatalogChange("definition-renamed", renamed[xid], "", False, "same", xid, renamed[xid])
+            yield from definition_changes(before, after, old, new)
+        elif xid in new.definitions:
+            yield from definition_changes(before, new.definitions[xid], old, new)
+        else:
+            yield CatalogChange("definition-removed", xid, compatible=False, relation="narrower")
+    for xid in new.definitions:
+        if xid not in old.definitions and xid not in arrived:
+            yield CatalogChange("definition-added", xid, relation="wider")
+
+
+def _renamed(old: Catalog, new: Catalog) -> dict[str, str]:
+    """Pair definitions that are gone with new ones of the same constraints; only where there is one of each."""
+    gone: dict[str, list[str]] = {}
+    for xid, definition in old.definitions.items():
+        if xid not in new.definitions:
+            gone.setdefault(_constraints(definition), []).append(xid)
+    come: dict[str, list[str]] = {}
+    for xid, definition in new.definitions.items():
+        if xid not in old.definitions:
+            come.setdefault(_constraints(definition), []).append(xid)
+    return {xids[0]: come[key][0] for key, xids in gone.items() if len(xids) == len(come.get(key, ())) == 1}
+
+
+def _constraints(definition: Definition) -> str:
+    """Return all that a definition matches and makes, but for how it is called and what it derives from."""
+    schema = repr(definition.dataschema) if definition.dataschema is not None else definition.dataschemauri
+    alone = replace(
+        definition,
+        xid="",
+        group="",
+        base=(),
+        schemauri=None,
+        schemakey=None,
+        dataschema=None,
+        dataschemauri=schema,
+    )
+    return repr(alone)
+
+
+def _endpoints(old: Catalog, new: Catalog, renamed: Mapping[str, str]) -> Iterator[CatalogChange]:
+    for xid, before in old.endpoints.items():
+        after = new.endpoints.get(xid)
+        if after is None:
+            yield CatalogChange("endpoint-removed", xid, compatible=False)
+        else:
+            yield from _endpoint(before, after, renamed)
+    for xid in new.endpoints:
+        if xid not in old.endpoints:
+            yield CatalogChange("endpoint-added", xid)
+
+
+def _endpoint(before: Endpoint, after: Endpoint, renamed: Mapping[str, str]) -> Iterator[CatalogChange]:
+    for name in _DEFAULTS:
+        if getattr(before, name) != getattr(after, name):
+            one, other = masked(getattr(before, name)), masked(getattr(after, name))
+            yield CatalogChange("endpoint-changed", after.xid, name, False, "different", one, other)
+    for name in _ADDRESSING:
+        if getattr(before, name) != getattr(after, name):
+            one, other = masked(getattr(before, name)), masked(getattr(after, name))
+            yield CatalogChange("address-changed", after.xid, name, True, "same", one, other, "filters nothing")
+    known = {renamed.get(xid, xid) for xid in before.candidates}
+    expected = frozenset(after.candidates)
+    for xid in before.candidates:
+        if renamed.get(xid, xid) not in expected:
+            yield CatalogChange("candidate-removed", after.xid, xid, False, "narrower")
+    yield from (
+        CatalogChange("candidate-added", after.xid, xid, True, "wider") for xid in after.candidates if xid not in known
+    )
+
+
+def _undecided(old: Catalog, new: Catalog) -> Iterator[CatalogChange]:
+    """Tell of definitions that could win a record before and never can now, among the candidates of one channel."""
+    for scope, xids, endpoint in _scopes(new):
+        competed, was = _scope(old, scope)
+        before = _verdicts(old, competed, was)
+        after = _verdicts(new, xids, endpoint)
+        for (xid, rule), detail in after.items():
+            if (xid, rule) not in before:
+                kind = _RULES[rule]
+                yield CatalogChange(kind, xid, scope, False, "narrower", detail=detail)  # type: ignore[arg-type]
+
+
+def _scopes(catalog: Catalog) -> Iterator[tuple[str, tuple[str, ...], Endpoint | None]]:
+    """Give what competes: the candidates of endpoints, and groups that no endpoint lists."""
+    for endpoint in catalog.endpoints.values():
+        yield endpoint.xid, endpoint.candidates, endpoint
+    listed = {group for endpoint in catalog.endpoints.values() for group in endpoint.messagegroups}
+    for xid, members in catalog.groups.items():
+        if xid not in listed:
+            yield xid, members, None
+
+
+def _scope(catalog: Catalog, xid: str) -> tuple[tuple[str, ...], Endpoint | None]:
+    endpoint = catalog.endpoints.get(xid)
+    return (endpoint.candidates, endpoint) if endpoint else (catalog.groups.get(xid, ()), None)
+
+
+def _verdicts(catalog: Catalog, xids: Iterable[str], endpoint: Endpoint | None) -> dict[tuple[str, str], str]:
+    """Return what lint would warn of, by xid and rule; what only a body can tell apart is left to the body."""
+    definitions: list[Definition] = [catalog.definitions[xid] for xid in xids]
+    candidates = [candidate for each in definitions if (candidate := candidate_of(each, endpoint)) is not None]
+    texts: dict[tuple[str, str], str] = {}
+    for xid, verdict in verdicts(candidates):
+        if verdict.rule == "never-reached" or verdict.severity == "warning":
+            texts.setdefault((xid, verdict.rule), verdict.text)
+    return texts

@@ -1,0 +1,723 @@
+"""Whether readers of one JSON schema can read all that was written with another."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import unquote
+
+import jsonschema_rs
+import msgspec
+
+from catalog.parsing.pointers import at_pointer
+from catalog.schemas.contract import SchemaError, SchemaSource, TooCostly, Validator
+from catalog.schemas.families import compile_schema, family_of
+from catalog.schemas.filling import Filling, Unfillable
+from catalog.schemas.jsonschema.validating import REGEX_OPTIONS, draft_of
+from registry.compatibility.schemas import Budget, NoLibrary, Undecided
+
+# JSON schemas taken apart: references followed, conjunctions laid out, types and bounds.
+#
+# A value that a schema allows is allowed by each of its *conjuncts*: plain schemas without ``$ref`` and ``allOf``.
+
+Schema = Mapping[str, Any]
+NEVER: Final[Schema] = {"not": {}}
+"""The schema that allows nothing, which ``false`` is."""
+MAX_STEPS: Final = 20_000
+"""Looks into subschemas, past which nothing is decided."""
+ALL_TYPES: Final = frozenset(("null", "boolean", "integer", "fraction", "string", "array", "object"))
+NUMBERS: Final = frozenset(("integer", "fraction"))
+_HIDES_SIBLINGS: Final = ("04", "06", "07")
+_DRAFTS: Final = ("04", "06", "07", "2019-09", "2020-12")
+_SINCE: Final = {
+    **dict.fromkeys(("const", "contains", "propertyNames"), "06"),
+    **dict.fromkeys(("if", "then", "else"), "07"),
+    **dict.fromkeys(("dependentRequired", "dependentSchemas", "minContains", "maxContains"), "2019-09"),
+    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), "2019-09"),
+    "prefixItems": "2020-12",
+}
+"""Keywords that mean nothing in drafts before these."""
+_UNFOLLOWED: Final = ("$dynamicRef", "$recursiveRef")
+
+
+@dataclass(slots=True)
+class Root:
+    """One whole schema, in which references lead; ``version`` is what its format says, such as ``draft-07``."""
+
+    document: Any
+    version: str
+    _draft: str = field(init=False)
+    _steps: int = 0
+
+    def __post_init__(self) -> None:
+        self._draft = draft_of(self.document, self.version)
+
+    def conjuncts(self, schema: Any) -> list[Schema]:
+        """Return what all holds for the values of a schema.
+
+        Raises:
+            Undecided: a reference leads elsewhere, or to itself, or there is too much of it.
+        """
+        schemas: list[Schema] = []
+        waiting = [schema]
+        while waiting:
+            self._steps += 1
+            if self._steps > MAX_STEPS or len(waiting) > MAX_STEPS:
+                raise Undecided("the schema refers to itself, or to too much")
+            each = waiting.pop()
+            if each is False:
+                return [NEVER]
+            if not isinstance(each, Mapping):
+                continue
+            if any(name in each for name in _UNFOLLOWED):
+                raise Undecided("references that are dynamic are not followed")
+            if each is not self.document and any(isinstance(each.get(name), str) for name in ("$id", "id")):
+                raise Undecided("schemas with addresses of their own within another are not followed")
+            if isinstance(each.get("$ref"), str):
+                waiting.append(self._target(each["$ref"]))
+                if self._draft in _HIDES_SIBLINGS:
+                    continue
+            if isinstance(each.get("allOf"), list):
+                waiting.extend(each["allOf"])
+            schemas.append({name: value for name, value in each.items() if self._counts(name)})
+        return schemas
+
+    def _counts(self, name: str) -> bool:
+        since = _SINCE.get(name, _DRAFTS[0])
+        return name not in ("$ref", "allOf") and _DRAFTS.index(since) <= _DRAFTS.index(self._draft)
+
+    def _target(self, reference: str) -> Any:
+        if not reference.startswith("#") or (reference[1:] and reference[1] != "/"):
+            raise Undecided(f"the reference {reference} is not followed")
+        try:
+            return at_pointer(self.document, unquote(reference[1:]))
+        except (LookupError, ValueError):
+            raise Undecided(f"the reference {reference} leads nowhere") from None
+
+
+def expanded(kind: Any) -> frozenset[str]:
+    """Return what ``type`` allows."""
+    names = kind if isinstance(kind, list) else [kind]
+    return frozenset(part for name in names for part in (NUMBERS if name == "number" else (str(name),)))
+
+
+def bound(conjuncts: Sequence[Schema], name: str, *, lowest: bool = False) -> float | None:
+    """Return the strictest of a bound that is a number, None without one."""
+    given = [each[name] for each in conjuncts if isinstance(each.get(name), int | float)]
+    given = [each for each in given if not isinstance(each, bool)]
+    return None if not given else min(given) if lowest else max(given)
+
+
+def items_of(schema: Schema) -> tuple[Sequence[Any], Any]:
+    """Return the schemas of the first items, and that of all others."""
+    if isinstance(schema.get("prefixItems"), list):
+        return schema["prefixItems"], schema.get("items", True)
+    items = schema.get("items", True)
+    return (items, schema.get("additionalItems", True)) if isinstance(items, list) else ((), items)
+
+
+def mapping(schema: Schema, name: str) -> Mapping[str, Any]:
+    """Return a map of subschemas, empty without one."""
+    members = schema.get(name)
+    return members if isinstance(members, Mapping) else {}
+
+
+# The values that schemas list, compared as JSON compares: ``true`` is no number, and 1.0 is 1.
+#
+# Authors of schemas decide how many values there are to compare. So every comparison is counted, and the work ends in
+# time.
+
+_MOST_LEVELS: Final = 64
+_REFERENCES: Final = frozenset(("$ref", "$dynamicRef", "$recursiveRef"))
+
+Listed = Mapping[Hashable, Any]
+"""Values by their keys: equal values have equal keys."""
+
+
+class Values:
+    """Compares values for one proof. All methods raise Undecided when there is too much to compare."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.spend: Final = budget.spend
+        self._enums: dict[int, tuple[list[Any], Listed]] = {}
+
+    def key(self, value: Any, level: int = 0) -> Hashable:
+        """Return what equal values have in common."""
+        self.spend(1)
+        if level > _MOST_LEVELS:
+            raise Undecided("the values nest too deeply")
+        if isinstance(value, list):
+            return "array", tuple(self.key(each, level + 1) for each in value)
+        if isinstance(value, Mapping):
+            return "object", frozenset((name, self.key(each, level + 1)) for name, each in value.items())
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return "number", _digits(value)
+        hashable: Hashable = value
+        return hashable
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Tell whether two values are equal."""
+        return self.key(one) == self.key(other)
+
+    def of_enum(self, enum: list[Any]) -> Listed:
+        """Return the values of a list, the first of equal ones; their keys are made once for each list."""
+        if id(enum) not in self._enums:
+            listed: dict[Hashable, Any] = {}
+            for each in enum:
+                listed.setdefault(self.key(each), each)
+            self._enums[id(enum)] = enum, listed  # with the list itself, so that its id stays its own
+        return self._enums[id(enum)][1]
+
+    def possible(self, conjuncts: Sequence[Schema]) -> Listed | None:
+        """Return all values that are possible where they are listed, None where they are not."""
+        lists: list[Listed] = []
+        for each in conjuncts:
+            if "const" in each:
+                lists.append({self.key(each["const"]): each["const"]})
+            elif isinstance(each.get("enum"), list):
+                lists.append(self.of_enum(each["enum"]))
+        self.spend(len(conjuncts))
+        if not lists:
+            return None
+        first, *others = lists
+        self.spend(len(first) * len(lists))
+        return {key: value for key, value in first.items() if all(key in other for other in others)}
+
+    def types(self, conjuncts: Sequence[Schema]) -> frozenset[str]:
+        """Return the types that values may have; numbers are ``integer`` or ``fraction``."""
+        types = ALL_TYPES
+        for each in conjuncts:
+            if each is NEVER:
+                return frozenset()
+            if "type" in each:
+                self.spend(len(each["type"]) if isinstance(each["type"], list) else 1)
+                types &= expanded(each["type"])
+        listed = self.possible(conjuncts)
+        return types if listed is None else types & frozenset(kind for each in listed.values() for kind in _kinds(each))
+
+    def refers(self, schema: Any) -> bool:
+        """Tell whether there may be a reference anywhere in a schema."""
+        waiting = [schema]
+        while waiting:
+            self.spend(1)
+            each = waiting.pop()
+            if isinstance(each, list):
+                waiting.extend(each)
+            elif isinstance(each, Mapping):
+                if not _REFERENCES.isdisjoint(each):
+                    return True
+                waiting.extend(each.values())
+        return False
+
+
+def _digits(number: float) -> str:
+    """Return a text for a number: authors of schemas can choose the hash of a number, but not of a text."""
+    if isinstance(number, float) and not number.is_integer():
+        return number.hex()
+    return f"{int(number):x}"
+
+
+def _kinds(value: Any) -> Iterator[str]:
+    if value is None or isinstance(value, bool):
+        yield "null" if value is None else "boolean"
+    elif isinstance(value, int | float):
+        yield "integer" if isinstance(value, int) or (math.isfinite(value) and value.is_integer()) else "fraction"
+        if isinstance(value, float):
+            yield "fraction"  # which 1.0 is for draft-04
+    else:
+        yield "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
+
+
+# Bounds of sizes and of numbers: whether those of the smaller schemas are within those of the larger one.
+
+LEAST: Final = {"minLength": "string", "minItems": "array", "minProperties": "object"}
+MOST: Final = {"maxLength": "string", "maxItems": "array", "maxProperties": "object"}
+"""Keywords by the type that they are for."""
+
+
+def sizes(name: str, argument: Any, smaller: list[Schema]) -> str:
+    """Return why values may have other sizes than *name* allows, '' when none has."""
+    ours = bound(smaller, name, lowest=name in MOST)
+    if name == "minProperties" and ours is None:
+        ours = float(
+            max((len(each["required"]) for each in smaller if isinstance(each.get("required"), list)), default=0)
+        )
+    if name in LEAST:
+        return "" if argument <= (ours or 0) else "there may be less"
+    return "" if ours is not None and ours <= argument else "there may be more"
+
+
+def least(argument: Any, smaller: list[Schema], *, strict: bool, sign: int) -> str:
+    """Compare lower bounds, or upper ones with the *sign* turned."""
+    plain, exclusive = ("minimum", "exclusiveMinimum") if sign > 0 else ("maximum", "exclusiveMaximum")
+    for each in smaller:
+        flag = each.get(exclusive) is True
+        given = [
+            (each.get(plain), flag),
+            (None if isinstance(each.get(exclusive), bool) else each.get(exclusive), True),
+        ]
+        for value, excluded in given:
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                above = sign * (value - argument)
+                if above > 0 or (above == 0 and (excluded or not strict)):
+                    return ""
+    return "numbers beyond are possible"
+
+
+def _bounded(name: str) -> Callable[[Any, list[Schema], frozenset[str], Listed | None], str]:
+    sign = 1 if name.lower().endswith("minimum") else -1
+    strict = name.startswith("exclusive")
+
+    def check(argument: Any, smaller: list[Schema], types: frozenset[str], values: Listed | None) -> str:
+        numbers = [
+            each for each in (values or {}).values() if isinstance(each, int | float) and not isinstance(each, bool)
+        ]
+        if values is not None:
+            beyond = [each for each in numbers if sign * (each - argument) < 0 or (strict and each == argument)]
+            if not beyond:
+                return ""
+            return f"{beyond[0]} is possible" if least(argument, smaller, strict=strict, sign=sign) else ""
+        return least(argument, smaller, strict=strict, sign=sign)
+
+    return check
+
+
+def _multiple(argument: Any, smaller: list[Schema], types: frozenset[str], values: Listed | None) -> str:
+    steps = [each["multipleOf"] for each in smaller if isinstance(each.get("multipleOf"), int | float)]
+    steps += [1] if "fraction" not in types else []
+    wanted = Fraction(str(argument))
+    fits = wanted > 0 and any((Fraction(str(each)) / wanted).denominator == 1 for each in steps)
+    return "" if fits else "numbers between are possible"
+
+
+NUMERIC: Final[Mapping[str, Callable[[Any, list[Schema], frozenset[str], Listed | None], str]]] = {
+    **{name: _bounded(name) for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")},
+    "multipleOf": _multiple,
+}
+"""What holds bounds of numbers against one another, by keyword."""
+
+
+# Proofs that all values of one JSON schema, the smaller, are values of another, the larger.
+#
+# Each rule is sound and none is complete: where no rule holds, that proves nothing. ``format`` and other annotations do
+# not count, as for the catalog's own validator.
+
+_OBJECTS: Final = frozenset(("properties", "patternProperties", "additionalProperties"))
+_ARRAYS: Final = frozenset(("items", "prefixItems", "additionalItems"))
+_EQUAL: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("contains", "minContains", "maxContains", "unevaluatedItems", "uniqueItems"), "array"),
+    **dict.fromkeys(("propertyNames", "dependencies", "dependentSchemas", "dependentRequired"), "object"),
+    **dict.fromkeys(("unevaluatedProperties",), "object"),
+    **dict.fromkeys(("not", "if", "then", "else"), ""),
+    "pattern": "string",
+}
+"""Keywords that hold where the smaller schema has the same; by the type that they are for, '' for all."""
+_MOST_BRANCHES: Final = 64
+_MOST_APART: Final = 8
+_MATCHING: Final = 50
+"""Steps that matching one name costs."""
+
+
+class Proof:
+    """Whether the values of schemas of *smaller* are values of schemas of *larger*."""
+
+    def __init__(self, smaller: Root, larger: Root, budget: Budget) -> None:
+        self._smaller = smaller
+        self._larger = larger
+        self._values = Values(budget)
+        self._patterns: dict[str, Any] = {}
+        self._same_document: bool | None = None
+        self._assumed: dict[tuple[frozenset[int], int], None] = {}
+        self._kept: list[Any] = []
+        self._levels = 0
+
+    def gap(self, smaller: Sequence[Any], larger: Any, at: str) -> str:
+        """Return where the proof fails for values of all of *smaller*, '' when it holds; *at* is the place.
+
+        Raises:
+            Undecided: the schemas are more than can be looked into.
+        """
+        # A schema that refers to itself is proven by what it is made of: while a pair is looked into, it is assumed.
+        key = frozenset(map(id, smaller)), id(larger)
+        if key in self._assumed:
+            return ""
+        self._kept.append((smaller, larger))  # so that their ids stay theirs
+        before = len(self._assumed)
+        self._assumed[key] = None
+        self._levels += 1
+        if self._levels > _MOST_LEVELS:
+            raise Undecided("the schemas nest too deeply")
+        why = self._gap([one for each in smaller for one in self._smaller.conjuncts(each)], larger, at)
+        self._levels -= 1
+        if why:
+            while len(self._assumed) > before:
+                self._assumed.popitem()
+        return why
+
+    def _gap(self, smaller: list[Schema], larger: Any, at: str) -> str:
+        if NEVER in smaller or not self._values.types(smaller):
+            return ""
+        first = next((why for each in self._larger.conjuncts(larger) if (why := self._rules(smaller, each, at))), "")
+        if not first:
+            return ""
+        for branches in _cases(smaller, self._values.types(smaller)):
+            if all(not self.gap(each, larger, at) for each in branches):
+                return ""
+        return first
+
+    def _rules(self, smaller: list[Schema], larger: Schema, at: str) -> str:
+        """Hold the values of *smaller* against one plain schema, keyword by keyword."""
+        if larger is NEVER:
+            return f"{at or '/'}: nothing is allowed"
+        types, values = self._values.types(smaller), self._values.possible(smaller)
+        if values is None and types <= {"null", "boolean"}:
+            plain = (("null", None), ("boolean", True), ("boolean", False))
+            values = {value: value for kind, value in plain if kind in types}
+        for name, argument in larger.items():
+            if name in _OBJECTS | _ARRAYS:
+                continue
+            why = self._keyword(name, argument, smaller, larger, types, values, at)
+            if why:
+                return f"{at}/{name}: {why}" if not why.startswith("/") else why
+        if "object" in types and _OBJECTS & larger.keys():
+            why = self._members(smaller, larger, at)
+            if why:
+                return why
+        return self._items(smaller, larger, at) if "array" in types and _ARRAYS & larger.keys() else ""
+
+    def _keyword(
+        self,
+        name: str,
+        argument: Any,
+        smaller: list[Schema],
+        larger: Schema,
+        types: frozenset[str],
+        values: Listed | None,
+        at: str,
+    ) -> str:
+        if name == "type":
+            wrong = sorted(types - expanded(argument))
+            return f"values may be of type {', '.join(wrong)}" if wrong else ""
+        if name in ("enum", "const"):
+            allowed = self._values.possible([{name: argument}])
+            listed = values is not None and allowed is not None and values.keys() <= allowed.keys()
+            return "" if listed else "other values are possible"
+        if name == "required":
+            return self._required(argument, smaller) if "object" in types else ""
+        if name in LEAST or name in MOST:
+            return sizes(name, argument, smaller) if {**LEAST, **MOST}[name] in types else ""
+        if argument is True and name in ("exclusiveMinimum", "exclusiveMaximum"):  # of draft-04
+            plain = larger.get("minimum" if name == "exclusiveMinimum" else "maximum")
+            bounded = types & NUMBERS and plain is not None
+            return least(plain, smaller, strict=True, sign=1 if name == "exclusiveMinimum" else -1) if bounded else ""
+        if name in NUMERIC and not isinstance(argument, bool):
+            return NUMERIC[name](argument, smaller, types, values) if types & NUMBERS else ""
+        if name in ("anyOf", "oneOf") and isinstance(argument, list):
+            return self._choice(argument, smaller, at, name)
+        if name in _EQUAL:
+            return self._equal(name, argument, smaller, larger, types)
+        return ""
+
+    def _choice(self, branches: list[Any], smaller: list[Schema], at: str, name: str) -> str:
+        """One of the branches takes all values; of ``oneOf`` no other takes any."""
+        for index, branch in enumerate(branches):
+            if self.gap(smaller, branch, f"{at}/{name}/{index}"):
+                continue
+            if name == "anyOf" or all(
+                self._apart(smaller, other) for place, other in enumerate(branches) if place != index
+            ):
+                return ""
+        return "no single branch takes all values"
+
+    def _apart(self, smaller: list[Schema], branch: Any, level: int = 0) -> bool:
+        """Tell whether a branch certainly takes no value of *smaller*."""
+        other = self._larger.conjuncts(branch)
+        types = self._values.types(smaller)
+        if not types & self._values.types(other):
+            return True
+        one, two = self._values.possible(smaller), self._values.possible(other)
+        if one is not None and two is not None and one.keys().isdisjoint(two):
+            return True
+        if types != {"object"} or level > _MOST_APART:
+            return False
+        names = {
+            str(name) for each in other for name in each.get("required") or () if name in mapping(each, "properties")
+        }
+        for name in names:
+            theirs = [mapping(each, "properties")[name] for each in other if name in mapping(each, "properties")]
+            ours = [one for each in self._named(smaller, name) for one in self._smaller.conjuncts(each)]
+            if (
+                not self._required([name], smaller)
+                and ours
+                and any(self._apart(ours, each, level + 1) for each in theirs)
+            ):
+                return True
+        return False
+
+    def _equal(self, name: str, argument: Any, smaller: list[Schema], larger: Schema, types: frozenset[str]) -> str:
+        kind = _EQUAL[name]
+        if kind and kind not in types:
+            return ""
+        if name == "uniqueItems" and argument is False:
+            return ""
+        if name in ("then", "else") and "if" not in larger:
+            return ""
+        names = ("if", "then", "else") if name in ("if", "then", "else") else (name,)
+        if name.startswith("unevaluated"):
+            return "what is not evaluated is not looked into"
+        if name in ("contains", "minContains", "maxContains"):
+            names = ("contains", "minContains", "maxContains")
+        wanted = self._values.key([[larger[one]] if one in larger else [] for one in names])
+        same = any(
+            self._values.key([[each[one]] if one in each else [] for one in names]) == wanted for each in smaller
+        )
+        return "" if same and not self._refers_elsewhere(argument) else "it is not the same before"
+
+    def _refers_elsewhere(self, schema: Any) -> bool:
+        """Tell whether a schema has references that may lead to something else in the smaller document."""
+        if not self._values.refers(schema):
+            return False
+        if self._same_document is None:
+            self._same_document = self._values.same(self._smaller.document, self._larger.document)
+        return not self._same_document
+
+    def _matches(self, pattern: str, name: str) -> bool:
+        """Tell whether a pattern matches, as the validator has it, whose engine is bounded."""
+        self._values.spend(_MATCHING)
+        if pattern not in self._patterns:
+            try:
+                validator = jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=REGEX_OPTIONS)
+            except ValueError as error:
+                raise Undecided(f"the pattern {pattern[:50]} is none") from error
+            self._patterns[pattern] = validator
+        return bool(self._patterns[pattern].is_valid(name))
+
+    def _required(self, names: Any, smaller: list[Schema]) -> str:
+        if isinstance(names, bool) or not isinstance(names, list):
+            return "it is no list"
+        lists = [each["required"] for each in smaller if isinstance(each.get("required"), list)]
+        self._values.spend(len(smaller) + sum(map(len, lists)))
+        given = {str(name) for each in lists for name in each}
+        missing = [str(name) for name in names if name not in given]
+        return f"{missing[0]} may be missing" if missing else ""
+
+    def _named(self, smaller: list[Schema], name: str) -> list[Any]:
+        """Return all schemas that the value of a member must satisfy."""
+        self._values.spend(len(smaller))
+        constraints: list[Any] = []
+        for each in smaller:
+            own = [mapping(each, "properties")[name]] if name in mapping(each, "properties") else []
+            own += [value for key, value in mapping(each, "patternProperties").items() if self._matches(key, name)]
+            constraints += own or ([each["additionalProperties"]] if "additionalProperties" in each else [])
+        return constraints
+
+    def _members(self, smaller: list[Schema], larger: Schema, at: str) -> str:
+        known, patterns = mapping(larger, "properties"), mapping(larger, "patternProperties")
+        rest = larger.get("additionalProperties", True)
+        for name, schema in known.items():
+            why = self.gap(self._named(smaller, name) or [True], schema, f"{at}/properties/{name}")
+            if why:
+                return why
+        for name in dict.fromkeys(name for each in smaller for name in mapping(each, "properties")):
+            wanted = [schema for key, schema in patterns.items() if self._matches(key, name)]
+            if not wanted and name not in known:
+                wanted = [rest]
+            for schema in wanted:
+                why = self.gap(self._named(smaller, name), schema, f"{at}/properties/{name}")
+                if why:
+                    return why
+        for key, schema in patterns.items():
+            same = [
+                mapping(each, "patternProperties")[key] for each in smaller if key in mapping(each, "patternProperties")
+            ]
+            why = self.gap(same, schema, f"{at}/patternProperties/{key}") if same else ""
+            if why or (not same and self._others(smaller, schema, (), at)):
+                return why or f"{at}/patternProperties/{key}: other members may have such names"
+        return self._others(smaller, rest, patterns, at)
+
+    def _others(self, smaller: list[Schema], larger: Any, passed: Mapping[str, Any] | tuple[()], at: str) -> str:
+        """Look at members that no schema names: one conjunct needs to keep all of them to *larger*."""
+        place = f"{at}/additionalProperties"
+        why = self.gap([True], larger, place)
+        for each in smaller if why else ():
+            kept = [value for key, value in mapping(each, "patternProperties").items() if key not in passed]
+            faults = [self.gap([one], larger, place) for one in (*kept, each.get("additionalProperties", True))]
+            why = next(filter(None, faults), "")
+            if not why:
+                break
+        return why
+
+    def _items(self, smaller: list[Schema], larger: Schema, at: str) -> str:
+        first, rest = items_of(larger)
+        shapes = [items_of(each) for each in smaller]
+        most = bound(smaller, "maxItems", lowest=True)
+        count = max([len(first), *(len(prefix) for prefix, _ in shapes)])
+        for index in range(count + 1):
+            if most is not None and index >= most:
+                return ""
+            self._values.spend(len(shapes))
+            ours = [prefix[index] if index < len(prefix) else others for prefix, others in shapes]
+            why = self.gap(ours or [True], first[index] if index < len(first) else rest, f"{at}/items")
+            if why:
+                return why
+        return ""
+
+
+def _cases(smaller: list[Schema], types: frozenset[str]) -> Iterator[list[list[Any]]]:
+    """Yield what the values fall into: by the branches of one choice, or of several, or by type."""
+    choices = [
+        (index, name)
+        for index, each in enumerate(smaller)
+        for name in ("anyOf", "oneOf")
+        if isinstance(each.get(name), list)
+    ]
+    for index, name in choices:
+        kept = {key: value for key, value in smaller[index].items() if key != name}
+        others = [each for place, each in enumerate(smaller) if place != index]
+        if len(smaller[index][name]) <= _MOST_BRANCHES:
+            yield [[*others, kept, branch] for branch in smaller[index][name]]
+    if not choices and 1 < len(types) < len(ALL_TYPES) and types != NUMBERS:
+        groups = [NUMBERS & types, *({kind} for kind in sorted(types - NUMBERS))]
+        spelled = [["number"] if "fraction" in each else sorted(each) for each in groups if each]
+        yield [[*smaller, {"type": names}] for names in spelled]
+
+
+# A value that one JSON schema takes and another refuses, looked for near values that are made up for the first.
+#
+# Only a value that was found proves anything; the catalog's own validators judge each.
+
+_TRIALS: Final = 20_000
+_SEEDS: Final = 12
+_MOST_CONSTANTS: Final = 60
+_MOST_NAMES: Final = 100
+_MOST_WITNESS_LEVELS: Final = 12
+_SHOWN: Final = 200
+_NOW: Final = "2026-01-01T00:00:00Z"
+_CONSTANTS: Final[tuple[Any, ...]] = (None, True, 0, 1, -1, 0.5, "", "x", "x" * 300, [], [0, 0], {}, 10**9, -(10**9))
+_UNKNOWN: Final = "anything_else"
+_LIMITS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_NAMING: Final = ("properties", "required", "dependentRequired", "dependentSchemas", "dependencies")
+_LENGTHS: Final = ("minLength", "maxLength")
+
+
+def witness(smaller: SchemaSource, larger: SchemaSource) -> str:
+    """Return a value, as JSON and cut short, that *smaller* takes and *larger* refuses; '' when none was found.
+
+    Equal schemas give the same value.
+
+    Raises:
+        Undecided: one of them cannot be used.
+    """
+    try:
+        takes, refuses = (compile_schema(each, NoLibrary()) for each in (smaller, larger))
+    except SchemaError as error:
+        raise Undecided(str(error)) from error
+    names, constants = _words((smaller.document, larger.document))
+    tried = islice((each for base in _bases(smaller) for each in _near(base, names, constants, 0)), _TRIALS)
+    for value in tried:
+        body = msgspec.json.encode(value)
+        if _keeps(takes, body) is True and _keeps(refuses, body) is False:
+            text = body.decode("utf-8")
+            return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return ""
+
+
+def _keeps(validator: Validator, body: bytes) -> bool | None:
+    try:
+        return validator.fault(body, None) is None
+    except TooCostly:
+        return None
+
+
+def _bases(schema: SchemaSource) -> Iterator[Any]:
+    """Yield values of a schema: with as little as can be, with all, and between."""
+    filler = family_of(schema.family).open_filler(schema, NoLibrary())
+    for seed in range(_SEEDS):
+        try:
+            chosen = Filling(random.Random(seed), _NOW, (0.0, 1.0, 0.5)[seed % 3])
+            yield msgspec.json.decode(filler.payload(chosen, "application/json"))
+        except (Unfillable, RecursionError):
+            continue
+
+
+def _near(value: Any, names: Sequence[str], constants: Sequence[Any], level: int) -> Iterator[Any]:
+    """Yield a value, and others that differ from it at one place."""
+    yield value
+    if level > _MOST_WITNESS_LEVELS:
+        return
+    yield from constants
+    if isinstance(value, Mapping):
+        for name in value:
+            yield {key: each for key, each in value.items() if key != name}
+        for name in names:
+            if name not in value:
+                yield from ({**value, name: each} for each in constants)
+        for name, each in value.items():
+            yield from ({**value, name: other} for other in _near(each, names, constants, level + 1))
+    elif isinstance(value, list):
+        yield from ([*value, each] for each in constants)
+        for index, each in enumerate(value[:4]):
+            yield [*value[:index], *value[index + 1 :]]
+            yield from (
+                [*value[:index], other, *value[index + 1 :]] for other in _near(each, names, constants, level + 1)
+            )
+
+
+def _words(documents: Sequence[Any]) -> tuple[list[str], list[Any]]:
+    """Return the names of members in schemas, and values at the edge of what they allow."""
+    names: dict[str, None] = {_UNKNOWN: None}
+    constants: dict[str, Any] = {repr(each): each for each in _CONSTANTS}
+    waiting = list(documents)
+    while waiting and (len(names) < _MOST_NAMES or len(constants) < _MOST_CONSTANTS):
+        each = waiting.pop()
+        if isinstance(each, list):
+            waiting.extend(each)
+        if not isinstance(each, Mapping):
+            continue
+        waiting.extend(each.values())
+        for keyword in _NAMING:
+            members = each.get(keyword)
+            if isinstance(members, Mapping | list):
+                names.update({name: None for name in islice(members, _MOST_NAMES) if isinstance(name, str)})
+        constants.update({repr(value): value for value in islice(_edges(each), _MOST_CONSTANTS)})
+    return list(names)[:_MOST_NAMES], list(constants.values())[:_MOST_CONSTANTS]
+
+
+def _edges(schema: Mapping[str, Any]) -> Iterator[Any]:
+    if isinstance(schema.get("enum"), list):
+        yield from schema["enum"]
+    if "const" in schema:
+        yield schema["const"]
+    for name in _LIMITS:
+        limit = schema.get(name)
+        if isinstance(limit, int | float) and not isinstance(limit, bool):
+            yield from (limit, limit + 1, limit - 1)
+    for name in _LENGTHS:
+        length = schema.get(name)
+        if isinstance(length, int) and length < 1000:
+            yield from ("x" * length, "x" * (length + 1))
+            yield "x" * max(0, length - 1)
+
+
+def unreadable(reader: SchemaSource, writer: SchemaSource, budget: Budget) -> str:
+    """Return why data written with *writer* may not be what *reader* describes, '' when it is proven that all is.
+
+    Raises:
+        Undecided: neither a proof nor a value that shows the contrary was found.
+    """
+    smaller, larger = Root(writer.document, writer.version), Root(reader.document, reader.version)
+    try:
+        gap = Proof(smaller, larger, budget).gap([writer.document], reader.document, "")
+    except Undecided as error:
+        gap = str(error)
+    if not gap:
+        return ""
+    value = witness(writer, reader)
+    if not value:
+        raise Undecided(gap)
+    return f"{gap}, such as {value}"

@@ -1,0 +1,672 @@
+"""The whole OpenAPI document of a registry; it is made of the model in force, so it is true of any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from bindings.http.request import Access
+from registry.core.answering import CONFIGURED, is_on
+from registry.core.lineage import IGNORABLE
+from registry.core.requests import ResourcePath, Verb
+from registry.core.service import METHODS
+from registry.core.views import SPECVERSION
+from registry.delivery.service import PERMISSIONS
+from registry.delivery.subscriptions import CREDENTIALS, MAX_EXPRESSIONS, MAX_TEXT, MAX_TYPES, PATH
+from registry.delivery.subscriptions import MAX_FILTER_TEXT as MAX_VALUE
+from registry.delivery.targets import PROTOCOLS
+from registry.http.access import DETAILS, VERBS
+from registry.model.attributes import ANYTHING, GroupType, Model, ModelAttribute, ResourceType
+
+# One operation: what a method takes and answers at a place.
+
+# JSON Schemas of what is sent and shown: each type of the model, and the attributes of its entities.
+#
+# A type has two schemas. What is shown has all attributes; what is given has those that clients may write, where null
+# takes one away. Nothing is required of what is shown: flags of a request leave out one or the other.
+
+Schema = dict[str, Any]
+GIVEN: Final = ".given"
+"""Follows the name of a type's schema in that of what clients give."""
+_URI: Final = r"^[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+$"
+_ABSOLUTE: Final = r"^[A-Za-z][A-Za-z0-9+.\-]*:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]*$"
+_KEY: Final = r"^[a-z0-9][a-z0-9:\-_.]{0,62}$"
+_NAME: Final = r"^([a-z_][a-z0-9_]{0,62}|\$schema)$"
+_MEMBER: Final = r"^[a-z0-9_][a-z0-9:\-_.]{0,62}$"
+ID: Final[Schema] = {"type": "string", "pattern": r"^[A-Za-z0-9_][A-Za-z0-9\-._~:@]{0,127}$"}
+_TEXT: Final[Schema] = {"type": "string"}
+_OF_TYPES: Final[Mapping[str, Schema]] = {
+    "any": {},
+    "boolean": {"type": "boolean"},
+    "decimal": {"type": "number"},
+    "integer": {"type": "integer"},
+    "uinteger": {"type": "integer", "minimum": 0},
+    "string": _TEXT,
+    "timestamp": {"type": "string", "format": "date-time"},
+    "uri": {"type": "string", "pattern": _URI},
+    "url": {"type": "string", "pattern": _URI},
+    "urirelative": {"type": "string", "pattern": _URI},
+    "urlrelative": {"type": "string", "pattern": _URI},
+    "uriabsolute": {"type": "string", "pattern": _ABSOLUTE},
+    "urlabsolute": {"type": "string", "pattern": _ABSOLUTE},
+    "uritemplate": _TEXT,
+    "xid": {"type": "string", "pattern": "^/"},
+    "xidtype": _TEXT,
+}
+
+
+def name_of(group: GroupType) -> str:
+    """Return the name of the schema of a type of group."""
+    return group.plural
+
+
+def name_of_resource(resource: ResourceType, part: str = "") -> str:
+    """Return the name of the schema of a type of resource, or of its ``meta`` or ``versions``.
+
+    Types that are imported have one schema with the type that they are.
+    """
+    return ".".join(filter(None, (resource.home, resource.plural, part)))
+
+
+def reference(name: str, *, given: bool = False) -> Schema:
+    """Return a reference to the schema called *name*."""
+    return {"$ref": f"#/components/schemas/{name}{GIVEN if given else ''}"}
+
+
+def map_of(schema: Schema) -> Schema:
+    """Return the schema of a map of such entities by their ids."""
+    return {"type": "object", "propertyNames": {"pattern": ID["pattern"]}, "additionalProperties": schema}
+
+
+def all_schemas(model: Model) -> dict[str, Schema]:
+    """Return the schemas of all types of a model, by name."""
+    schemas: dict[str, Schema] = {}
+    for given in (False, True):
+        for name, schema in _schemas(model, given=given):
+            schemas[f"{name}{GIVEN if given else ''}"] = schema
+    return schemas
+
+
+def _schemas(model: Model, *, given: bool) -> Iterator[tuple[str, Schema]]:
+    nested = {plural: reference(name_of(each), given=given) for plural, each in model.groups.items()}
+    yield "registry", _entity(model.attributes, nested, given=given)
+    for group in model.groups.values():
+        nested = {plural: reference(name_of_resource(each), given=given) for plural, each in group.resources.items()}
+        yield name_of(group), _entity(group.attributes, nested, given=given)
+        for resource in group.resources.values():
+            versions = {"versions": reference(name_of_resource(resource, "versions"), given=given)}
+            whole = _entity({**resource.attributes, **resource.resource}, versions, given=given)
+            whole["properties"]["meta"] = reference(name_of_resource(resource, "meta"), given=given)
+            yield name_of_resource(resource), whole
+            yield name_of_resource(resource, "meta"), _entity(resource.meta, {}, given=given)
+            yield name_of_resource(resource, "versions"), _entity(resource.attributes, {}, given=given)
+
+
+def _entity(attributes: Mapping[str, ModelAttribute], nested: Mapping[str, Schema], *, given: bool) -> Schema:
+    """Return the schema of an entity; *nested* are the schemas of what its collections hold."""
+    entity = _object(attributes, given=given)
+    entity["propertyNames"] = {"pattern": _NAME}
+    # Documents name their schema, which is not kept.
+    entity["properties"].setdefault("$schema", _TEXT)
+    for plural, schema in nested.items():
+        entity["properties"][plural] = map_of(schema)
+    return entity
+
+
+def _object(attributes: Mapping[str, ModelAttribute], *, given: bool) -> Schema:
+    properties: dict[str, Schema] = {}
+    for name, each in attributes.items():
+        if name != ANYTHING and not (given and each.readonly):
+            properties[name] = _attribute(each, given=given)
+    other = attributes.get(ANYTHING)
+    more = None if other is None else _attribute(other, given=given)
+    for name, choices in _conditional(attributes, given=given).items():
+        if more is not None and more not in choices:
+            choices.append(more)  # beside other values it is an attribute like any that the model does not name
+        properties.setdefault(name, choices[0] if len(choices) == 1 else {"anyOf": choices})
+    return {
+        "type": "object",
+        "propertyNames": {"pattern": _MEMBER},
+        "properties": properties,
+        "additionalProperties": False if more is None else more,
+    }
+
+
+def _conditional(attributes: Mapping[str, ModelAttribute], *, given: bool) -> dict[str, list[Schema]]:
+    """Return the schemas of attributes that stand beside others of some values, each once."""
+    schemas: dict[str, list[Schema]] = {}
+    waiting = list(attributes.values())
+    while waiting:
+        for siblings in waiting.pop().ifvalues.values():
+            for name, each in siblings.items():
+                schema, known = _attribute(each, given=given), schemas.setdefault(name, [])
+                if schema not in known:
+                    known.append(schema)
+                waiting.append(each)
+    return schemas
+
+
+def _attribute(attribute: ModelAttribute, *, given: bool) -> Schema:
+    schema = _value(attribute, given=given)
+    if attribute.description:
+        schema["description"] = attribute.description
+    if given and attribute.name and schema.keys() - {"description"}:
+        return {"anyOf": [schema, {"type": "null"}]}
+    if attribute.readonly:
+        schema["readOnly"] = True
+    if attribute.default is not None:
+        schema["default"] = attribute.default
+    return schema
+
+
+def _value(attribute: ModelAttribute, *, given: bool) -> Schema:
+    if attribute.type == "object":
+        return _object(attribute.attributes, given=given)
+    if attribute.type in ("array", "map"):
+        assert attribute.item is not None
+        item = _attribute(attribute.item, given=given)
+        if attribute.enum and attribute.strict:
+            item = {**item, "enum": list(attribute.enum)}
+        if attribute.type == "array":
+            return {"type": "array", "items": item}
+        return {"type": "object", "propertyNames": {"pattern": _KEY}, "additionalProperties": item}
+    schema = dict(_OF_TYPES[attribute.type])
+    if attribute.enum and attribute.strict:
+        schema["enum"] = list(attribute.enum)
+    return schema
+
+
+# The parameters of operations: ids in paths, flags, conditions, and attributes as headers.
+
+Parameter = dict[str, Any]
+_TAGS: Final = {"type": "string", "pattern": '^(\\*|"[^"]*")$'}
+_PRESENT: Final = {"type": "string", "maxLength": 0}
+_SHOWING: Final = ("replace", "patch", "add", "read")
+
+
+def path_parameters(place: ResourcePath) -> Iterator[Parameter]:
+    """Yield the ids in the path of a place, which has them as ``{NAME}``."""
+    for name in (place.gid, place.rid, place.vid):
+        if name:
+            yield {"name": name[1:-1], "in": "path", "required": True, "schema": ID}
+
+
+def flags_of(place: ResourcePath, model: Model, verb: Verb) -> Iterator[Parameter]:
+    """Yield the flags that requests to a place may have (core ``spec.md``, Request Flags)."""
+    yield _flag("specversion", {"type": "string", "enum": [SPECVERSION]}, "The version of the specification.")
+    if verb in _SHOWING:
+        yield from _showing(place, model)
+    if verb == "read":
+        if place.is_collection:
+            yield _flag("sort", {"type": "string"}, "The attribute to order by, with =asc or =desc.")
+            yield _flag("limit", {"type": "integer", "minimum": 1}, "How many entities a page has at most.")
+            yield _flag("cursor", {"type": "string"}, "Where the page begins, as a link to it says.")
+        return
+    if verb == "delete" and not place.is_collection:
+        yield _flag("epoch", {"type": "integer", "minimum": 0}, "The epoch that the entity needs to have.")
+    yield _flag("ignore", _texts("*", *IGNORABLE), "What of the body does not count.")
+    if place.kind in ("resource", "meta", "versions", "version"):
+        text = "The id of the version that becomes the default one; null, or request for that of the request."
+        yield _flag("setdefaultversionid", {"type": "string", "minLength": 1}, text)
+
+
+def parameters_on(parameters: Iterable[Parameter], capabilities: Mapping[str, Any]) -> Iterator[Parameter]:
+    """Yield the parameters that count under *capabilities*: all but flags, and parts of them, that are turned off."""
+    for each in parameters:
+        flag = each["name"] if each["in"] == "query" else ""
+        if is_on(flag, capabilities):
+            yield {**each, "schema": _texts("*", *capabilities["ignores"])} if flag == "ignore" else each
+
+
+def conditions_of(verb: Verb, *, guarded: bool) -> Iterator[Parameter]:
+    """Yield the conditions that requests may have (RFC 9110 section 13); writes only of what is *guarded* by ETags."""
+    if verb == "read":
+        yield _header("If-None-Match", _TAGS, "ETags of what the client has.")
+    elif guarded:
+        yield _header("If-Match", _TAGS, "ETags of which one needs to be that of what is there.")
+
+
+def attributes_of(kind: ResourceType) -> Iterator[Parameter]:
+    """Yield the headers that give attributes beside a document."""
+    for name, each in kind.attributes.items():
+        if each.scalar and not each.readonly and name not in ("contenttype", *kind.document_names[:2]):
+            yield _header(f"xRegistry-{name}", _header_schema(each), each.description)
+
+
+def _showing(place: ResourcePath, model: Model) -> Iterator[Parameter]:
+    yield _flag("inline", _texts(*_inlineable(place, model)), "What is shown in place.")
+    yield _flag("filter", {"type": "array", "items": {"type": "string"}}, "Which entities are shown.")
+    yield _flag("doc", _PRESENT, "The document view, with links within it.")
+    yield _flag("binary", _PRESENT, "Documents in base64.")
+    if place.kind in ("registry", "group"):
+        yield _flag("collections", _PRESENT, "Collections alone, with all that is in them.")
+
+
+def _inlineable(place: ResourcePath, model: Model) -> Iterator[str]:
+    """Yield all that can be inlined at a place, and below it."""
+    yield "*"
+    if place.kind == "registry":
+        yield from ("capabilities", "model", "modelsource")
+        for plural, group in model.groups.items():
+            yield from _below(plural, ResourcePath("groups", group), model)
+    elif place.kind in ("groups", "group"):
+        for plural, each in place.group.resources.items():
+            yield from _below(plural, ResourcePath("resources", place.group, "", each), model)
+    elif place.kind in ("resources", "resource"):
+        yield from ("meta", *_document(place.resource))
+        yield from _below("versions", ResourcePath("versions", place.group, "", place.resource), model)
+    elif place.kind in ("versions", "version"):
+        yield from _document(place.resource)
+
+
+def _below(name: str, place: ResourcePath, model: Model) -> Iterator[str]:
+    yield name
+    for each in _inlineable(place, model):
+        yield f"{name}.{each}"
+
+
+def _document(kind: ResourceType) -> tuple[str, ...]:
+    return (kind.singular,) if kind.hasdocument else ()
+
+
+def _texts(*values: str) -> Mapping[str, Any]:
+    return {"type": "array", "items": {"type": "string", "enum": list(values)}}
+
+
+def _flag(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
+    parameter: Parameter = {"name": name, "in": "query", "description": description, "schema": schema}
+    if schema is _PRESENT:
+        parameter["allowEmptyValue"] = True
+    if schema["type"] == "array":
+        parameter |= {"style": "form", "explode": True}
+    return parameter
+
+
+def _header(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
+    parameter: Parameter = {"name": name, "in": "header", "schema": schema}
+    return {**parameter, "description": description} if description else parameter
+
+
+def _header_schema(attribute: ModelAttribute) -> Mapping[str, Any]:
+    kinds = {"boolean": "boolean", "integer": "integer", "uinteger": "integer", "decimal": "number"}
+    return {"type": kinds.get(attribute.type, "string")}
+
+
+JSON: Final = "application/json"
+_ANY: Final = "*/*"
+_DOCUMENTS: Final = ("application/json", "application/octet-stream", "text/plain")
+_LINK: Final = {"Link": {"description": "The root of the registry, and the next page.", "schema": {"type": "string"}}}
+_TAG: Final = {"ETag": {"description": "What the entity is compared by.", "schema": {"type": "string"}}}
+HISTORY: Final = "/history.json"
+"""No type of groups can have this path."""
+HISTORY_SORTS: Final = ("number", "number=asc", "number=desc")
+_ENTRIES: Final[Schema] = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["number", "at", "action", "xid", "epoch", "interaction"],
+        "properties": {
+            "number": {"type": "integer", "minimum": 1},
+            "at": {"type": "string", "format": "date-time"},
+            "who": {"type": "string", "description": "Not for those without credentials."},
+            "action": {"type": "string", "enum": ["created", "updated", "deleted"]},
+            "xid": {"type": "string"},
+            "epoch": {"type": "integer", "minimum": 0},
+            "interaction": {"type": "string", "description": "The same for all that one request changed."},
+            "changed": {
+                "type": "object",
+                "description": "Not there where the entry before is kept no more.",
+                "additionalProperties": {"type": "object", "properties": {"old": {}, "new": {}}},
+            },
+        },
+    },
+}
+_KNOWN: Final[Schema] = {"description": "The client has it.", "headers": dict(_TAG)}
+
+
+def operation(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
+    """Return what OpenAPI calls an operation; where *document* is true, the entity's document is read and written."""
+    taken = [*flags_of(place, model, verb), *conditions_of(verb, guarded=not place.is_collection)]
+    if document and verb in ("replace", "add"):
+        taken += attributes_of(place.resource)
+    members: dict[str, Any] = {"tags": [_tag(place)], "parameters": taken}
+    body = _body(place, model, verb, document=document)
+    if body is not None:
+        members["requestBody"] = body
+    members["responses"] = _responses(place, model, verb, document=document)
+    return members
+
+
+def configured(name: str, verb: Verb) -> dict[str, Any]:
+    """Return the operation of a path that is no place of entities, such as ``/model``."""
+    schema = reference("registry") if name == "export" else {"type": "object"}
+    shown: dict[str, Any] = {"200": {**content("What it is.", schema), "headers": dict(_TAG)}}
+    if verb == "read":
+        shown["304"] = _KNOWN
+    members: dict[str, Any] = {"tags": ["registry"], "responses": answers(shown)}
+    members["parameters"] = list(conditions_of(verb, guarded=True))
+    if verb != "read":
+        members["requestBody"] = {"required": True, "content": {JSON: {"schema": {"type": "object"}}}}
+    return members
+
+
+def history() -> dict[str, Any]:
+    """Return what can be done at :data:`HISTORY`."""
+    text: Schema = {"type": "string"}
+    number: Schema = {"type": "integer", "minimum": 1}
+    flags: dict[str, tuple[Schema, str]] = {
+        "xid": (text, "The entity whose history it is, as its path; without it that of all."),
+        "below": ({"type": "string", "maxLength": 0}, "Entities below that one too."),
+        "sort": ({"type": "string", "enum": list(HISTORY_SORTS)}, "The oldest first, or the newest."),
+        "limit": (number, "How many entries a page has at most."),
+        "cursor": (number, "The number of the last entry that the client has, as a link says it."),
+    }
+    taken = [
+        {"name": name, "in": "query", "schema": schema, "description": what} for name, (schema, what) in flags.items()
+    ]
+    shown = content("Who did what, and when; old and new values of `changed` are by JSON pointer.", _ENTRIES)
+    answer = {"tags": ["history"], "parameters": taken, "responses": answers({"200": {**shown, "headers": _LINK}})}
+    return {"parameters": [], "get": answer}
+
+
+def _tag(place: ResourcePath) -> str:
+    if place.group_type is None:
+        return "registry"
+    return place.group.plural if place.resource_type is None else f"{place.group.plural}.{place.resource.plural}"
+
+
+def _shown(place: ResourcePath) -> str:
+    """Return the name of the schema of an entity at a place, or in a collection there."""
+    if place.kind == "registry":
+        return "registry"
+    if place.kind in ("groups", "group"):
+        return name_of(place.group)
+    part = {"meta": "meta", "versions": "versions", "version": "versions"}.get(place.kind, "")
+    return name_of_resource(place.resource, part)
+
+
+def _body(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any] | None:
+    if verb == "read" or (verb == "delete" and not place.is_collection):
+        return None
+    if document:
+        return {"content": {media: {"schema": {}} for media in _DOCUMENTS}}
+    given = reference(_shown(place), given=True)
+    if place.is_collection:
+        given = map_of(given)
+    elif verb == "add":
+        given = _added(place, model)
+    return {"required": verb != "delete", "content": {JSON: {"schema": given}}}
+
+
+def _added(place: ResourcePath, model: Model, *, given: bool = True) -> Schema:
+    """Return the schema of what is added below a place: a version, or collections by their names."""
+    if place.kind == "resource":
+        return reference(name_of_resource(place.resource, "versions"), given=given)
+    names = (
+        {plural: name_of(each) for plural, each in model.groups.items()}
+        if place.kind == "registry"
+        else {plural: name_of_resource(each) for plural, each in place.group.resources.items()}
+    )
+    collections = {plural: map_of(reference(name, given=given)) for plural, name in names.items()}
+    return {"type": "object", "properties": collections, "additionalProperties": False}
+
+
+def _responses(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
+    if verb == "delete":
+        return answers({"204": {"description": "It is gone."}})
+    schema = map_of(reference(_shown(place))) if place.is_collection else reference(_shown(place))
+    if verb == "add" and not place.is_collection:
+        schema = _added(place, model, given=False)
+    content = {_ANY: {"schema": {}}} if document else {JSON: {"schema": schema}}
+    shown = {"description": "As it is.", "headers": {**_LINK, **_TAG}, "content": content}
+    by_status = {"200": shown}
+    if verb != "read" and not place.is_collection and place.kind != "registry":
+        by_status["201"] = {**shown, "description": "It was created."}
+    if verb == "read":
+        by_status["304"] = _KNOWN
+    if document and verb == "read":
+        by_status["303"] = {**shown, "description": "The document is elsewhere."}
+    return answers(by_status)
+
+
+def answers(by_status: dict[str, Any]) -> dict[str, Any]:
+    """Return answers by status, with that of refusals."""
+    problem = reference("problem")
+    media = {each: {"schema": problem} for each in (JSON, "application/problem+json")}
+    return {**by_status, "4XX": {"description": "It is refused, and nothing has changed.", "content": media}}
+
+
+def content(description: str, schema: Schema) -> dict[str, Any]:
+    """Return an answer that is JSON."""
+    return {"description": description, "content": {JSON: {"schema": schema}}}
+
+
+# What OpenAPI says of ``/subscriptions``: documents of the CloudEvents Subscriptions API, as they are taken here.
+
+MEDIA: Final = "application/cloudevents-subscription+json"
+_DOCUMENT_NAME: Final = "Subscription"
+"""Begins with a capital, which no name of the model does."""
+_FILTER: Final = "Filter"
+_SINK: Final = "^[A-Za-z]+://[!-~]+$"
+_PARAMETER: Final = "subscriptionid"
+_DOCUMENT_TAG: Final = "subscriptions"
+
+
+def subscription_paths() -> dict[str, dict[str, Any]]:
+    """Return what can be done where, by path."""
+    shown = reference(_DOCUMENT_NAME)
+    one = {"name": _PARAMETER, "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[0-9a-f]+$"}}
+    return {
+        PATH: {
+            "parameters": [],
+            "get": _operation("200", "The subscriptions that the client may see.", {"type": "array", "items": shown}),
+            "post": {**_operation("201", "It was made.", shown), "requestBody": _document_body()},
+        },
+        f"{PATH}/{{{_PARAMETER}}}": {
+            "parameters": [one],
+            "get": _operation("200", "As it is, without secrets.", shown),
+            "put": {
+                **_operation("200", "The subscription as it is from now on.", shown),
+                "requestBody": _document_body(),
+            },
+            "delete": _operation("200", "The subscription as it was before it ended.", shown),
+        },
+    }
+
+
+def subscription_schemas() -> dict[str, Schema]:
+    """Return the schemas of subscriptions and their filters, by name."""
+    given = _given()
+    shown = {"id": {"type": "string"}, **given["properties"]}
+    return {
+        _DOCUMENT_NAME: {**given, "required": ["id", *given["required"]], "properties": shown},
+        f"{_DOCUMENT_NAME}.given": {**given, "properties": {**shown, "sinkCredential": _credential(secrets=True)}},
+        _FILTER: _filter(),
+    }
+
+
+def _operation(status: str, description: str, schema: Schema) -> dict[str, Any]:
+    return {"tags": [_DOCUMENT_TAG], "parameters": [], "responses": answers({status: content(description, schema)})}
+
+
+def _document_body() -> dict[str, Any]:
+    schema = {"schema": reference(_DOCUMENT_NAME, given=True)}
+    return {"required": True, "content": {media: schema for media in (JSON, MEDIA)}}
+
+
+def _given() -> Schema:
+    text = {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}
+    one = reference(_FILTER)
+    several = {"type": "array", "items": one, "maxItems": MAX_EXPRESSIONS}
+    settings = sorted({name for each in PROTOCOLS.values() for name in each.settings})
+    return {
+        "type": "object",
+        "required": ["protocol", "sink"],
+        "properties": {
+            "source": {**text, "description": "The URL of this registry, or of its Message Catalog."},
+            "types": {"type": "array", "maxItems": MAX_TYPES, "items": text},
+            "filters": {"anyOf": [several, one]},
+            "filter": {"anyOf": [several, one], "deprecated": True},
+            "config": {"type": "object", "maxProperties": 0},
+            "protocol": {"type": "string", "enum": list(PROTOCOLS)},
+            "protocolsettings": {
+                "type": "object",
+                "properties": {name: {} for name in settings},
+                "additionalProperties": False,
+            },
+            "sink": {**text, "pattern": _SINK, "description": _sinks()},
+            "sinkCredential": _credential(secrets=False),
+            "expiration": {"type": "string", "format": "date-time"},
+        },
+        "additionalProperties": False,
+    }
+
+
+def _sinks() -> str:
+    forms = (f"{name}: {', '.join(f'{scheme}://' for scheme in each.schemes)}" for name, each in PROTOCOLS.items())
+    return f"A host, and the address there that the protocol needs. {'; '.join(forms)}."
+
+
+def _credential(*, secrets: bool) -> Schema:
+    names = [name for each in CREDENTIALS.values() for name in each if secrets or name == "identifier"]
+    texts: Mapping[str, Schema] = {name: {"type": "string", "pattern": "^[ -~]+$"} for name in names}
+    return {
+        "type": "object",
+        "required": ["credentialType"],
+        "properties": {
+            "credentialType": {"type": "string", "enum": list(CREDENTIALS)},
+            **texts,
+            "accessTokenType": {"type": "string", "description": "Bearer, in any letter case."},
+            "accessTokenExpiresUtc": {"type": "string"},
+        },
+        "additionalProperties": False,
+    }
+
+
+def _filter() -> Schema:
+    """Return the schema of one filter; those within it are filters too."""
+    values = {"type": "string", "minLength": 1, "maxLength": MAX_VALUE}
+    compared: Schema = {
+        "type": "object",
+        "minProperties": 1,
+        "propertyNames": {"minLength": 1},
+        "additionalProperties": values,
+    }
+    inner = reference(_FILTER)
+    several: Schema = {"type": "array", "minItems": 1, "maxItems": MAX_EXPRESSIONS, "items": inner}
+    dialects = {"exact": compared, "prefix": compared, "suffix": compared, "all": several, "any": several, "not": inner}
+    return {"type": "object", "minProperties": 1, "properties": dialects, "additionalProperties": False}
+
+
+OPENAPI: Final = "3.1.0"
+_TAKEN: Final = frozenset((PATH, PERMISSIONS))
+"""Paths of subscriptions, which come before types of the model."""
+_PROBLEM: Final[Schema] = {
+    "type": "object",
+    "required": ["type", "title", "status"],
+    "properties": {
+        "type": {"type": "string", "description": "The error, as the specification names it."},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "subject": {"type": "string", "description": "The xid or path that it is about."},
+        "args": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+}
+
+
+def openapi_of(
+    model: Model,
+    capabilities: Mapping[str, Any],
+    base: str,
+    access: Access | None = None,
+    *,
+    subscriptions: bool = False,
+) -> dict[str, Any]:
+    """Return the document for a registry at *base*, its URL, whose clients *access* lets in.
+
+    Flags that *capabilities* do not list are not in it. With *subscriptions* it has those of events too, and not the
+    types of the model whose paths they have.
+    """
+    paths = {path: _with_what_is_on(item, capabilities) for path, item in _paths(model)}
+    components: dict[str, Any] = {"schemas": {"problem": _PROBLEM, **all_schemas(model)}}
+    if subscriptions:
+        paths = {path: item for path, item in paths.items() if f"/{path.split('/')[1]}" not in _TAKEN}
+        paths |= subscription_paths()
+        components["schemas"] |= subscription_schemas()
+    paths[HISTORY] = history()
+    document: dict[str, Any] = {
+        "openapi": OPENAPI,
+        "info": {"title": "xRegistry", "version": SPECVERSION},
+        "servers": [{"url": base or "/"}],
+        "paths": paths,
+        "components": components,
+    }
+    schemes = {} if access is None else _schemes(access)
+    if schemes:
+        components["securitySchemes"] = schemes
+        document["security"] = [{name: []} for name in schemes]
+    return document
+
+
+def _schemes(access: Access) -> dict[str, Any]:
+    schemes: dict[str, Any] = {}
+    if access.bearer:
+        schemes["bearer"] = {"type": "http", "scheme": "bearer"}
+    if access.basic:
+        schemes["basic"] = {"type": "http", "scheme": "basic"}
+    if access.api_keys:
+        schemes["key"] = {"type": "apiKey", "in": "header", "name": access.api_key_header}
+    return schemes
+
+
+def _paths(model: Model) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield "/", _item(ResourcePath("registry"), model)
+    for name in sorted(CONFIGURED):
+        verbs = METHODS[name]
+        methods = {word.lower(): configured(name, verb) for word, verb in VERBS.items() if verb in verbs}
+        yield f"/{name}", _without_head(methods)
+    for place in _places(model):
+        documents = place.kind in ("resource", "version") and place.resource.hasdocument
+        path = place.xid
+        yield path, _item(place, model, document=documents)
+        if documents:
+            yield f"{path}{DETAILS}", _item(place, model)
+
+
+def _places(model: Model) -> Iterator[ResourcePath]:
+    """Yield all places below the root, where parameters stand for ids."""
+    for group in model.groups.values():
+        groups = ResourcePath("groups", group)
+        one = groups.child(f"{{{group.singular}id}}")
+        yield from (groups, one)
+        for plural, kind in group.resources.items():
+            resources = one.collection(plural)
+            # A group and a resource of it may have the same singular name.
+            prefix = "resource" if kind.singular == group.singular else ""
+            resource = resources.child(f"{{{prefix}{kind.singular}id}}")
+            versions = resource.collection("versions")
+            yield from (resources, resource, replace(resource, kind="meta"), versions, versions.child("{versionid}"))
+
+
+def _item(place: ResourcePath, model: Model, *, document: bool = False) -> dict[str, Any]:
+    methods: Mapping[str, Any] = {
+        word.lower(): operation(place, model, verb, document=document)
+        for word, verb in VERBS.items()
+        if verb in METHODS[place.kind] and not (document and verb == "patch")
+    }
+    return {"parameters": list(path_parameters(place)), **_without_head(methods)}
+
+
+def _with_what_is_on(item: dict[str, Any], capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out of all operations of a path the flags that are turned off."""
+    for method, each in item.items():
+        if method != "parameters" and "parameters" in each:
+            each["parameters"] = list(parameters_on(each["parameters"], capabilities))
+    return item
+
+
+def _without_head(methods: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave HEAD out, which answers as GET without a body."""
+    return {method: each for method, each in methods.items() if method != "head"}

@@ -1,1 +1,0 @@
-"""``xrouter catalog``: listing, showing, converting and comparing catalogs."""

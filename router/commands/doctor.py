@@ -1,0 +1,136 @@
+"""``xrouter doctor``: is everything there for a start?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.table import Table
+
+from catalog.findings import DocumentError
+from catalog.load import load, new_errors
+from catalog.model import Catalog
+from router.errors import ConfigError, StateError
+from router.examining import Diagnosis, diagnoses, machine_checks, place_checks, reach_checks
+from router.settings import Settings, load_settings
+from router.settings.catalogs import fetcher_of
+from router.sources import missing_sources, sources_of
+from router.state.durable import Pins, clients_of, distrusted
+from router.terminal import counted, say, styled, terminal
+
+# What ``doctor`` looks at: all that a start does, and what is read on the way there.
+
+
+def examine(config: Path | None = None) -> Iterator[Diagnosis]:
+    """Yield the findings; without *config* only of what every start needs. No check waits longer than 30 s."""
+    if config is None:
+        yield from diagnoses(machine_checks())
+        return
+    try:
+        settings = load_settings(config)
+    except ConfigError as error:
+        yield from diagnoses(machine_checks())
+        yield Diagnosis("settings", "fail", "; ".join(error.problems), error.hint or f"correct {config}")
+        return
+    yield from diagnoses([*machine_checks(), *place_checks(settings)])
+    yield Diagnosis("settings", "ok", str(config))
+    read = settings.catalog
+    try:
+        catalog = _load(read.source, settings)
+    except DocumentError as error:
+        yield Diagnosis("catalog", "fail", str(error), error.hint or "correct catalog.source")
+        return
+    yield _catalog(catalog, settings)
+    if read.shadow:
+        yield _shadow(catalog, settings)
+    yield from _others(catalog, settings)
+
+
+def _load(sources: Sequence[str], settings: Settings) -> Catalog:
+    return load(sources, fetcher=fetcher_of(settings), base_uri=settings.catalog.base_uri)
+
+
+def _catalog(catalog: Catalog, settings: Settings) -> Diagnosis:
+    summary = f"{len(catalog.definitions)} definitions, {len(catalog.endpoints)} endpoints, epoch {catalog.epoch}"
+    sources = " ".join(map(str, settings.catalog.source))
+    if not catalog.definitions:
+        return Diagnosis("catalog", "fail", "no usable definition", f"see `xrouter check {sources}`")
+    if missing := missing_sources(catalog, settings):
+        return Diagnosis("catalog", "warn", f"{summary}; it lacks {', '.join(missing)}", next(iter(missing.values())))
+    errors = [finding for finding in catalog.findings if finding.severity == "error"]
+    if errors:
+        text = f"{summary}; {counted(len(errors), 'error')}, the first: {errors[0].message}"
+        return Diagnosis("catalog", "warn", text, f"see `xrouter check {sources}`")
+    return Diagnosis("catalog", "ok", summary)
+
+
+def _shadow(catalog: Catalog, settings: Settings) -> Diagnosis:
+    """Look at the catalog that is to judge beside the active one; without it a router compares nothing, and runs."""
+    read = settings.catalog
+    sources = " ".join(map(str, read.shadow))
+    try:
+        shadow = _load(read.shadow, settings)
+    except DocumentError as error:
+        return Diagnosis("shadow", "warn", str(error), error.hint or "correct catalog.shadow")
+    errors = new_errors(shadow, catalog.findings, elsewhere=True)
+    if errors or not shadow.definitions:
+        what = errors[0].message if errors else "no usable definition"
+        return Diagnosis("shadow", "warn", f"it would not be compared: {what}", f"see `xrouter check {sources}`")
+    return Diagnosis("shadow", "ok", f"{len(shadow.definitions)} definitions, epoch {shadow.epoch}")
+
+
+def _others(catalog: Catalog, settings: Settings) -> Iterator[Diagnosis]:
+    """Yield the checks of who is to be reached; servers that must not see our credentials are not asked."""
+    try:
+        sources = sources_of(catalog, settings)
+    except ConfigError as error:
+        yield Diagnosis("sources", "fail", error.message, error.hint)
+        return
+    pins = Pins(Path(settings.state))
+    try:
+        wrong = distrusted(clients_of(settings, catalog, sources), pins)
+        known = pins.known()
+    except StateError as error:
+        yield Diagnosis("addresses", "fail", error.message, error.hint)
+        return
+    for finding in wrong:
+        yield Diagnosis("addresses", "fail", finding.message, finding.hint)
+    if wrong:
+        return
+    for name, addresses in known.items():
+        yield Diagnosis("addresses", "ok", f"{name}: credentials are for {', '.join(addresses)}")
+    yield from diagnoses(list(reach_checks(settings, catalog, sources, beside=True)))
+
+
+_COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def doctor(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG", help="Settings, to look at catalog, state and brokers as well.")
+    ] = None,
+) -> None:
+    """Look at what a start needs: Java, Spark, descriptors; with settings memory, disk, ports, catalog and brokers too.
+
+    What would end `run` is `fail`, and ends this with 1; what `run` would wait for, or do without, is `warn`.
+
+    Example: xrouter doctor router.yaml
+    """
+    diagnoses = list(examine(config))
+    console = terminal()
+    if console.is_terminal:
+        console.print(_table(diagnoses))
+    else:
+        for each in diagnoses:
+            remedy = f" (remedy: {each.remedy})" if each.remedy else ""
+            say(f"{each.state:4} {each.name}: {each.observation}{remedy}")
+    raise typer.Exit(1 if any(each.state == "fail" for each in diagnoses) else 0)
+
+
+def _table(diagnoses: list[Diagnosis]) -> Table:
+    table = Table("", "what", "found", "remedy")
+    for each in diagnoses:
+        table.add_row(styled((each.state, _COLOURS[each.state])), each.name, each.observation, each.remedy)
+    return table

@@ -1,1 +1,0 @@
-"""``xrouter doctor``: whether machine and settings would let a router start."""

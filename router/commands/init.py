@@ -1,0 +1,296 @@
+"""``xrouter init``: settings, a catalog and brokers to start from, in a folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from catalog.convert import json_text, yaml_text
+from router.commands.arguments import schema_option, write_text
+from router.errors import RouterError
+from router.terminal import say
+
+# What a first catalog says of each protocol, and the broker that one tries it with.
+
+GROUP: Final = "Garden"
+MOISTURE: Final = "com.example.garden.moisture"
+KAFKA_IMAGE: Final = "apache/kafka:4.1.1"
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """One protocol in the first files.
+
+    ``options`` and ``address`` are those of the endpoint. ``message`` says how a message that is no CloudEvent is
+    known; None where only CloudEvents are taken. ``services`` are those of the compose file, by name.
+    """
+
+    name: str
+    protocol: str
+    options: Mapping[str, str]
+    address: str = ""
+    message: Mapping[str, Any] | None = None
+    services: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def endpoint(self) -> str:
+        """Its endpoint's id."""
+        return f"garden-{self.name}"
+
+
+def _template(value: str) -> dict[str, str]:
+    return {"value": value, "type": "uritemplate"}
+
+
+def _loopback(port: int) -> list[str]:
+    return [f"127.0.0.1:{port}:{port}"]
+
+
+_TOPIC: Final = (
+    "until /opt/kafka/bin/kafka-topics.sh --bootstrap-server localhost:9092"
+    " --create --if-not-exists --topic garden --partitions 4; do sleep 1; done"
+)
+PROTOCOLS: Final[Sequence[First]] = (
+    First("http", "HTTP", {"path": "/beds/{bed}/{what}"}, message={"path": _template("/beds/{bed}/moisture")}),
+    First(
+        "kafka",
+        "KAFKA",
+        {"topic": "garden"},
+        "kafka://localhost:9092",
+        services={
+            "kafka": {"image": KAFKA_IMAGE, "ports": _loopback(9092)},
+            # In the network of the broker, whose address is localhost for clients outside as well.
+            "topic": {
+                "image": KAFKA_IMAGE,
+                "network_mode": "service:kafka",
+                "depends_on": ["kafka"],
+                "entrypoint": ["/bin/bash", "-c"],
+                "command": [_TOPIC],
+            },
+        },
+    ),
+    First(
+        "mqtt",
+        "MQTT/5.0",
+        {"topic": "garden/+/moisture"},
+        "mqtt://localhost:1883",
+        {"topic_name": _template("garden/{bed}/moisture")},
+        {
+            "mqtt": {
+                "image": "eclipse-mosquitto:2.0.22",
+                "command": ["mosquitto", "-c", "/mosquitto-no-auth.conf"],
+                "ports": _loopback(1883),
+            }
+        },
+    ),
+    First(
+        "amqp",
+        "AMQP/1.0",
+        {"node": "garden"},
+        "amqp://localhost:5672",
+        services={
+            "amqp": {
+                "image": "apache/activemq-artemis:2.42.0",
+                "environment": {"ANONYMOUS_LOGIN": "true"},
+                "ports": _loopback(5672),
+            }
+        },
+    ),
+    First(
+        "nats",
+        "NATS",
+        {"subject": "garden.*.moisture"},
+        "nats://localhost:4222",
+        {"subject": _template("garden.{bed}.moisture")},
+        {"nats": {"image": "nats:2.11.8-alpine", "command": ["-js"], "ports": _loopback(4222)}},
+    ),
+)
+
+
+def catalog_of(chosen: Sequence[First]) -> dict[str, Any]:
+    """Return a catalog with an endpoint for each protocol, and one event that all of them carry."""
+    return {
+        "specversion": "1.0-rc4",
+        "endpoints": {each.endpoint: _endpoint(each) for each in chosen},
+        "messagegroups": {
+            GROUP: {"messages": {f"{GROUP}.Moisture": _event()}},
+            **{_group(each): {"messages": _native(each)} for each in chosen if each.message is not None},
+        },
+    }
+
+
+def compose_of(chosen: Sequence[First]) -> dict[str, Any]:
+    """Return the brokers of the protocols as a compose file has them; empty where none needs one."""
+    services = {name: service for each in chosen for name, service in each.services.items()}
+    return {"services": services} if services else {}
+
+
+def _endpoint(first: First) -> dict[str, Any]:
+    where = {"endpoints": [{"uri": first.address}]} if first.address else {}
+    groups = [GROUP] if first.message is None else [GROUP, _group(first)]
+    return {
+        "usage": ["consumer"],
+        "protocol": first.protocol,
+        "protocoloptions": {**where, "options": dict(first.options)},
+        "messagegroups": [f"/messagegroups/{group}" for group in groups],
+    }
+
+
+def _group(first: First) -> str:
+    return f"{GROUP}.{first.name.capitalize()}"
+
+
+def _event() -> dict[str, Any]:
+    schema = {"type": "object", "required": ["percent"], "properties": {"percent": {"type": "number"}}}
+    return {
+        "description": "How wet a bed is, sent as a CloudEvent.",
+        "envelope": "CloudEvents/1.0",
+        "envelopemetadata": {"type": {"value": MOISTURE}, "source": _template("/beds/{bed}")},
+        "datacontenttype": "application/json",
+        "dataschemaformat": "JsonSchema/draft-07",
+        "dataschema": schema,
+    }
+
+
+def _native(first: First) -> dict[str, Any]:
+    """Return a definition of messages that are no CloudEvents, by id: they become the same event."""
+    return {
+        f"{_group(first)}.Moisture": {
+            "description": f"The same, as a plain {first.name.upper()} message; the placeholder goes into the source.",
+            "basemessage": f"/messagegroups/{GROUP}/messages/{GROUP}.Moisture",
+            "envelope": "CloudEvents/1.0",
+            "protocol": first.protocol,
+            "protocoloptions": dict(first.message or {}),
+        }
+    }
+
+
+# The texts of the first files.
+
+CATALOG_NAME: Final = "catalog.xreg.json"
+SETTINGS_NAME: Final = "router.yaml"
+SCHEMA_COPY: Final = "router.schema.json"
+COMPOSE_NAME: Final = "compose.yaml"
+_SETTINGS: Final = """\
+# yaml-language-server: $schema=./{schema}
+# Settings of `xrouter run {name}`. Unknown keys are errors, secrets are references (`${{NAME}}` or `file:/path`), and
+# every key can be set by environment: XROUTER_METRICS__PORT=9000.
+
+# The endpoints and definitions: a file, a folder, a registry's URL, or a list of them. Changes are taken while it runs.
+catalog: {{source: ./{catalog}}}
+
+# What is read: without this, every endpoint of the catalog whose usage is consumer. A login is given here:
+#   {{endpoint: /endpoints/NAME, username: router, password: "${{PASSWORD}}"}}
+# All topics of a Kafka cluster share a query, and so do HTTP, MQTT, AMQP and NATS: a sink that takes nothing of one
+# holds all of these. `lane: NAME` gives a topic a query of its own; what is pushed is parted by another router.
+sources:
+{sources}
+
+# Where events go: tables, files and brokers, several at once.
+sinks:
+  events: {{type: table, format: delta, path: ./data/events}}
+  dead: {{type: table, format: delta, path: ./data/dead_letters}}
+  # bus: {{type: kafka, bootstrap_servers: "localhost:9092", topic: "events.{{messagegroup}}"}}
+  # show: {{type: jsonl, path: "-"}}
+
+# The first route that takes an event says its sinks.
+routes:
+  # - {{when: {{message: "*.Moisture"}}, to: [events, show]}}
+  - {{to: [events]}}
+
+# Records that no definition takes, whole and with the reason: `xrouter dead-letters list {name}` shows them.
+dead_letters: {{sinks: [dead]}}
+
+# Checkpoints, unfinished batches and the inbox of gateways: keep it on a local disk, with what was written.
+state: ./state
+
+http: {{port: 8080}}      # where HTTP endpoints listen, on loopback; `host: 0.0.0.0` is for everybody
+metrics: {{port: 9464}}   # status page at /, /metrics, /healthz and /readyz
+match: {{validate: always}}   # every body must keep to its schema; `ambiguous`: schemas only tell definitions apart
+# trigger: 500ms
+"""
+_COMPOSE: Final = """\
+# Brokers to try {settings} with: `docker compose up -d`. Without passwords, on loopback only: for nothing but a try.
+"""
+
+
+def settings_text(chosen: Sequence[First]) -> str:
+    """Return the settings of a router that reads the endpoints of these protocols."""
+    sources = "\n".join(f"  - {{endpoint: /endpoints/{each.endpoint}}}" for each in chosen)
+    return _SETTINGS.format(schema=SCHEMA_COPY, name=SETTINGS_NAME, catalog=CATALOG_NAME, sources=sources)
+
+
+def compose_text(chosen: Sequence[First]) -> str:
+    """Return the compose file; empty where no protocol needs a broker."""
+    document = compose_of(chosen)
+    return _COMPOSE.format(settings=SETTINGS_NAME) + yaml_text(document) if document else ""
+
+
+def _settings_schema() -> bytes:
+    from router.settings.load import packaged_schema
+
+    return packaged_schema()
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files go; it is made.")] = Path(),
+    http: Annotated[
+        bool, typer.Option("--http", help="Take messages over HTTP; also when no protocol is named.")
+    ] = False,
+    kafka: Annotated[bool, typer.Option("--kafka", help="Read a Kafka topic.")] = False,
+    mqtt: Annotated[bool, typer.Option("--mqtt", help="Subscribe to MQTT topics.")] = False,
+    amqp: Annotated[bool, typer.Option("--amqp", help="Receive from an AMQP 1.0 node.")] = False,
+    nats: Annotated[bool, typer.Option("--nats", help="Subscribe to NATS subjects.")] = False,
+    _schema: Annotated[bool, schema_option("settings files", _settings_schema)] = False,
+) -> None:
+    """Write commented settings, a first catalog and a compose file of the brokers, and say what to do next.
+
+    Nothing is written over. What is written passes `xrouter check`, and runs.
+
+    Example: xrouter init garden --mqtt --http
+    """
+    asked = {"http": http, "kafka": kafka, "mqtt": mqtt, "amqp": amqp, "nats": nats}
+    chosen = [each for each in PROTOCOLS if asked[each.name]] or [each for each in PROTOCOLS if each.name == "http"]
+    written = _files(chosen)
+    taken = [name for name in written if (folder / name).exists()]
+    if taken:
+        hint = "name another folder, or move them away: nothing is written over"
+        raise RouterError(f"{folder / taken[0]} is there already", hint=hint)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RouterError(f"{folder} cannot be made: {error.strerror}", hint="name another folder") from error
+    for name, text in written.items():
+        write_text(text, folder / name)
+    say(_next(folder, chosen, written))
+
+
+def _files(chosen: list[First]) -> dict[str, str]:
+    texts = {
+        SETTINGS_NAME: settings_text(chosen),
+        CATALOG_NAME: json_text(catalog_of(chosen)),
+        COMPOSE_NAME: compose_text(chosen),
+        SCHEMA_COPY: _settings_schema().decode("utf-8"),
+    }
+    return {name: text for name, text in texts.items() if text}
+
+
+def _next(folder: Path, chosen: list[First], written: dict[str, str]) -> str:
+    program = Path(sys.argv[0]).name if Path(sys.argv[0]).name == "xrouter" else "python -m router"
+    steps = [(f"cd {folder}", "")] if folder != Path() else []
+    if COMPOSE_NAME in written:
+        steps.append(("docker compose up -d", "or have brokers of your own in the catalog"))
+    steps.append((f"{program} check {CATALOG_NAME} --config {SETTINGS_NAME}", ""))
+    steps.append((f"{program} run {SETTINGS_NAME}", "until Ctrl-C, which drains"))
+    if any(each.name == "http" for each in chosen):
+        sent = "curl -d '{\"percent\": 41}' -H 'Content-Type: application/json' localhost:8080/beds/7/moisture"
+        steps.append((sent, ""))
+    steps.append((f"{program} dead-letters list {SETTINGS_NAME}", "what no definition took, and why"))
+    width = max(len(step) for step, note in steps if note)
+    lines = [f"  {step:{width}}   # {note}" if note else f"  {step}" for step, note in steps]
+    return "\n".join([f"wrote {', '.join(written)}", "", "next:", *lines])

@@ -1,0 +1,382 @@
+"""``xrouter match``: native records on standard input, one outcome a line on standard output, or why, for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, TextIO
+
+import typer
+
+from catalog.findings import DocumentError, escaped_json, one_line
+from catalog.model import Catalog
+from catalog.parsing.regular import open_input
+from catalog.parsing.texts import parse_text, parse_yaml
+from catalog.schemas.ids.deciding import Frames
+from router.commands.arguments import (
+    AllowAddresses,
+    BaseUri,
+    CatalogOption,
+    LoginsOption,
+    MorePaths,
+    fetcher,
+    usable_catalog,
+)
+from router.commands.test.cases import LINES, MAX_BYTES, outcome_faults
+from router.commands.test.running import ValueMismatch, differences
+from router.errors import RouterError
+from router.matching.explanation import BEST, FITS, EventExplained, ExplainedCandidate, Explainer, RecordExplained
+from router.matching.nearest import ConstraintResult
+from router.matching.records import RecordMatcher, to_line
+from router.terminal import counted, say, shown_value, styled, terminal
+
+# How ``xrouter match --explain`` shows what becomes of a record: in colours on a terminal, plain lines elsewhere.
+
+_SHOWN: Final = 300
+"""Characters of a value; the rest is left out."""
+_MODES: Final = {
+    "native": "no CloudEvent",
+    "binary": "a CloudEvent in binary mode",
+    "structured": "a CloudEvent in structured mode",
+    "undecodable": "undecodable",
+}
+Line = tuple[str, str]
+"""A line and its style."""
+
+
+class ExplanationWriter:
+    """Writes explanations to a stream, with signs and texts that its encoding can show."""
+
+    def __init__(self, output: TextIO | None = None) -> None:
+        self._output = output if output is not None else sys.stdout
+        self._console = terminal(file=self._output, soft_wrap=True)
+        self._encoding = self._output.encoding or "utf-8"
+        fancy = self._shows("✓✗…")
+        self._yes, self._no, self._cut = ("✓", "✗", "…") if fancy else ("+", "-", "...")
+
+    def write(self, explained: RecordExplained) -> None:
+        """Write one record's explanation, and an empty line."""
+        for text, style in (*self._record(explained), ("", "")):
+            safe = one_line(text).encode(self._encoding, "backslashreplace").decode(self._encoding)
+            self._console.print(styled((safe, style)))
+
+    def _shows(self, signs: str) -> bool:
+        try:
+            signs.encode(self._encoding)
+        except UnicodeEncodeError:
+            return False
+        return True
+
+    def _record(self, explained: RecordExplained) -> Iterator[Line]:
+        at = f" at {self._text(explained.endpoint)}" if explained.endpoint else ""
+        yield f"record {explained.number}: {self._text(explained.protocol) or 'no record'}{at}", "bold"
+        if explained.error:
+            yield f"  {self._no} {self._text(explained.error)}", "red"
+            return
+        main = [f"{name.rpartition('.')[2]} {self._quoted(text)}" for name, text in explained.main]
+        size = "no body" if explained.size is None else f"{explained.size} bytes of body"
+        yield "  " + ", ".join((*main, size)), ""
+        if not explained.events:
+            yield "  a batch without events", ""
+        for event in explained.events:
+            yield from self._event(event)
+
+    def _event(self, event: EventExplained) -> Iterator[Line]:
+        if event.place >= 0:
+            yield f"  event {event.place} of the batch", "bold"
+        yield f"  envelope: {_MODES.get(event.mode, event.mode)}", ""
+        for fault in event.faults:
+            yield f"    {self._no} {self._text(fault)}", "red"
+        for candidate in event.candidates:
+            yield from self._candidate(candidate)
+        if event.more:
+            yield f"  and {event.more} more candidate{'' if event.more == 1 else 's'} (--all shows all)", "dim"
+        if event.why:
+            yield f"  why: {event.why}", ""
+        yield from self._outcome(event.outcome)
+
+    def _candidate(self, candidate: ExplainedCandidate) -> Iterator[Line]:
+        good = candidate.matches and candidate.schema in ((), FITS)
+        style = "bold green" if candidate.wins else "green" if good else "yellow"
+        sign = self._yes if good else self._no
+        specific = f" ({counted(candidate.literals, 'literal')}, {counted(candidate.characters, 'character')})"
+        yield f"  {sign} {candidate.message}: {candidate.verdict}{specific if candidate.matches else ''}", style
+        for check in candidate.checks:
+            yield self._check(check)
+        fits = candidate.schema == FITS
+        for verdict in candidate.schema:
+            yield f"      {self._yes if fits else self._no} schema: {self._text(verdict)}", "" if fits else "red"
+
+    def _check(self, check: ConstraintResult) -> Line:
+        name, value = self._text(check.property), self._value(check)
+        # What is asked for is a description there, and the very value or template elsewhere.
+        described = check.constraint is not None and check.constraint.kind in ("present", "optional")
+        expected = check.expected or "" if described else self._quoted(check.expected or "")
+        if not check.holds:
+            return f"      {self._no} {name}: expected {expected}, found {value}", "red"
+        as_expected = "" if check.actual in (None, check.expected) else f", as {expected}"
+        return f"      {self._yes} {name}: {value}{as_expected}", ""
+
+    def _value(self, check: ConstraintResult) -> str:
+        if check.actual is None:
+            return "absent, and may be" if check.holds else "nothing"
+        return self._quoted(check.actual)
+
+    def _outcome(self, outcome: Mapping[str, Any]) -> Iterator[Line]:
+        if outcome["outcome"] != "routed":
+            # The candidates above have said what a detail of this reason would.
+            detail = "" if outcome["reason"] == "no-match" else f": {self._text(outcome['detail'])}"
+            yield f"  dead letter, {outcome['reason']}{detail}", "bold red"
+            return
+        yield f"  routed to {outcome['message']}", "bold green"
+        for name in ("context", "cloudevent"):
+            pairs = [f"{self._text(key)}={self._quoted(text)}" for key, text in outcome[name].items()]
+            yield f"    {name}: {', '.join(pairs) or 'none'}", ""
+
+    def _quoted(self, text: str) -> str:
+        return f"'{self._text(text)}'"
+
+    def _text(self, text: str | None) -> str:
+        """Return a text of foreign origin without what moves a terminal's cursor, and not too long."""
+        shown = text or ""
+        if len(shown) > _SHOWN:
+            shown = shown[:_SHOWN] + self._cut
+        return one_line(shown)
+
+
+# ``xrouter match --expect``: outcomes held against expected ones, in the forms of the cases of ``xrouter test``.
+
+OPTION: Final = "--expect"
+MAX_SHOWN: Final = 50
+"""Records whose differences are shown; the others are counted."""
+SHOWN: Final = 300
+"""Characters of a value."""
+
+
+class ExpectationUnreadable(ValueError):
+    """A text or file that says nothing about outcomes, or what `match` does not decide; each line is a fault."""
+
+
+class Expectation:
+    """What should become of records: the same for each, or one after the other. It counts what is not so."""
+
+    def __init__(self, forms: list[Mapping[str, Any]], *, each: bool) -> None:
+        """With *each* the one form is for every record."""
+        self._forms = forms
+        self._each = each
+        self._records = 0
+        self._wrong = 0
+
+    def compare(self, outcome: Mapping[str, Any]) -> Iterator[str]:
+        """Take the outcome of the next record, and yield a line for each value that is not as expected."""
+        number = self._records
+        self._records += 1
+        wrong = tuple(self._of(number, outcome))
+        self._wrong += bool(wrong)
+        if wrong and self._wrong <= MAX_SHOWN:
+            yield from (f"record {number + 1}: {_text(each)}" for each in wrong)
+
+    def summary(self) -> tuple[str, bool]:
+        """Return a line that says how it ended, and whether all is as expected: each record, and their number."""
+        missing = 0 if self._each else max(0, len(self._forms) - self._records)
+        good = self._records - self._wrong
+        text = f"{good} of {counted(self._records, 'record')} as expected"
+        if missing:
+            text += f"; {counted(missing, 'record')} more expected than came"
+        return text, bool(self._records) and not self._wrong and not missing
+
+    def _of(self, number: int, outcome: Mapping[str, Any]) -> Iterator[ValueMismatch]:
+        if not self._each and number >= len(self._forms):
+            yield ValueMismatch("/", None, {"outcome": outcome["outcome"]})
+            return
+        yield from differences(self._forms[0 if self._each else number], outcome, "")
+
+
+def expectation_of(text: str) -> Expectation:
+    """Read what ``--expect`` was given: an outcome or a list of them, in braces or brackets, or a file with such.
+
+    Raises:
+        ExpectationUnreadable: it is none; names each fault and its place.
+    """
+    try:
+        tree = parse_yaml(OPTION, text).tree if text.lstrip()[:1] in ("{", "[") else _tree_of(Path(text))
+    except DocumentError as error:
+        raise ExpectationUnreadable(str(error)) from error
+    forms = tree if isinstance(tree, list) else [tree]
+    if not forms:
+        raise ExpectationUnreadable(f"{OPTION} is an empty list, which asks nothing of any record")
+    faults = [
+        f"{f'/{number}' if isinstance(tree, list) else ''}{at or '/'} {fault}"
+        for number, form in enumerate(forms)
+        for at, fault in outcome_faults(form)
+    ]
+    if faults:
+        raise ExpectationUnreadable("\n".join(faults[:MAX_SHOWN]))
+    return Expectation(forms, each=not isinstance(tree, list))
+
+
+def _tree_of(path: Path) -> Any:
+    try:
+        with open_input(path) as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ExpectationUnreadable(
+            f"{path} cannot be read: {reason}; give a file, or an outcome in braces such as '{{outcome: routed}}'"
+        ) from error
+    if len(data) > MAX_BYTES:
+        raise ExpectationUnreadable(f"{path} has more than {MAX_BYTES} bytes")
+    if path.suffix.lower() not in LINES:
+        return parse_text(str(path), data).tree
+    lines = enumerate(data.split(b"\n"), 1)
+    return [parse_text(f"{path}:{number}", line.strip()).tree for number, line in lines if line.strip()]
+
+
+def _text(each: ValueMismatch) -> str:
+    return one_line(f"{each.pointer}: expected {_shown(each.expected)}, found {_shown(each.actual)}")
+
+
+def _shown(value: Any) -> str:
+    text = shown_value(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+NOT_AS_EXPECTED: Final = 1
+"""The exit code when a record is not as ``--expect`` says."""
+
+
+class Validate(StrEnum):
+    """When bodies are held against their schemas."""
+
+    never = "never"
+    ambiguous = "ambiguous"
+    always = "always"
+
+
+class Tied(StrEnum):
+    """What becomes of records that several definitions match equally well."""
+
+    dead_letter = "dead-letter"
+    first = "first"
+    base = "base"
+
+
+class MatchFraming(StrEnum):
+    """How bodies of Kafka begin."""
+
+    auto = "auto"
+    confluent = "confluent"
+    apicurio = "apicurio"
+    glue = "glue"
+    none = "none"
+
+
+def match(
+    catalog: CatalogOption,
+    more: MorePaths = None,
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="XID", help="Candidates are those of this endpoint, for every record.")
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(metavar="XID", help="Candidates are this message group, for every record; may be repeated."),
+    ] = None,
+    validate: Annotated[
+        Validate,
+        typer.Option(help="When bodies are held against the schemas of definitions; what routes ask is not looked at."),
+    ] = Validate.ambiguous,
+    explain: Annotated[bool, typer.Option("--explain", help="Explain outcomes to people, not in JSON.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help=f"With --explain: all candidates, not just the best {BEST}.")
+    ] = False,
+    allow: AllowAddresses = None,
+    base_uri: BaseUri = "",
+    logins: LoginsOption = None,
+    ambiguous: Annotated[
+        Tied, typer.Option(help="What takes a record that several definitions match equally well.")
+    ] = Tied.dead_letter,
+    framing: Annotated[
+        MatchFraming,
+        typer.Option(
+            help="With which frame of a schema registry bodies of Kafka begin; `auto`: some with `confluent`."
+        ),
+    ] = MatchFraming.auto,
+    expect: Annotated[
+        str | None,
+        typer.Option(
+            OPTION,
+            metavar="OUTCOME|FILE",
+            help="What should become of each record, as the cases of `xrouter test` say it; a list has one for each.",
+        ),
+    ] = None,
+) -> None:
+    """Say for each native record which definition takes it, or why none does.
+
+    With neither --endpoint nor --group the record's own endpoint decides, else every definition is a candidate.
+    With --expect it ends with 1 when something is not so, and says what on standard error.
+
+    Example: xrouter match --catalog catalog.xreg.json --endpoint /endpoints/garden --explain <records.jsonl
+    """
+    if endpoint is not None and group:
+        raise typer.BadParameter("--endpoint and --group exclude each other; give one of them")
+    if everything and not explain:
+        raise typer.BadParameter("--all goes with --explain")
+    if explain and expect is not None:
+        raise typer.BadParameter(f"--explain and {OPTION} exclude each other; give one of them")
+    expected = None if expect is None else _expected(expect)
+    loaded = usable_catalog([*catalog, *(more or [])], fetcher(logins, allow or ()), base_uri=base_uri)
+    if endpoint is not None:
+        _require(endpoint, loaded.endpoints, "endpoint")
+    how = partial(RecordMatcher, validation=validate.value, frames=Frames(framing.value), ambiguous=ambiguous.value)
+    matcher = _matcher(how, loaded, endpoint, group or [])
+    if explain:
+        _explain(Explainer(matcher, everything=everything))
+        return
+    output = sys.stdout.buffer
+    for outcome in matcher.outcomes(sys.stdin.buffer):
+        output.write(escaped_json(to_line(outcome)))
+        for line in () if expected is None else expected.compare(outcome):
+            say(line, err=True)
+    output.flush()
+    if expected is not None:
+        text, good = expected.summary()
+        say(text, err=True)
+        raise typer.Exit(0 if good else NOT_AS_EXPECTED)
+
+
+def _expected(given: str) -> Expectation:
+    try:
+        return expectation_of(given)
+    except ExpectationUnreadable as error:
+        raise typer.BadParameter(f"{OPTION}: {error}") from error
+
+
+def _explain(explainer: Explainer) -> None:
+    writer = ExplanationWriter()
+    for number, line in enumerate((line for line in sys.stdin.buffer if line.strip()), 1):
+        writer.write(explainer.explain(number, line))
+
+
+def _matcher(
+    how: Callable[..., RecordMatcher], catalog: Catalog, endpoint: str | None, groups: list[str]
+) -> RecordMatcher:
+    """Return the matcher; several groups are one whose candidates are all of theirs."""
+    for xid in groups:
+        _require(xid, catalog.groups, "message group")
+    if len(groups) < 2:
+        return how(catalog, endpoint=endpoint, group=groups[0] if groups else None)
+    union = tuple(dict.fromkeys(member for xid in groups for member in catalog.groups[xid]))
+    return how(replace(catalog, groups={groups[0]: union}), group=groups[0])
+
+
+def _require(xid: str, among: Mapping[str, Any], what: str) -> None:
+    if xid in among:
+        return
+    near = get_close_matches(xid, among, 1)
+    hint = f"did you mean {near[0]}?" if near else f"the catalog has {', '.join(among) or 'none'}"
+    raise RouterError(f"the catalog has no {what} {xid}", hint=hint)

@@ -1,1 +1,0 @@
-"""``xrouter match``: outcomes of records without Spark, and their explanation."""

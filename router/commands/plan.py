@@ -1,0 +1,667 @@
+"""``xrouter plan``: what a new catalog would do to the last records, before a reload does it."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from functools import cached_property, partial
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Final, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import typer
+
+from bindings.inbox.source import InboxView
+from bindings.inbox.space import InboxDamaged, InboxFormatError
+from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.ranges import RangeUnreadable, shared, tail_of
+from bindings.kafka.store import inbox_rows_of
+from catalog.comparing import CatalogChange, compare
+from catalog.documents.fetching import CASES
+from catalog.findings import Declarations, RecordError, one_line
+from catalog.model import Catalog
+from catalog.parsing.regular import open_input
+from router.commands.arguments import OutputFormat, usable_catalog
+from router.commands.catalog import description
+from router.commands.test.cases import read_cases
+from router.commands.test.running import letter_of_entry
+from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
+from router.judging.comparing import (
+    KINDS,
+    CatalogOutcome,
+    Changed,
+    Chunk,
+    Comparison,
+    DifferenceKind,
+    SinksByRoute,
+    compare_outcomes,
+    count_groups,
+    notes_of,
+)
+from router.judging.judging import INBOX_COLUMNS, JUDGING, SIZE
+from router.judging.plan import Plan
+from router.letters.letter import Letter
+from router.letters.reading import latest_letters, moment_of
+from router.letters.redaction import Redaction, Redactor, SensitiveMarks, marks_of, marks_of_settings, redactor_of
+from router.logs import configure_logs
+from router.matching.conformance import DATA
+from router.matching.records import entry_of
+from router.replay.replaying import rows_of
+from router.settings import Settings, load_settings
+from router.settings.catalogs import fetcher_of
+from router.sources import Source, inbox_client, source_client
+from router.state.durable import Pins, clients_of, require_trusted
+from router.state.ledger import LetterLedger
+from router.terminal import counted, say_json, shown_value, styled, terminal
+
+# What a new catalog changes: the records that are read for it, counts, and samples with their first cause.
+
+# Samples of what changes: a record's place, what becomes of it before and after, and the first cause, for people.
+
+# Places that records are read from, some at a time, in the columns of the source they came by.
+
+ROWS: Final = 5_000
+"""Records that are judged together."""
+BYTES: Final = 256 << 20
+"""Bytes of records that are read at one place."""
+
+
+@dataclass(slots=True)
+class ReadLocation:
+    """A place that records are read from; ``notes`` and ``records`` are known once it was read."""
+
+    name: str
+    read: Callable[[ReadLocation], Iterator[Chunk]]
+    records: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the records, at most :data:`ROWS` at a time, and not many more bytes than :data:`BYTES` in all."""
+        size = 0
+        for chunk in self.read(self):
+            for start in range(0, chunk.rows.num_rows, ROWS):
+                some = chunk.rows.slice(start, ROWS)
+                self.records += some.num_rows
+                yield Chunk(chunk.kind, some)
+            size += chunk.rows.nbytes
+            if size > BYTES:
+                self.notes.append(f"no more was read, since these have {size >> 20} MiB")
+                return
+
+
+def kafka_chunk(batch: pa.RecordBatch) -> Chunk:
+    """Return rows as they come from topics, with the sizes that judging asks for."""
+    sizes = (pc.fill_null(pc.binary_length(batch.column(name)), 0).cast(pa.int64()) for name in ("key", "value"))
+    return Chunk("kafka", batch.append_column(SIZE, pc.add(*sizes)))
+
+
+def inbox_chunk(batch: pa.RecordBatch) -> Chunk:
+    """Return rows as they come from an inbox."""
+    return Chunk("inbox", batch.select(list(INBOX_COLUMNS)))
+
+
+def letter_of(chunk: Chunk, row: int, reason: str) -> Letter:
+    """Return a record in the form in which what is sensitive in it is hidden."""
+    binding, parts, body = chunk.taken_apart(row)
+    return Letter(
+        id="",
+        reason=reason,
+        detail="",
+        nearest=(),
+        endpoint=None,
+        protocol=binding.protocol,
+        native=binding.native(parts),
+        body=body,
+        epoch="",
+        position=chunk.position(row),
+        received=None,
+        failed=None,
+        attempts=0,
+    )
+
+
+CUT: Final = 200
+"""Characters of one value."""
+VALUES: Final = 20
+"""Attributes of one kind that a sample shows."""
+_OF_EVENTS: Final = ("context-", "mapped-attribute-")
+_VIOLATION: Final = "schema-violation"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedSample:
+    """One record that changes, as it may be shown. ``before`` and ``after`` hold what is different, by name."""
+
+    position: str
+    kinds: tuple[DifferenceKind, ...]
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    cause: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all members."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class ChangeSampler:
+    """Makes samples. What changed between the catalogs gives the words for causes, where no record does."""
+
+    def __init__(self, old: Catalog, new: Catalog, redactor: Redactor) -> None:
+        self._old, self._new, self._redactor = old, new, redactor
+
+    @cached_property
+    def _changes(self) -> dict[str, list[CatalogChange]]:
+        changes: dict[str, list[CatalogChange]] = {}
+        for change in sorted(compare(self._old, self._new).changes, key=lambda each: each.compatible):
+            for xid in {change.xid, *([change.before] if change.kind == "definition-renamed" else [])}:
+                changes.setdefault(xid, []).append(change)
+        return changes
+
+    def sample(self, chunk: Chunk, changed: Changed) -> ChangedSample:
+        """Return what is shown of one record; what is sensitive in it is hidden."""
+        before, after = changed.verdicts()
+        reasons = (before.reason, after.reason)
+        reason = _VIOLATION if _VIOLATION in reasons else next(filter(None, reasons), "")
+        redaction = self._redactor.redact(letter_of(chunk, changed.row, reason))
+        shown = [_shown(one, other, redaction) for one, other in ((before, after), (after, before))]
+        cause = _cut(self._cause(changed.kinds[0], before, after, redaction))
+        return ChangedSample(chunk.position(changed.row), changed.kinds, shown[0], shown[1], cause)
+
+    def _cause(self, kind: DifferenceKind, before: CatalogOutcome, after: CatalogOutcome, redaction: Redaction) -> str:
+        if kind == "dead-letter" and before.message in self._new.definitions:
+            return _mismatch(after, before.message, redaction) or self._change(before) or _detail(after, redaction)
+        if kind == "matched" and after.message in self._old.definitions:
+            cause = _mismatch(before, after.message, redaction) or _detail(before, redaction)
+            return f"before: {cause}" if cause else self._change(after)
+        if kind == "event":
+            return self._change(before, _OF_EVENTS) or self._change(before)
+        return self._change(before) or self._change(after) or _detail(after, redaction)
+
+    def _change(self, verdict: CatalogOutcome, kinds: tuple[str, ...] = ("",)) -> str:
+        """Return the first change of the definition of a verdict, one that takes something away before others."""
+        known = self._changes.get(verdict.message or "", ())
+        change = next((each for each in known if each.kind.startswith(kinds)), None)
+        return "" if change is None else f"{change.xid}: {change.kind}{description(change)}"
+
+
+def _mismatch(verdict: CatalogOutcome, message: str | None, redaction: Redaction) -> str:
+    """Return the first thing that a definition asks for and a record has not."""
+    near = next((each for each in verdict.nearest if each.get("message") == message), None)
+    wrong = (near and redaction.near(near).get("mismatches")) or ()
+    if not wrong:
+        return ""
+    asked, there = shown_value(wrong[0].get("expected")), shown_value(wrong[0].get("found"))
+    if wrong[0].get("property") == DATA:
+        return f"the data does not fit {asked}, the schema of {message}: {there}"
+    return f"{message} asks for {wrong[0].get('property')} {asked}, and the record has {there}"
+
+
+def _detail(verdict: CatalogOutcome, redaction: Redaction) -> str:
+    return redaction.detail(verdict.reason, verdict.detail)
+
+
+def _shown(verdict: CatalogOutcome, other: CatalogOutcome, redaction: Redaction) -> dict[str, Any]:
+    """Return a verdict, without the attributes and destinations that are as in the *other*."""
+    shown: dict[str, Any] = {"message": verdict.message} if verdict.message else {"reason": verdict.reason or ""}
+    if verdict.detail:
+        shown["detail"] = _cut(_detail(verdict, redaction))
+    shown["sinks"] = list(verdict.sinks)
+    if verdict.topics != other.topics:
+        shown["topics"] = {name: _cut(redaction.text(topic)) for name, topic in verdict.topics.items()}
+    if verdict.message and other.message:
+        for name in ("context", "attributes"):
+            differing = _differing(getattr(verdict, name), getattr(other, name), redaction)
+            if differing:
+                shown[name] = differing
+    return shown
+
+
+def _differing(mine: Mapping[str, str], others: Mapping[str, str], redaction: Redaction) -> dict[str, str | None]:
+    names = sorted(name for name in {*mine, *others} if mine.get(name) != others.get(name))
+    return {name: None if name not in mine else _cut(redaction.derived(name, mine[name])) for name in names[:VALUES]}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= CUT else f"{text[:CUT]}..."
+
+
+# What a new catalog changes in all: counts, by kind and by definition, and samples, of each a bounded number.
+
+GROUPS: Final = 1_000
+"""Pairs of what became of records before and after that are counted by themselves; others count as one."""
+OTHERS: Final = ("others", "others")
+
+
+@dataclass(slots=True)
+class ChangeTally:
+    """Counts of outcomes: a record is one, a batch of events as many as it has; one may differ in several ways.
+
+    ``groups`` are by kind and what became of records before and after, a definition or a reason.
+    """
+
+    samples_each: int
+    outcomes: int = 0
+    changed: int = 0
+    kinds: Counter[DifferenceKind] = field(default_factory=Counter)
+    groups: Counter[tuple[DifferenceKind, str, str]] = field(default_factory=Counter)
+    samples: dict[DifferenceKind, list[ChangedSample]] = field(default_factory=dict)
+    _sampled: Counter[tuple[DifferenceKind, str, str]] = field(default_factory=Counter)
+
+    def add(self, chunk: Chunk, compared: Comparison, sample: Callable[[Chunk, Changed], ChangedSample]) -> None:
+        """Count what became of a chunk, and take samples where there are too few."""
+        self.outcomes += compared.outcomes
+        self.changed += len(compared.changed)
+        for group, number in count_groups(compared.changed).items():
+            self.kinds[group[0]] += number
+            known = group in self.groups or len(self.groups) < GROUPS
+            self.groups[group if known else (group[0], *OTHERS)] += number
+        for each in compared.changed:
+            # Under its worst kind: the sample names the others.
+            kept = self.samples.setdefault(each.kinds[0], [])
+            group = (each.kinds[0], each.before, each.after)
+            if len(kept) < self.samples_each and self._sampled[group] * 2 < self.samples_each:
+                self._sampled[group] += 1
+                kept.append(sample(chunk, each))
+
+    def fails(self, kinds: Iterable[DifferenceKind]) -> bool:
+        """Tell whether there is a difference of one of these kinds."""
+        return any(self.kinds[kind] for kind in kinds)
+
+    def to_json(
+        self, places: Iterable[ReadLocation], notes: Iterable[str], epochs: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Return the report in its JSON form."""
+        return {
+            **epochs,
+            "outcomes": self.outcomes,
+            "unchanged": self.outcomes - self.changed,
+            "changed": {kind: self.kinds[kind] for kind in KINDS},
+            "groups": [
+                {"kind": kind, "before": before, "after": after, "outcomes": number}
+                for (kind, before, after), number in self.groups.most_common()
+            ],
+            "samples": [sample.to_json() for kind in KINDS for sample in self.samples.get(kind, ())],
+            "places": [{"place": each.name, "records": each.records, "notes": each.notes} for each in places],
+            "notes": list(notes),
+        }
+
+
+# Files of records: lines as ``emit`` writes and ``match`` takes them, or cases of ``xrouter test``.
+
+MAX_LINE: Final = 64 * 1024 * 1024
+_HINT: Final = "records are lines as `xrouter emit` writes them and `xrouter match` takes them, or cases"
+
+
+def file_of(path: Path, most: int, since: datetime | None) -> ReadLocation:
+    """Return a file of records as a place; of cases (``*.cases.yaml``) their records are taken.
+
+    Reading it raises:
+        RouterError: it cannot be read, or a line is no record; names the line.
+    """
+    return ReadLocation(f"file {path}", partial(_chunks, path, most, since))
+
+
+def _chunks(path: Path, most: int, since: datetime | None, place: ReadLocation) -> Iterator[Chunk]:
+    letters = _letters(path, _last(path, most, place))
+    if since is not None:
+        letters = (each for each in letters if each.received is not None and each.received >= since)
+    while some := list(islice(letters, ROWS)):
+        yield from (Chunk("letters", batch) for batch in rows_of(some).select(list(INBOX_COLUMNS)).to_batches())
+
+
+def _last(path: Path, most: int, place: ReadLocation) -> Iterable[tuple[str, bytes]]:
+    """Return the last records of a file, each with its position."""
+    kept: deque[tuple[str, bytes]] = deque()
+    there = size = 0
+    for position, line in _records(path):
+        there += 1
+        kept.append((position, line))
+        size += len(line)
+        while len(kept) > most or (size > BYTES and len(kept) > 1):
+            size -= len(kept.popleft()[1])
+    if there > len(kept):
+        place.notes.append(f"the last {len(kept)} of its {there} records were read")
+    elif there < most:
+        place.notes.append(f"it has no more than {there}" if there else "it is empty")
+    return kept
+
+
+def _records(path: Path) -> Iterator[tuple[str, bytes]]:
+    if CASES in path.suffixes:
+        for case in (case for file in read_cases([path]) for case in file.cases):
+            yield f"{path}: {case.name}", case.record
+        return
+    try:
+        with open_input(path) as file:
+            number = 0
+            while line := file.readline(MAX_LINE + 1):
+                number += 1
+                if len(line) > MAX_LINE:
+                    raise RouterError(f"{path}:{number}: a line of more than {MAX_LINE} bytes is no record", hint=_HINT)
+                if line.strip():
+                    yield f"{path}:{number}", line
+    except OSError as error:
+        raise RouterError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from error
+
+
+def _letters(path: Path, records: Iterable[tuple[str, bytes]]) -> Iterator[Letter]:
+    for number, (position, line) in enumerate(records):
+        try:
+            yield replace(letter_of_entry(entry_of(number, line)[0]), position=position)
+        except RecordError as error:
+            raise RouterError(f"{position}: {error}", hint=_HINT) from error
+
+
+# The last records of a router: of its topics, its inbox and its dead letters.
+
+MOST_LETTERS: Final = 10_000
+"""Dead letters that are read at most: all of them are in memory at a time."""
+_NO_STATE_HINT: Final = (
+    "start the broker, or correct bootstrap_servers and credentials; `--from inbox` or `--records FILE` does without it"
+)
+_INBOX: Final = "inbox"
+
+
+@dataclass(slots=True)
+class LastRecords:
+    """Which records are meant: the last ``most`` of each place, or with ``since`` those from then on, no more."""
+
+    most: int
+    since: datetime | None = None
+    _seen: set[str] = field(default_factory=set)
+
+    def topics(self, plan: Plan) -> Iterator[ReadLocation]:
+        """Yield the topics that a plan reads."""
+        known: set[tuple[str, str]] = set()
+        for source in plan.sources:
+            if not source.pushed and (source.servers, source.topic) not in known:
+                known.add((source.servers, source.topic))
+                yield ReadLocation(f"topic {source.topic}", partial(self._topic, source))
+
+    def inbox(self, settings: Settings) -> Iterator[ReadLocation]:
+        """Yield the inbox, if there is one."""
+        folder = Path(settings.state) / _INBOX
+        if settings.inbox.kafka is not None or folder.is_dir():
+            yield ReadLocation(_INBOX, partial(self._inbox, settings, folder))
+
+    def letters(self, settings: Settings) -> Iterator[ReadLocation]:
+        """Yield the dead letters; to be read after topics and inbox, of which they leave out what was read there."""
+        yield ReadLocation("dead letters", partial(self._letters, settings))
+
+    def _topic(self, source: Source, place: ReadLocation) -> Iterator[Chunk]:
+        chunks = map(kafka_chunk, self._records(source_client(source), source.topic, place))
+        return self._answered(f"source {source.endpoint}", chunks)
+
+    def _answered(self, name: str, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """Yield what brokers give, or say that they do not."""
+        try:
+            for chunk in chunks:
+                self._seen.update(chunk.positions())
+                yield chunk
+        except (KafkaUnreachable, RangeUnreadable) as error:
+            raise BrokerUnreachable(f"{name}: {error}", hint=_NO_STATE_HINT) from error
+
+    def _records(self, client: KafkaClient, topic: str, place: ReadLocation) -> Iterator[pa.RecordBatch]:
+        since = None if self.since is None else int(self.since.timestamp() * 1000)
+        tail = tail_of(client, topic, self.most, since)
+        if tail is None:
+            place.notes.append("the brokers have no such topic")
+            return
+        yield from tail.read()
+        if self.since is None and tail.whole:
+            self._note(place, tail.records)
+        elif self.since is not None and not tail.whole:
+            self._note(place, self.most + 1)
+
+    def _inbox(self, settings: Settings, folder: Path, place: ReadLocation) -> Iterator[Chunk]:
+        topic = settings.inbox.kafka
+        if topic is not None:
+            batches = self._records(inbox_client(topic), topic.topic, place)
+            yield from self._answered("inbox", (inbox_chunk(inbox_rows_of(batch)) for batch in batches))
+            return
+        try:
+            view = InboxView(folder)
+            spans = {number: (view.first(number), view.end(number)) for number in view.partitions}
+            rows = {number: view.count(number, *span) for number, span in spans.items()}
+            self._note(place, sum(rows.values()))
+            for number, share in shared(rows, self.most).items():
+                first, end = spans[number]
+                start = view.advance(number, first, rows[number] - share, end)
+                for batch in view.read(number, view.spans(number, start, end)):
+                    chunk = inbox_chunk(self._from_then_on(batch))
+                    self._seen.update(chunk.positions())
+                    yield chunk
+        except (InboxDamaged, InboxFormatError) as error:
+            # A running router removes what is routed, perhaps while it is read here.
+            place.notes.append(f"the rest was not read: {error}")
+
+    def _from_then_on(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.since is None:
+            return batch
+        moment = pa.scalar(self.since, pa.timestamp("us", tz="UTC"))
+        return batch.filter(pc.greater_equal(batch.column("received"), moment))
+
+    def _letters(self, settings: Settings, place: ReadLocation) -> Iterator[Chunk]:
+        try:
+            letters = latest_letters(settings, min(self.most, MOST_LETTERS))
+        except ConfigError as error:
+            place.notes.append(error.message)
+            return
+        if len(letters) < self.most:
+            place.notes.append(
+                f"{counted(len(letters), 'letter')} found among the newest" if letters else "there are none"
+            )
+        with LetterLedger.open(Path(settings.state), create=False) as ledger:
+            standing = ledger.standing(each.id for each in letters)
+        mine = [
+            each
+            for each in letters
+            if standing[each.id] != "replayed"
+            and (self.since is None or (each.failed is not None and each.failed >= self.since))
+            and each.position.partition("#")[0] not in self._seen
+        ]
+        if len(mine) < len(letters):
+            left = counted(len(letters) - len(mine), "letter")
+            place.notes.append(f"{left} left out: replayed, older than --since, or read at their source")
+        for batch in rows_of(mine).select(list(INBOX_COLUMNS)).to_batches():
+            yield Chunk("letters", batch)
+
+    def _note(self, place: ReadLocation, there: int) -> None:
+        """Note how many records there are, where that is not the number asked for."""
+        if self.since is None and there < self.most:
+            place.notes.append(f"it has no more than {there}" if there else "it is empty")
+        elif self.since is not None and there > self.most:
+            place.notes.append(f"only the last {self.most} were read")
+
+
+# The report for people.
+
+SHOWN_GROUPS: Final = 20
+"""Pairs of before and after that are shown of each kind; JSON has them all."""
+_STYLES: Final = {"dead-letter": "bold red", "definition": "bold red", "matched": "bold green"}
+
+
+def write_report(tally: ChangeTally, places: Iterable[ReadLocation], notes: Iterable[str]) -> None:
+    """Write what changes, kind by kind, and what was looked at."""
+    console = terminal(soft_wrap=True)
+    for place in places:
+        summary = "; ".join([counted(place.records, "record"), *place.notes])
+        console.print(styled(one_line(f"{place.name}: {summary}")))
+    for note in notes:
+        console.print(styled(("note", "yellow"), one_line(f": {note}")))
+    for kind, words in KINDS.items():
+        if not tally.kinds[kind]:
+            continue
+        console.print(styled((f"{words}: {tally.kinds[kind]}", _STYLES.get(kind, "bold yellow"))))
+        groups = [(each, number) for each, number in tally.groups.most_common() if each[0] == kind]
+        for (_, before, after), number in groups[:SHOWN_GROUPS]:
+            console.print(styled(one_line(f"  {number}  {before if before == after else f'{before} -> {after}'}")))
+        if len(groups) > SHOWN_GROUPS:
+            console.print(f"  and {len(groups) - SHOWN_GROUPS} more pairs, which --format json has")
+        for sample in tally.samples.get(kind, ()):
+            for line in _lines(sample):
+                console.print(styled(one_line(line)))
+    total = counted(tally.outcomes, "outcome")
+    console.print(f"{total}: {tally.outcomes - tally.changed} unchanged, {tally.changed} changed")
+
+
+def _lines(sample: ChangedSample) -> Iterator[str]:
+    others = f" (also {', '.join(KINDS[kind] for kind in sample.kinds[1:])})" if sample.kinds[1:] else ""
+    yield f"    {sample.position}{others}"
+    yield f"      before: {_verdict_line(sample.before)}"
+    yield f"      after:  {_verdict_line(sample.after)}"
+    if sample.cause:
+        yield f"      cause:  {sample.cause}"
+
+
+def _verdict_line(verdict: Mapping[str, Any]) -> str:
+    """Say one side of a sample in a line."""
+    if "message" in verdict:
+        text = str(verdict["message"])
+    else:
+        detail = f": {verdict['detail']}" if "detail" in verdict else ""
+        text = f"dead letter, {verdict['reason']}{detail}"
+    text += f" -> {', '.join(verdict['sinks'])}"
+    for name in ("topics", "context", "attributes"):
+        if name in verdict:
+            values = (f"{key}={'(none)' if value is None else value}" for key, value in verdict[name].items())
+            text += f"; {name}: {', '.join(values)}"
+    return text
+
+
+LAST: Final = 1_000
+MOST: Final = 100_000
+FAILED: Final = 1
+PENDING: Final = 3
+"""References that cannot be reached and are named."""
+_AGAIN: Final = "try again when it answers; a reload waits for it too"
+
+
+class RecordSource(StrEnum):
+    """Where records are taken from."""
+
+    topics = "topics"
+    inbox = "inbox"
+    letters = "dead-letters"
+
+
+class FailOn(StrEnum):
+    """Which differences end the command with 1."""
+
+    letter = "dead-letter"
+    definition = "definition"
+    route = "route"
+    event = "event"
+    none = "none"
+
+
+def plan(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings; their catalog is the one before.")],
+    new: Annotated[
+        list[str],
+        typer.Option("--new", metavar="CATALOG", help="File, folder or URL of the new catalog; may be repeated."),
+    ],
+    last: Annotated[
+        int | None,
+        typer.Option(
+            "--last", metavar="N", min=1, max=MOST, help=f"The last N records of each place; {LAST} by default."
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help=f"Records from then on (2026-01-02T03:04:05Z, a day, 2h ago), at most the last {MOST} of each place.",
+        ),
+    ] = None,
+    origins: Annotated[
+        list[RecordSource] | None,
+        typer.Option(
+            "--from", help="Take records of these alone; may be repeated. All three, unless --records is given."
+        ),
+    ] = None,
+    records: Annotated[
+        list[Path] | None,
+        typer.Option("--records", metavar="FILE", help="Records as `match` takes them, or cases; may be repeated."),
+    ] = None,
+    fail_on: Annotated[
+        list[FailOn] | None,
+        typer.Option(
+            "--fail-on", help="Differences that end with 1; may be repeated. By default dead-letter and definition."
+        ),
+    ] = None,
+    samples: Annotated[int, typer.Option(metavar="N", min=0, max=1_000, help="Samples of each kind.")] = 5,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
+) -> None:
+    """Judge the last records under the catalog of the settings and under a new one, and show what would change.
+
+    Records are those of topics, of the inbox as far as it still has them, of dead letters, and of files. Nothing is
+    written, committed or started. Ends with 0 when nothing is taken away, 1 when records would become dead letters or
+    change their definition (see --fail-on).
+
+    Example: xrouter plan router.yaml --new next.xreg.json --last 5000
+    """
+    if last is not None and since is not None:
+        raise typer.BadParameter("--last and --since exclude each other; give one of them")
+    chosen = fail_on or [FailOn.letter, FailOn.definition]
+    if FailOn.none in chosen and len(chosen) > 1:
+        raise typer.BadParameter("--fail-on none goes alone")
+    settings = load_settings(config)
+    configure_logs(settings.log)
+    old, old_marks = _loaded(list(settings.catalog.source), settings)
+    coming, new_marks = _loaded(new, settings)
+    before, after = Plan(old, settings), Plan(coming, settings)
+    marks = old_marks | new_marks | marks_of_settings(settings.dead_letters.redact)
+    sampling = ChangeSampler(old, coming, redactor_of(marks, reveal=reveal))
+    moment = moment_of(since, "--since")
+    wanted = LastRecords((LAST if last is None else last) if moment is None else MOST, moment)
+    read = origins if origins else [] if records else list(RecordSource)
+    if read:
+        # Servers that must not see our credentials are not asked: the router may have refused what the catalog says
+        # now.
+        require_trusted(clients_of(settings, old, before.sources), Pins(Path(settings.state)))
+    places: list[ReadLocation] = []
+    tally, ways = ChangeTally(samples), SinksByRoute.of(settings)
+    for place in _places(wanted, before, read, records or ()):
+        places.append(place)
+        for chunk in place.chunks():
+            judge = JUDGING[chunk.kind]
+            one, other = judge(before.judge, chunk.rows), judge(after.judge, chunk.rows)
+            tally.add(chunk, compare_outcomes(chunk, one, other, ways), sampling.sample)
+    notes = list(notes_of(before, after))
+    if format is OutputFormat.json:
+        say_json(tally.to_json(places, notes, {"before": old.epoch, "after": coming.epoch}))
+    else:
+        write_report(tally, places, notes)
+    if tally.fails(cast(DifferenceKind, each.value) for each in chosen):
+        raise typer.Exit(FAILED)
+
+
+def _loaded(sources: list[str], settings: Settings) -> tuple[Catalog, SensitiveMarks]:
+    """Load a catalog in the way of the settings; returns with it what it marks as sensitive."""
+    declarations, read = Declarations(), settings.catalog
+    loaded = usable_catalog(sources, fetcher_of(settings), base_uri=read.base_uri, declarations=declarations)
+    if loaded.pending:
+        # A reload waits for them; judged without, their definitions would look as if they were gone.
+        away = ", ".join(loaded.pending[:PENDING])
+        raise CatalogUnavailable(f"{', '.join(sources)} refers to what cannot be reached now: {away}", hint=_AGAIN)
+    return loaded, marks_of(declarations, loaded)
+
+
+def _places(
+    last: LastRecords, before: Plan, origins: Sequence[RecordSource], files: Sequence[Path]
+) -> Iterator[ReadLocation]:
+    settings = before.settings
+    if RecordSource.topics in origins:
+        yield from last.topics(before)
+    if RecordSource.inbox in origins:
+        yield from last.inbox(settings)
+    if RecordSource.letters in origins:
+        yield from last.letters(settings)
+    yield from (file_of(path, last.most, last.since) for path in files)

@@ -1,1 +1,0 @@
-"""``xrouter routes``: who goes where, before any record."""

@@ -1,0 +1,636 @@
+"""``xrouter tap``: records as they arrive, with their verdicts."""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import json
+import random
+import re
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, Protocol
+
+import pyarrow as pa
+import typer
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from rich.text import Text
+
+from bindings.inbox.format import InboxPosition
+from bindings.inbox.source import InboxView
+from bindings.inbox.space import InboxDamaged, InboxError
+from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
+from bindings.kafka.ranges import KafkaEnds, batch_of, reading, row_of
+from bindings.kafka.store import inbox_rows_of
+from catalog.findings import Declarations
+from catalog.parsing.pointers import at_pointer
+from catalog.record import Record
+from router.commands.arguments import usable_catalog
+from router.commands.plan import inbox_chunk, kafka_chunk, letter_of
+from router.errors import BrokerUnreachable, ConfigError, RouterError
+from router.judging.comparing import Chunk, SinksByRoute
+from router.judging.judging import JUDGING
+from router.judging.outputs import RoutedOutcomes
+from router.judging.plan import Plan
+from router.letters.letter import BODY_SHOWN, CUT, body_lines, native_rows
+from router.letters.redaction import Redaction, Redactor, marks_of, marks_of_settings, redactor_of
+from router.logs import configure_logs
+from router.matching.inbox_facts import arrival_times
+from router.settings import load_settings
+from router.settings.catalogs import fetcher_of
+from router.settings.names import REASONS
+from router.sources import inbox_client, source_client
+from router.terminal import counted, leave_output, say, say_json_lines, styled, terminal
+
+# What ``xrouter tap`` shows: records as they arrive, chosen, judged, and hidden or cut for people.
+
+# Samples of what arrives: a record as it came, its verdict, and what leaves of it, hidden and cut for people.
+
+# Which records a tap shows: by endpoint, definition, outcome and reason, and by conditions on single values.
+#
+# A condition is ``NAME=GLOB`` or ``NAME!=GLOB``, all of them must hold, as in a route. Conditions see a sample as it is
+# shown: what is hidden there cannot be asked for.
+
+OUTCOMES: Final = ("routed", "dead-letter")
+PLAIN: Final = ("endpoint", "message", "outcome", "reason", "protocol", "position", "sinks")
+PREFIXES: Final = ("attributes.", "context.", "native.")
+MOST: Final = 20
+"""Conditions, and globs of one kind."""
+LONGEST: Final = 200
+"""Characters of a glob."""
+_WRITE: Final = (
+    f"write NAME=GLOB or NAME!=GLOB, NAME being {', '.join(PLAIN)}, attributes.X, context.X, native.X, "
+    "or a JSON pointer into the body, such as /order/id"
+)
+_CONDITION: Final = re.compile(r"([^=!]+)(!?=)(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class TapFilter:
+    """One condition. ``wanted`` False is that the value is another, or there is none."""
+
+    name: str
+    glob: str
+    wanted: bool = True
+
+    def holds(self, values: Callable[[str], Sequence[str]]) -> bool:
+        """Tell whether it holds of what *values* gives for its name."""
+        return any(fnmatch.fnmatchcase(value, self.glob) for value in values(self.name)) is self.wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is shown. Of several values of one option one must fit; globs take ``*``, ``?`` and ``[...]``."""
+
+    endpoints: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
+    outcome: str = ""
+    reasons: frozenset[str] = frozenset()
+    conditions: tuple[TapFilter, ...] = ()
+
+    def takes(self, endpoint: str | None, message: str | None, reason: str | None) -> bool:
+        """Tell whether an outcome may be shown, as far as these say: ``message`` None is a dead letter."""
+        return (
+            (not self.outcome or (self.outcome == "routed") == (message is not None))
+            and (not self.reasons or reason in self.reasons)
+            and (not self.endpoints or any(fnmatch.fnmatchcase(endpoint or "", each) for each in self.endpoints))
+            and (not self.messages or any(fnmatch.fnmatchcase(message or "", each) for each in self.messages))
+        )
+
+    def fits(self, values: Callable[[str], Sequence[str]]) -> bool:
+        """Tell whether all conditions hold of a sample."""
+        return all(condition.holds(values) for condition in self.conditions)
+
+
+def choice_of(
+    *,
+    endpoints: Sequence[str] | None = None,
+    messages: Sequence[str] | None = None,
+    outcome: str | None = None,
+    reasons: Sequence[str] | None = None,
+    where: Sequence[str] | None = None,
+) -> Choice:
+    """Build the choice of a command line.
+
+    Raises:
+        RouterError: an option cannot be read, or there is no such outcome or reason; names it.
+    """
+    if outcome is not None and outcome not in OUTCOMES:
+        raise RouterError(f"--outcome {outcome!r} is none", hint=f"there are {' and '.join(OUTCOMES)}")
+    for reason in reasons or ():
+        if reason not in REASONS:
+            near = get_close_matches(reason, REASONS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(REASONS)}"
+            raise RouterError(f"--reason {reason!r} is no reason of dead letters", hint=hint)
+    for option, given in (("--endpoint", endpoints), ("--message", messages), ("--where", where)):
+        if len(given or ()) > MOST or any(len(each) > LONGEST for each in given or ()):
+            raise RouterError(f"{option} is too much", hint=f"give it {MOST} times at most, of {LONGEST} characters")
+    conditions = tuple(_condition(text) for text in where or ())
+    return Choice(tuple(endpoints or ()), tuple(messages or ()), outcome or "", frozenset(reasons or ()), conditions)
+
+
+def _condition(text: str) -> TapFilter:
+    match = _CONDITION.fullmatch(text)
+    name = match[1].strip() if match is not None else ""
+    known = name in PLAIN or name.startswith("/") or any(name.startswith(each) and name != each for each in PREFIXES)
+    if match is None or not known:
+        raise RouterError(f"--where {text!r} cannot be read", hint=_WRITE)
+    return TapFilter(name, match[3].strip(), match[2] == "=")
+
+
+def value_at(tree: Any, pointer: str) -> list[str]:
+    """Return the value at a JSON pointer as text, in a list; nothing where there is none, or no single value."""
+    try:
+        value = at_pointer(tree, pointer)
+    except KeyError:
+        return []
+    if isinstance(value, bool):
+        return ["true" if value else "false"]
+    return [str(value)] if isinstance(value, str | int | float) else []
+
+
+EXAMINED: Final = 200
+"""Records of one round that are looked at one by one."""
+NEAREST: Final = 3
+VALUES: Final = 50
+"""Values of one kind that a sample has."""
+TEXT: Final = 500
+"""Characters of one value."""
+
+
+@dataclass(frozen=True, slots=True)
+class TapSample:
+    """One outcome as it may be shown, and the whole ``record`` it is of; ``tree`` is the body as JSON, if it is."""
+
+    document: Mapping[str, Any]
+    record: Record
+    tree: Any = None
+
+    def values(self, name: str) -> Sequence[str]:
+        """Return the values of a name in a condition."""
+        if name.startswith("/"):
+            return value_at(self.tree, name)
+        for prefix in PREFIXES:
+            if name.startswith(prefix):
+                rest = name.removeprefix(prefix)
+                if prefix == "native.":
+                    return [text for path, text in self.document["before"]["native"] if path == rest]
+                after = self.document["after"] or {}
+                return [value for key, value in after.get(prefix[:-1], {}).items() if key == rest]
+        value = self.document[name]
+        return list(value) if isinstance(value, list) else [] if value is None else [value]
+
+
+class TapSampler:
+    """Judges what arrives as ``run`` does, and makes samples of some of it."""
+
+    def __init__(self, plan: Plan, redactor: Redactor, choice: Choice) -> None:
+        self._plan, self._redactor, self._choice = plan, redactor, choice
+        self._ways = SinksByRoute.of(plan.settings)
+        self.judged = 0
+
+    def samples(self, chunk: Chunk, most: int) -> Iterator[TapSample]:
+        """Yield up to so many samples of some rows, drawn by lot: traffic has rhythms that a fixed step would meet."""
+        decided = JUDGING[chunk.kind](self._plan.judge, chunk.rows)
+        self.judged += len(decided.order)
+        taken = list(self._taken(decided))
+        wanted = most if not self._choice.conditions else EXAMINED
+        for row in sorted(random.sample(taken, min(len(taken), max(0, wanted)))):
+            if most <= 0:
+                return
+            sample = self._sample(chunk, decided, row)
+            if self._choice.fits(sample.values):
+                most -= 1
+                yield sample
+
+    def _taken(self, decided: RoutedOutcomes) -> Iterator[int]:
+        order = pa.array(decided.order)
+        names = ("endpoint", "message", "reason")
+        columns = (decided.column(name).take(order).cast(pa.string()).to_pylist() for name in names)
+        for row, *values in zip(decided.order.tolist(), *columns, strict=True):
+            if self._choice.takes(*values):
+                yield row
+
+    def _sample(self, chunk: Chunk, decided: RoutedOutcomes, row: int) -> TapSample:
+        outcomes, columns = decided.outcomes, decided.columns
+        source = int(decided.sources[row])
+        endpoint, message = (decided.column(name)[row].as_py() for name in ("endpoint", "message"))
+        reason = outcomes.reasons.get(row)
+        redaction = self._redactor.redact(letter_of(chunk, source, reason or ""))
+        shown, detail = redaction.letter, outcomes.details.get(row, "")
+        body = body_lines(shown.body) if shown.body is not None else []
+        size = len(chunk.taken_apart(source)[2] or b"")
+        document = {
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "position": shown.position,
+            "endpoint": endpoint,
+            "protocol": shown.protocol,
+            "outcome": "dead-letter" if message is None else "routed",
+            "message": message,
+            "reason": reason,
+            "detail": _cut(redaction.detail(reason, detail)),
+            "nearest": [_near(redaction.near(each)) for each in outcomes.nearest.get(row, ())[:NEAREST]],
+            "sinks": list(self._ways.sinks(int(columns["route"][row].as_py()))),
+            "topics": _topics(columns, row, redaction, routed=message is not None),
+            "before": {
+                "native": [[_cut(path), _cut(text)] for path, text in _first(native_rows(shown.native))],
+                "body": "\n".join(body),
+                "body_bytes": size,
+                "body_cut": size > BODY_SHOWN,
+            },
+            "after": None if message is None else _after(chunk, decided, row, redaction),
+            "epoch": self._plan.epoch,
+        }
+        time = arrival_times(chunk.rows.column("received").slice(source, 1))[0].as_py() if chunk.pushed else None
+        record = Record(shown.protocol, shown.native, shown.body, endpoint, time, shown.position)
+        return TapSample(document, record, _tree(shown.body))
+
+
+def _after(chunk: Chunk, decided: RoutedOutcomes, row: int, redaction: Redaction) -> dict[str, Any]:
+    context = dict(decided.outcomes.contexts[row].as_py() or ())
+    values = {"attributes": _attributes(chunk, decided, row), "context": context}
+    return {
+        kind: {name: _cut(redaction.derived(name, text)) for name, text in list(given.items())[:VALUES]}
+        for kind, given in values.items()
+    }
+
+
+def _attributes(chunk: Chunk, decided: RoutedOutcomes, row: int) -> dict[str, str]:
+    """Return the attributes that an event leaves with: those that are mapped, else those that it came with."""
+    mapped = decided.columns["attributes"][row].as_py()
+    if mapped is None:
+        reading = decided.outcomes.facts.readings.get(row)
+        if reading is not None:
+            return dict(reading.envelope.attributes)
+        binding, parts, body = chunk.taken_apart(int(decided.sources[row]))
+        return dict(binding.envelope(parts, body, lambda: False).attributes)
+    return {
+        "datacontenttype" if each["key"] == CONTENT_TYPE else each["key"].removeprefix(ATTRIBUTE): (
+            each["value"] or b""
+        ).decode("utf-8", "backslashreplace")
+        for each in mapped
+    }
+
+
+def _topics(columns: Mapping[str, pa.Array], row: int, redaction: Redaction, *, routed: bool) -> dict[str, str]:
+    prefix = "topic_" if routed else "letters_"
+    topics = {name.removeprefix(prefix): columns[name][row].as_py() for name in columns if name.startswith(prefix)}
+    return {name: _cut(redaction.text(topic)) for name, topic in topics.items() if topic is not None}
+
+
+def _near(nearest: Mapping[str, Any]) -> dict[str, Any]:
+    wrong = [each for each in nearest.get("mismatches") or () if isinstance(each, Mapping)][:NEAREST]
+    names = ("property", "expected", "found")
+    mismatches = [{name: None if each.get(name) is None else _cut(str(each[name])) for name in names} for each in wrong]
+    return {"message": str(nearest.get("message")), "mismatches": mismatches}
+
+
+def _tree(body: bytes | None) -> Any:
+    try:
+        return None if body is None else json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _first(rows: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    return (pair for pair, _ in zip(rows, range(VALUES), strict=False))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT else f"{text[:TEXT]}{CUT}"
+
+
+# A sample in a terminal: what became of it in one line, then the record before, and what leaves of it.
+
+
+def lines_of(sample: TapSample) -> Iterator[Text]:
+    """Yield the lines of a sample, an empty one last."""
+    document = sample.document
+    routed = document["outcome"] == "routed"
+    outcome = ("routed", "green") if routed else ("dead letter", "bold red")
+    yield styled(f"{document['at'][11:19]} ", outcome, f" {document['message'] or document['reason']}")
+    places = ", ".join(_place(name, document["topics"].get(name)) for name in document["sinks"])
+    yield styled(
+        f"  {document['protocol']} {document['position']} at {document['endpoint'] or 'no endpoint'} to {places or '-'}"
+    )
+    if document["detail"]:
+        yield styled("  ", (document["detail"], "red"))
+    for near in document["nearest"]:
+        yield styled(f"  nearest {near['message']}{''.join(map(_mismatch, near['mismatches'][:1]))}")
+    yield styled("  ", ("before", "bold"))
+    for path, text in document["before"]["native"]:
+        yield styled("    ", (path, "cyan"), f" {text}")
+    for line in document["before"]["body"].split("\n") if document["before"]["body"] else ():
+        yield styled("    ", (line, "dim"))
+    if document["after"]:
+        yield styled("  ", ("after", "bold"))
+        for name, text in document["after"]["attributes"].items():
+            yield styled("    ", (name, "cyan"), f" {text}")
+        for name, text in document["after"]["context"].items():
+            yield styled("    ", (f"context.{name}", "cyan"), f" {text}")
+    yield styled("")
+
+
+def _place(sink: str, topic: str | None) -> str:
+    return f"{sink} ({topic})" if topic else sink
+
+
+def _mismatch(mismatch: dict[str, Any]) -> str:
+    value = "nothing" if mismatch["found"] is None else mismatch["found"]
+    return f": {mismatch['property']} should be {mismatch['expected']}, found {value}"
+
+
+# Records as they arrive, read beside the router from topics and from its inbox, each from its end on.
+#
+# What is not read in time is passed over and counted: a tap is a sample, and asks brokers and disk for little.
+
+ROWS: Final = 500
+"""Records of one follower that are read in one round."""
+_WAIT_SECONDS: Final = 0.2
+_INBOX: Final = "inbox"
+_BOUNDED: Final = {"queued.max.messages.kbytes": 8192, "fetch.max.bytes": 4 << 20, "fetch.message.max.bytes": 1 << 20}
+_HINT: Final = "start the broker, or correct bootstrap_servers and credentials"
+
+
+class Follower(Protocol):
+    """Reads what arrives at one place."""
+
+    passed_over: int
+    """Records that were there and are not shown, since more came than is read; of topics at most so many."""
+
+    def more(self) -> Iterator[Chunk]:
+        """Yield what came since the last call: at most :data:`ROWS` records, within a moment."""
+
+
+class TopicFollower:
+    """Follows the topics of one cluster. It joins no group and commits nothing."""
+
+    def __init__(self, client: KafkaClient, topics: Sequence[str], *, inbox: bool = False) -> None:
+        """Begin at the ends of the topics; with *inbox* gateways fill them.
+
+        Raises:
+            KafkaUnreachable: no broker answers, or they refuse us.
+        """
+        self.passed_over = 0
+        self._inbox = inbox
+        ends = KafkaEnds(client).ends(list(topics))
+        self.lacking = tuple(topic for topic in topics if ends.get(topic) is None)
+        """Topics that the brokers do not have."""
+        self._places = {
+            (topic, number): end for topic in topics for number, end in sorted((ends.get(topic) or {}).items())
+        }
+        self._consumer = Consumer({**reading(client), "group.id": "xrouter-tap", **_BOUNDED})
+        self._consumer.assign([TopicPartition(*place, end) for place, end in self._places.items()])
+
+    def more(self) -> Iterator[Chunk]:
+        """Yield what came since."""
+        messages = self._consumer.consume(ROWS, _WAIT_SECONDS)
+        rows = [row_of(message) for message in messages if message.error() is None]
+        for row in rows:
+            self._places[row["topic"], row["partition"]] = row["offset"] + 1
+        if rows:
+            batch = batch_of(rows)
+            yield inbox_chunk(inbox_rows_of(batch)) if self._inbox else kafka_chunk(batch)
+        if len(messages) >= ROWS:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Go on near the ends of partitions that are far behind them."""
+        for (topic, number), position in self._places.items():
+            try:
+                # What is cached is the end of all records, also of those that a transaction holds back.
+                known = self._consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_WAIT_SECONDS)
+                end = known[1] if known is not None else position
+                if end - position > 2 * ROWS:
+                    self._consumer.seek(TopicPartition(topic, number, end - ROWS))
+                    self.passed_over += end - ROWS - position
+                    self._places[topic, number] = end - ROWS
+            except KafkaException:
+                continue  # It is not fetched from yet; the next round tries again.
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._consumer.close()
+
+
+class InboxFollower:
+    """Follows an inbox on the disk, whose segments a running router writes and removes meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        """Begin at its end.
+
+        Raises:
+            InboxFormatError: there is no inbox, or one of another version.
+        """
+        self.passed_over = 0
+        self._view = InboxView(folder)
+        self._positions = {number: self._view.end(number) for number in self._view.partitions}
+
+    def more(self) -> Iterator[Chunk]:
+        """Yield what came since."""
+        left = ROWS
+        for number, start in self._positions.items():
+            end = self._view.end(number)
+            if end == start:
+                continue
+            try:
+                first = self._first(number, start, end, left)
+                for batch in self._view.read(number, self._view.spans(number, first, end)):
+                    left -= batch.num_rows
+                    yield inbox_chunk(batch)
+            except InboxDamaged:
+                self.passed_over += 1  # The router was done with them, and removed them: one at least.
+            self._positions[number] = end
+
+    def _first(self, number: int, start: InboxPosition, end: InboxPosition, most: int) -> InboxPosition:
+        """Return from where to read so that at most so many records are."""
+        there = self._view.count(number, start, end)
+        over = max(0, there - max(1, most))
+        self.passed_over += over
+        return self._view.advance(number, start, over, end) if over else start
+
+
+@contextmanager
+def following(plan: Plan, note: Callable[[str], None]) -> Iterator[list[Follower]]:
+    """Follow all that a plan reads, from now on; *note* is called with what cannot be.
+
+    Raises:
+        BrokerUnreachable: a cluster does not answer.
+        ConfigError: there is nothing that can be followed.
+    """
+    pushed = any(source.pushed for source in plan.sources)
+    followers: list[Follower] = []
+    with ExitStack() as stack:
+        for name, client, topics, inbox in _clusters(plan, pushed=pushed):
+            try:
+                follower = TopicFollower(client, topics, inbox=inbox)
+            except KafkaUnreachable as error:
+                raise BrokerUnreachable(f"{name}: {error}", hint=_HINT) from error
+            stack.callback(follower.close)
+            followers.append(follower)
+            for topic in follower.lacking:
+                note(f"the brokers have no topic {topic}")
+        if pushed and plan.settings.inbox.kafka is None:
+            try:
+                followers.append(InboxFollower(Path(plan.settings.state) / _INBOX))
+            except (InboxError, OSError) as error:
+                note(f"the inbox is not read: {error}")
+        if not followers:
+            hint = "start the router once, or name endpoints with topics under sources"
+            raise ConfigError("nothing can be tapped: no topic is read, and there is no inbox yet", hint=hint)
+        yield followers
+
+
+def _clusters(plan: Plan, *, pushed: bool) -> Iterator[tuple[str, KafkaClient, list[str], bool]]:
+    """Yield each cluster with a name for errors, its topics, and whether gateways fill them."""
+    topics: list[tuple[str, KafkaClient, list[str], bool]] = []
+    for source in plan.sources:
+        if not source.pushed:
+            client = source_client(source)
+            named = next((each[2] for each in topics if each[1] == client), None)
+            if named is None:
+                topics.append((f"source {source.endpoint}", client, [source.topic], False))
+            elif source.topic not in named:
+                named.append(source.topic)
+    yield from topics
+    inbox = plan.settings.inbox.kafka
+    if pushed and inbox is not None:
+        yield "inbox", inbox_client(inbox), [inbox.topic], True
+
+
+class TapFormat(StrEnum):
+    """How samples are written out."""
+
+    text = "text"
+    json = "json"
+    record = "record"
+
+
+ROUND_SECONDS: Final = 0.5
+"""Time between two looks at what arrived."""
+RATE: Final = 10.0
+
+
+def tap(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings of the router; it need not run.")],
+    endpoint: Annotated[
+        list[str] | None, typer.Option("--endpoint", metavar="XID", help="Records of this endpoint, `*` for any text.")
+    ] = None,
+    message: Annotated[
+        list[str] | None, typer.Option("--message", metavar="XID", help="Records of this definition, `*` for any text.")
+    ] = None,
+    outcome: Annotated[str | None, typer.Option("--outcome", help="`routed` or `dead-letter`.")] = None,
+    reason: Annotated[
+        list[str] | None, typer.Option("--reason", metavar="CODE", help="Dead letters of this reason; repeatable.")
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where",
+            metavar="NAME=GLOB",
+            help="Or NAME!=GLOB, of attributes.X, context.X, native.X, or /a/b in a JSON body; all given must hold.",
+        ),
+    ] = None,
+    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="End after so many samples.")] = None,
+    rate: Annotated[float, typer.Option("--rate", min=0.1, max=1000, help="Samples a second at most.")] = RATE,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
+    format: Annotated[
+        TapFormat,
+        typer.Option("--format", help="`json` is one object a line; `record` the record alone, as `match` takes it."),
+    ] = TapFormat.text,
+) -> None:
+    """Show a live sample of records as they arrive: before, after, and with their verdicts, until Ctrl-C.
+
+    Reads topics and the inbox, from now on beside the router, with a consumer of its own: nothing is committed, and
+    the stream is not touched. They are judged by settings and catalog as they are when it starts. What comes faster
+    than it is shown is passed over, and counted at the end. `xrouter test --record -` makes cases of what
+    `--format record` gives.
+
+    Example: xrouter tap router.yaml --outcome dead-letter --where native.topic=orders -n 5
+    """
+    choice = choice_of(endpoints=endpoint, messages=message, outcome=outcome, reasons=reason, where=where)
+    settings = load_settings(config)
+    configure_logs(settings.log)
+    declarations, read = Declarations(), settings.catalog
+    catalog = usable_catalog(list(read.source), fetcher_of(settings), base_uri=read.base_uri, declarations=declarations)
+    redactor = redactor_of(
+        marks_of(declarations, catalog) | marks_of_settings(settings.dead_letters.redact), reveal=reveal
+    )
+    plan = Plan(catalog, settings)
+    sampling = TapSampler(plan, redactor, choice)
+    write = {TapFormat.json: _json, TapFormat.record: _record, TapFormat.text: _text}[format]
+    with following(plan, _note) as followers:
+        _note(f"tapping {counted(len(plan.sources), 'source')}, epoch {plan.epoch}; Ctrl-C ends it")
+        try:
+            shown = _follow(followers, sampling, write, count, rate)
+        except KeyboardInterrupt:
+            leave_output()
+            shown = None
+        passed = sum(follower.passed_over for follower in followers)
+    if passed or shown is None:
+        over = f"at least {counted(passed, 'record')}" if passed else "no record known to be"
+        _note(f"{counted(sampling.judged, 'outcome')} looked at, {over} passed over")
+
+
+def _follow(
+    followers: list[Follower],
+    sampling: TapSampler,
+    write: Callable[[TapSample], None],
+    count: int | None,
+    rate: float,
+) -> int:
+    """Show samples until there are enough."""
+    shown, allowance, before = 0, 1.0, time.monotonic()
+    gone = _reader_gone()
+    while count is None or shown < count:
+        began = time.monotonic()
+        allowance = min(max(1.0, rate), allowance + (began - before) * rate)
+        before = began
+        for follower in followers:
+            for chunk in follower.more():
+                most = int(allowance) if count is None else min(int(allowance), count - shown)
+                for sample in sampling.samples(chunk, most):
+                    write(sample)
+                    shown, allowance = shown + 1, allowance - 1
+        if gone():
+            raise BrokenPipeError
+        if count is None or shown < count:
+            time.sleep(max(0.0, began + ROUND_SECONDS - time.monotonic()))
+    return shown
+
+
+def _reader_gone() -> Callable[[], bool]:
+    """Return a check whether nobody reads our output any more, which else is only noticed at the next sample."""
+    try:
+        output = select.poll()
+        output.register(sys.stdout.fileno(), 0)
+    except (io.UnsupportedOperation, OSError):
+        return lambda: False
+    return lambda: any(event & select.POLLERR for _, event in output.poll(0))
+
+
+def _json(sample: TapSample) -> None:
+    say_json_lines([sample.document])
+
+
+def _record(sample: TapSample) -> None:
+    say_json_lines([sample.record.to_json()])
+
+
+def _text(sample: TapSample) -> None:
+    console = terminal(soft_wrap=True)
+    for line in lines_of(sample):
+        console.print(line)
+
+
+def _note(text: str) -> None:
+    say(text, err=True)

@@ -1,0 +1,443 @@
+"""``xrouter top``: the figures of the status page, live in a terminal."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import httpx
+import msgspec
+import typer
+from rich.console import ConsoleDimensions, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from router.commands.arguments import OutputFormat
+from router.errors import RouterError
+from router.settings import Settings, load_settings
+from router.settings.model import MetricsSettings
+from router.terminal import Terminal, counted, say_row, styled, terminal, write_document
+
+# ``/status.json`` of a running router (deploy/STATUS.md), asked for over HTTP and read into types.
+
+FORMAT: Final = 1
+SECONDS: Final = 5.0
+"""For an answer; a router makes one in milliseconds, but for the first after a reload of thousands of definitions."""
+MOST_BYTES: Final = 8 * 2**20
+_HINT: Final = "is a router running with these settings? `metrics.host` and `metrics.port` say where it is asked"
+
+
+class Count(msgspec.Struct, frozen=True):
+    """Records in all, and a second over the last minute."""
+
+    records: int = 0
+    rate: float | None = None
+
+
+class EndpointStatus(msgspec.Struct, frozen=True):
+    """An endpoint that is read."""
+
+    endpoint: str
+    routed: Count
+    dead_letters: Count
+    protocol: str | None = None
+    pushed: bool = False
+    lag: int | None = None
+    oldest_seconds: float | None = None
+
+
+class DefinitionStatus(msgspec.Struct, frozen=True):
+    """A definition, with what matched it."""
+
+    definition: str
+    records: int = 0
+    rate: float | None = None
+
+
+class Sink(msgspec.Struct, frozen=True):
+    """A sink, with its writes by result, and the queries whose batch it holds."""
+
+    sink: str
+    type: str
+    writes: dict[str, int]
+    error_rate: float | None = None
+    holds: list[str] = []
+
+
+class FlowStatus(msgspec.Struct, frozen=True):
+    """What goes through."""
+
+    endpoints: list[EndpointStatus]
+    definitions: list[DefinitionStatus]
+    sinks: list[Sink]
+    left_out: dict[str, int] = {}
+
+
+class Now(msgspec.Struct, frozen=True):
+    """The step of a batch under way, and for how many seconds it has taken."""
+
+    step: str
+    step_seconds: float
+
+
+class StepStatus(msgspec.Struct, frozen=True):
+    """A step of a batch."""
+
+    step: str
+    seconds: float
+
+
+class Last(msgspec.Struct, frozen=True):
+    """The last batch that has ended."""
+
+    records: int
+    seconds: float
+    steps: list[StepStatus]
+
+
+class Times(msgspec.Struct, frozen=True):
+    """Where the batches of a query spend their time."""
+
+    now: Now | None = None
+    last: Last | None = None
+
+
+class Query(msgspec.Struct, frozen=True):
+    """A query of Spark."""
+
+    state: str
+    since: str
+    batch: int | None = None
+    reason: str = ""
+    time: Times | None = None
+
+
+class CatalogStatus(msgspec.Struct, frozen=True):
+    """The catalog in force, and how many findings refused a newer one."""
+
+    epoch: str | None = None
+    definitions: int = 0
+    refused_findings: int = 0
+    held: str = ""
+
+
+class Router(msgspec.Struct, frozen=True):
+    """The process."""
+
+    version: str
+    seconds: int
+
+
+class InboxStatus(msgspec.Struct, frozen=True):
+    """What waits of all endpoints whose messages are pushed."""
+
+    records: int | None = None
+    oldest_seconds: float | None = None
+
+
+class StatusFigures(msgspec.Struct, frozen=True):
+    """The document, as far as it is shown."""
+
+    format: int
+    router: Router
+    ready: bool
+    reasons: list[str]
+    catalog: CatalogStatus
+    queries: dict[str, Query]
+    flow: FlowStatus | None = None
+    inbox: InboxStatus = InboxStatus()
+
+
+class StatusVersion(msgspec.Struct, frozen=True):
+    """What every version of the document has."""
+
+    format: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatusResponse:
+    """The document as it came, and as it was read."""
+
+    document: bytes
+    status: StatusFigures
+
+
+class StatusClient:
+    """Asks one router; it keeps its connection. Close it, or use :func:`status_client`."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        # The environment's proxies lead away from the machine.
+        self._client = httpx.Client(timeout=SECONDS, trust_env=False)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def ask(self) -> StatusResponse:
+        """Return what the router says now.
+
+        Raises:
+            RouterError: nobody answers there, or it is no router, or one of another version.
+        """
+        url = f"{self.address}/status.json"
+        try:
+            with self._client.stream("GET", url) as response:
+                body = _bounded(response, url, time.monotonic() + SECONDS)
+        except httpx.HTTPError as error:
+            raise RouterError(f"{url} does not answer: {_problem(error)}", hint=_HINT) from None
+        if response.status_code != httpx.codes.OK:
+            raise RouterError(f"{url} answers {response.status_code}", hint=_HINT)
+        try:
+            form = msgspec.json.decode(body, type=StatusVersion)
+            if form.format == FORMAT:
+                return StatusResponse(body, msgspec.json.decode(body, type=StatusFigures))
+        except msgspec.MsgspecError as error:
+            raise RouterError(f"{url} is not what a router answers: {error}", hint=_HINT) from None
+        message = f"{url} has format {form.format}, and this is for format {FORMAT}"
+        raise RouterError(message, hint="use the xrouter of the version that runs there")
+
+
+@contextmanager
+def status_client(settings: Settings) -> Iterator[StatusClient]:
+    """Yield a client for the router that runs by these settings on this machine.
+
+    Raises:
+        RouterError: they do not say at which port.
+    """
+    client = StatusClient(metrics_address(settings.metrics))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def metrics_address(metrics: MetricsSettings) -> str:
+    """Return the address of ``metrics`` as it is reached on this machine.
+
+    Raises:
+        RouterError: it says no port.
+    """
+    if not metrics.port:
+        raise RouterError("metrics.port is 0: each start takes another port", hint="set metrics.port to one of its own")
+    return f"http://{reached(metrics.host)}:{metrics.port}"
+
+
+def reached(host: str) -> str:
+    """Return where something that listens at *host* is reached from here."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.is_unspecified:
+        return "127.0.0.1" if address.version == 4 else "[::1]"
+    return str(address) if address.version == 4 else f"[{address}]"
+
+
+def _bounded(response: httpx.Response, url: str, until: float) -> bytes:
+    body = bytearray()
+    for part in response.iter_bytes():
+        body += part
+        if len(body) > MOST_BYTES:
+            raise RouterError(f"{url} answers with more than {MOST_BYTES >> 20} MiB", hint=_HINT)
+        if time.monotonic() > until:
+            raise httpx.ReadTimeout(f"not whole in {SECONDS:.0f} s")
+    return bytes(body)
+
+
+def _problem(error: httpx.HTTPError) -> str:
+    """Return why there is no answer, in a few words."""
+    if isinstance(error, httpx.TimeoutException):
+        return f"no whole answer in {SECONDS:.0f} s"
+    text = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
+    return text[0].lower() + text[1:]
+
+
+# What ``xrouter top`` shows: tables that fit a terminal, or rows for programs.
+
+LONGEST_STEPS: Final = 3
+"""Steps of a batch that are named."""
+_LINES_BESIDE: Final = 15
+"""Lines that are no rows: what is above the tables, their heads, and the gaps between them."""
+_LEAST_ROWS: Final = 3
+_LEAST_NAME: Final = 24
+Row = tuple[str, ...]
+_HEADS: Final[dict[str, Row]] = {
+    "endpoint": ("endpoint", "protocol", "routed/s", "dead/s", "waits", "oldest"),
+    "definition": ("definition", "records/s", "records"),
+    "sink": ("sink", "type", "written", "failed", "rejected", "holds"),
+    "query": ("query", "state", "batch", "now", "last batch"),
+}
+_NUMBERS: Final = frozenset(
+    {"routed/s", "dead/s", "waits", "oldest", "records/s", "records", "written", "failed", "rejected"}
+)
+
+
+def screen(status: StatusFigures, address: str, size: ConsoleDimensions, problem: str = "") -> RenderableType:
+    """Return the whole picture for a terminal of that size; *problem* is why it is not of now."""
+    rows = dict(_rows(status))
+    room = size.height - _LINES_BESIDE - len(status.reasons) - len(rows["sink"]) - len(rows["query"])
+    shown = {
+        "endpoint": max(_LEAST_ROWS, min(len(rows["endpoint"]), room // 2)),
+        "definition": max(_LEAST_ROWS, room - min(len(rows["endpoint"]), room // 2)),
+    }
+    parts: list[RenderableType] = [*_head(status, address, problem)]
+    for kind, given in rows.items():
+        if given:
+            chosen = given[: shown.get(kind, len(given))]
+            parts += [Text(""), _table(_HEADS[kind], chosen, size.width)]
+    return Group(*parts)
+
+
+def lines(status: StatusFigures) -> Iterator[Row]:
+    """Yield the same as rows for programs, the kind of each first."""
+    yield "router", "ready" if status.ready else "not ready", status.router.version, f"{status.router.seconds}"
+    yield "catalog", status.catalog.epoch or "-", f"{status.catalog.definitions}"
+    yield "inbox", _number(status.inbox.records)
+    for reason in status.reasons:
+        yield "reason", reason
+    for kind, rows in _rows(status):
+        for row in rows:
+            yield kind, *row
+
+
+def _head(status: StatusFigures, address: str, problem: str) -> Iterator[RenderableType]:
+    ready = ("ready", "green") if status.ready else ("not ready", "bold red")
+    yield styled(f"xrouter {status.router.version} at {address}, up {_age(status.router.seconds)}, ", ready)
+    catalog = f"catalog {status.catalog.epoch or '-'}, {counted(status.catalog.definitions, 'definition')}"
+    if status.catalog.refused_findings:
+        yield styled(catalog, (f"; a newer one is refused: {counted(status.catalog.refused_findings, 'error')}", "red"))
+    elif status.catalog.held:
+        yield styled(catalog, (f"; a newer one waits: {status.catalog.held}", "yellow"))
+    else:
+        yield styled(catalog)
+    if status.inbox.records is not None:
+        oldest = f", the oldest for {_age(status.inbox.oldest_seconds)}" if status.inbox.oldest_seconds else ""
+        yield styled(f"inbox: {counted(status.inbox.records, 'record')} waiting{oldest}")
+    for reason in status.reasons:
+        yield styled((reason, "red"))
+    if problem:
+        yield styled((problem, "bold red"))
+
+
+def _rows(status: StatusFigures) -> Iterator[tuple[str, list[Row]]]:
+    """Yield the rows of each table; the router gives the busiest first."""
+    flow = status.flow or FlowStatus([], [], [])
+    yield "endpoint", [_endpoint(each) for each in flow.endpoints]
+    yield "definition", [(each.definition, _rate(each.rate), f"{each.records:,}") for each in flow.definitions]
+    yield "sink", [_sink(each) for each in flow.sinks]
+    yield "query", [_query(name, each) for name, each in status.queries.items()]
+
+
+def _endpoint(each: EndpointStatus) -> Row:
+    waits = "inbox" if each.pushed and each.lag is None else _number(each.lag)
+    oldest = "" if not each.oldest_seconds else _age(each.oldest_seconds)
+    return each.endpoint, each.protocol or "-", _of(each.routed), _of(each.dead_letters), waits, oldest
+
+
+def _number(value: int | None) -> str:
+    """Return a number; what is not known is no 0."""
+    return "?" if value is None else f"{value:,}"
+
+
+def _sink(each: Sink) -> Row:
+    writes = (f"{each.writes.get(result, 0):,}" for result in ("ok", "error", "rejected"))
+    return each.sink, each.type, *writes, ", ".join(each.holds)
+
+
+def _query(name: str, each: Query) -> Row:
+    now, last = "idle", "-"
+    if each.time is not None and each.time.now is not None:
+        now = f"{each.time.now.step} for {each.time.now.step_seconds:.1f} s"
+    if each.time is not None and each.time.last is not None:
+        steps = sorted(each.time.last.steps, key=lambda step: -step.seconds)[:LONGEST_STEPS]
+        longest = ", ".join(f"{step.step} {step.seconds:.2f}" for step in steps)
+        last = f"{counted(each.time.last.records, 'record')} in {each.time.last.seconds:.2f} s ({longest})"
+    return name, each.state, "-" if each.batch is None else f"{each.batch}", now, last
+
+
+def _table(head: Row, rows: Sequence[Row], width: int) -> Table:
+    """Return rows as a table; of names too long for the first column the ends are shown, since they differ there."""
+    table = Table(box=None, pad_edge=False, expand=False, header_style="bold")
+    beside = sum(max(len(row[place]) for row in (head, *rows)) for place in range(1, len(head)))
+    longest = max(_LEAST_NAME, width - beside - 2 * len(head))
+    for name in head:
+        number = name in _NUMBERS
+        table.add_column(name, justify="right" if number else "left", no_wrap=number, overflow="fold")
+    for name, *others in rows:
+        table.add_row(name if len(name) <= longest else f"…{name[1 - longest :]}", *others)
+    return table
+
+
+def _of(count: Count) -> str:
+    return _rate(count.rate)
+
+
+def _rate(rate: float | None) -> str:
+    if rate is None:
+        return "-"
+    return f"{rate:,.0f}" if rate >= 10 or rate == 0 else f"{rate:.1f}"
+
+
+def _age(seconds: float) -> str:
+    """Return a span as people say it, by its two largest units."""
+    if seconds < 60:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def top(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings of the router that runs on this machine.")],
+    every: Annotated[float, typer.Option("--every", min=0.5, max=3600, metavar="SECONDS", help="Between looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, as where the output is no terminal.")] = False,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is /status.json as it is.")] = (
+        OutputFormat.text
+    ),
+) -> None:
+    """Show what flows in a running router, what waits and why, until Ctrl-C.
+
+    Asks the port of `metrics` (deploy/STATUS.md), as the status page does. Where the output is no terminal, one look is
+    written as rows, the kind of each first.
+
+    Example: xrouter top router.yaml
+    """
+    with status_client(load_settings(config)) as client:
+        console = terminal()
+        answer = client.ask()
+        if format is OutputFormat.json:
+            write_document(answer.document)
+        elif once or not console.is_terminal:
+            for row in lines(answer.status):
+                say_row(row)
+        else:
+            _watch(client, console, answer, every)
+
+
+def _watch(client: StatusClient, console: Terminal, answer: StatusResponse, every: float) -> None:
+    """Show what the router says, again and again; while it does not answer, what it last said, and that."""
+    problem = ""
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(screen(answer.status, client.address, console.size, problem), refresh=True)
+            try:
+                time.sleep(every)
+            except KeyboardInterrupt:
+                return
+            try:
+                answer, problem = client.ask(), ""
+            except KeyboardInterrupt:
+                return
+            except RouterError as error:
+                problem = f"{error.message}; what follows is what it said before"

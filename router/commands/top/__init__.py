@@ -1,1 +1,0 @@
-"""``xrouter top``: what a running router says of itself, in a terminal."""

@@ -1,0 +1,691 @@
+"""The one list of what is looked at before a start: ``doctor`` shows all of it, ``run`` ends on what would stop it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final, Literal
+
+from bindings.certificates import Address, AddressForm, addresses_of, tls_context
+from bindings.gateways import Connection, GatewayError, Tls
+from bindings.http.request import listen, server_tls
+from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.ranges import KafkaEnds, Takes
+from bindings.private import is_locked
+from bindings.protocols import BINDINGS
+from catalog.model import Catalog
+from catalog.schemas.ids.client import RegistryUnavailableError
+from router.errors import BrokerUnreachable, ConfigError, JvmError, RouterError, SinkError, StateError
+from router.intake.intake import connections_of
+from router.judging.plan import Plan
+from router.logs import few, get_logger
+from router.machine import ENOUGH, LEAST, descriptor_limit, divided
+from router.overview.picture import sink_topics
+from router.schemaids.framing import IDS, address_of, folder_of, unidentified_text
+from router.schemaids.kept import Damaged, KeptIds
+from router.settings import HttpSettings, KafkaSink, Settings
+from router.settings.checks import event_sinks, executor_cautions, inbox_faults
+from router.settings.sinks.contract import RemoteSink
+from router.sinks.messages.definitions import endpoint_of
+from router.sinks.tables.head import local_folder
+from router.sources import INBOX, Source, by_query, inbox_client, source_client
+from router.spark.connectors import KAFKA, MANIFEST, JavaMissing, cache_root, find_java
+from router.terminal import counted
+
+# Checks and their findings: all checks run at once, and none for longer than its limit.
+
+State = Literal["ok", "warn", "fail"]
+"""``fail``: a start ends with it. ``warn``: a router starts, and waits for it or does less."""
+SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One thing looked at: what was observed, and the remedy when it is not ``ok``. Holds no secret.
+
+    ``error`` is what a start ends with when it is ``fail``.
+    """
+
+    name: str
+    state: State
+    observation: str
+    remedy: str = ""
+    error: type[RouterError] = RouterError
+
+    def refusal(self) -> RouterError:
+        """Return the error that a start ends with because of it."""
+        if issubclass(self.error, SinkError):
+            return SinkError(self.name.removeprefix("sink "), self.observation, hint=self.remedy)
+        return self.error(f"{self.name}: {self.observation}", hint=self.remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightCheck:
+    """One look, which changes nothing. ``seconds`` is the longest that anybody waits for it."""
+
+    name: str
+    look: Callable[[], Iterable[Diagnosis]]
+    seconds: float = SECONDS
+
+
+def diagnoses(checks: Sequence[PreflightCheck]) -> Iterator[Diagnosis]:
+    """Yield the findings, in the order of the checks, which all run at once.
+
+    A check that takes longer than its limit is left behind: a missing answer does not prevent a start.
+    """
+    began = time.monotonic()
+    pending = [(check, _begun(check)) for check in checks]
+    for check, future in pending:
+        try:
+            yield from future.result(max(0.0, began + check.seconds - time.monotonic()))
+        except TimeoutError:
+            remedy = "see whether its host answers, and whether its name can be resolved"
+            yield Diagnosis(check.name, "warn", f"nothing is known of it after {check.seconds:g} s", remedy)
+
+
+def refusal(findings: Iterable[Diagnosis]) -> RouterError | None:
+    """Return the error that a start ends with, for all that would stop it; None when nothing does."""
+    errors = [each.refusal() for each in findings if each.state == "fail"]
+    if not errors:
+        return None
+    first, *others = errors
+    first.others = tuple(others)
+    return first
+
+
+def _begun(check: PreflightCheck) -> Future[list[Diagnosis]]:
+    """Begin a check in a thread that nobody has to wait for."""
+    future: Future[list[Diagnosis]] = Future()
+
+    def look() -> None:
+        try:
+            future.set_result(list(check.look()))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=look, name=f"check {check.name}", daemon=True).start()
+    return future
+
+
+# What the machine must have: a Java that Spark runs on, Spark, its connector, descriptors, memory, a cluster.
+
+JAVA_VERSIONS: Final = (17, 21)
+SPARK_VERSION: Final = "4.2."
+JAVA_SECONDS: Final = 25
+MASTER_SECONDS: Final = 5.0
+_JAVA_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+def java() -> Iterator[Diagnosis]:
+    """Look for a Java that Spark supports, at the place where Spark takes it from."""
+    remedy = f"install Java {' or '.join(map(str, JAVA_VERSIONS))}, or set JAVA_HOME to one"
+    try:
+        command = find_java()
+        done = subprocess.run(
+            [str(command), "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS, check=False
+        )
+    except JavaMissing as error:
+        yield Diagnosis("java", "fail", str(error.args[0]), error.hint, JvmError)
+        return
+    except subprocess.TimeoutExpired:
+        yield Diagnosis("java", "warn", f"{command} did not say its version within {JAVA_SECONDS} s", remedy)
+        return
+    except OSError as error:
+        yield Diagnosis("java", "fail", f"java does not run: {error}", remedy, JvmError)
+        return
+    match = _JAVA_VERSION.search(done.stderr + done.stdout)
+    number = int(match.group(1)) if match else 0
+    if number in JAVA_VERSIONS:
+        yield Diagnosis("java", "ok", f"Java {number}, {command}")
+    else:
+        said = f"Java {number}" if number else "no Java we know"
+        yield Diagnosis("java", "fail", f"{command} is {said}", remedy, JvmError)
+
+
+def spark() -> Iterator[Diagnosis]:
+    """Look for the Spark that the connectors are made for."""
+    remedy = "install the locked versions: make install"
+    try:
+        installed = version("pyspark")
+    except PackageNotFoundError:
+        yield Diagnosis("pyspark", "fail", "not installed", remedy)
+        return
+    if installed.startswith(SPARK_VERSION):
+        yield Diagnosis("pyspark", "ok", installed)
+    else:
+        yield Diagnosis("pyspark", "fail", f"{installed}; {SPARK_VERSION}x is needed", remedy)
+
+
+def connectors() -> Iterator[Diagnosis]:
+    """Look whether the Kafka connector is in the jar cache, without fetching anything."""
+    folder = cache_root() / "jars" / KAFKA.digest
+    if (folder / MANIFEST).is_file():
+        yield Diagnosis("connectors", "ok", f"Kafka, in {folder.parent}")
+        return
+    remedy = "nothing to do with a network: the first start that needs Kafka fetches them; else run `make connectors`"
+    yield Diagnosis("connectors", "warn", f"the jars for Kafka are not yet in {folder.parent}", remedy)
+
+
+def open_files() -> Iterator[Diagnosis]:
+    """Look how many files, and so connections, a router may open here."""
+    limit = descriptor_limit()
+    if limit >= ENOUGH:
+        yield Diagnosis("open files", "ok", "no limit" if limit >= 2**31 else f"up to {limit}")
+        return
+    remedy = f"raise the hard limit to {ENOUGH} or more (ulimit -Hn, LimitNOFILE of systemd, --ulimit nofile)"
+    if limit < LEAST:
+        yield Diagnosis("open files", "fail", f"up to {limit}; Spark needs {LEAST}", remedy)
+    else:
+        yield Diagnosis("open files", "warn", f"up to {limit}; fewer senders can be connected at a time", remedy)
+
+
+def memory(settings: Settings) -> Iterator[Diagnosis]:
+    """Look whether the machine's memory suffices."""
+    try:
+        division = divided(settings)
+    except RouterError as error:
+        yield Diagnosis("memory", "fail", error.message, error.hint, type(error))
+        return
+    yield Diagnosis("memory", "ok", ", ".join(f"{name} {share}" for name, share in division.log_fields.items()))
+
+
+def cluster(settings: Settings, *, pushed: bool) -> Iterator[Diagnosis]:
+    """Look whether executors can reach what they have to, as far as settings and this machine show it."""
+    chosen = settings.spark
+    if chosen.master is None or chosen.is_local:
+        return
+    for key, fault in inbox_faults(settings) if pushed else ():
+        yield Diagnosis("cluster", "fail", f"{key} {fault}", "correct the settings", ConfigError)
+    for key, caution in executor_cautions(settings):
+        yield Diagnosis("cluster", "warn", f"{key} {caution}", "correct the settings")
+    scheme, _, rest = chosen.master.partition("://")
+    places = rest.split(",") if scheme == "spark" else []
+    if places and not any(map(_listens, places)):
+        remedy = "start the master, or correct spark.master"
+        yield Diagnosis("cluster", "fail", f"nobody listens at {chosen.master}", remedy, BrokerUnreachable)
+        return
+    said = "answers" if places else "is asked by the router's start"
+    yield Diagnosis("cluster", "ok", f"{chosen.master} {said}; a start looks at the packages of executors")
+
+
+def _listens(place: str) -> bool:
+    host, _, port = place.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), MASTER_SECONDS).close()
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
+# What else is checked on this machine: the state folder, folders of tables and lines, and the ports to listen at.
+
+_TABLES: Final = 1_000
+"""Tables of a sink that are looked at."""
+
+
+def state_folder(settings: Settings) -> Iterator[Diagnosis]:
+    """Look whether the state folder can be written and has more room than the inbox keeps free."""
+    folder = Path(settings.state)
+    if fault := unwritable(folder):
+        yield Diagnosis("state", "fail", fault, "change its rights, or set `state` elsewhere", StateError)
+        return
+    free = shutil.disk_usage(_existing(folder)).free
+    room = f"{folder}, {free / 2**30:.1f} GiB free"
+    if free <= settings.inbox.min_free_bytes:
+        yield Diagnosis("state", "warn", room, "free disk space, or lower inbox.min_free_bytes: gateways push back")
+    elif free <= 2 * settings.inbox.min_free_bytes:
+        yield Diagnosis("state", "warn", room, "free disk space before gateways push back")
+    else:
+        yield Diagnosis("state", "ok", room)
+
+
+def sink_folders(settings: Settings) -> Iterator[Diagnosis]:
+    """Look whether the folders of tables and lines can be written; nobody asks an object store before a batch does.
+
+    A folder that cannot be written holds up its own batches only: a router starts all the same, and waits for its
+    sinks.
+    """
+    for name, sink in settings.sinks.items():
+        place = sink.folder
+        folder = local_folder(place) if place else None
+        if folder is not None:
+            # The files of a table lie in folders below it, and its log lists them.
+            fault = unwritable(folder) or unwritable(folder / "_delta_log")
+            refused = "" if fault or not sink.tabular else next(_refused_tables(folder), "")
+            if refused:
+                remedy = "ALTER TABLE ... DROP FEATURE, or give the sink another path; batches wait until then"
+                yield Diagnosis(f"sink {name}", "warn", refused, remedy)
+            elif fault:
+                remedy = "give this user the right to write there, or choose another path; batches wait until then"
+                yield Diagnosis(f"sink {name}", "warn", fault, remedy)
+            else:
+                yield Diagnosis(f"sink {name}", "ok", str(folder))
+
+
+def _refused_tables(folder: Path) -> Iterator[str]:
+    """Yield what keeps tables in and below a folder from being written, as far as they can be read."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    from router.sinks.tables.form import TableRequirements
+
+    for log in itertools.islice(folder.rglob("_delta_log"), _TABLES):
+        try:
+            refused = TableRequirements.of(DeltaTable(log.parent)).refused
+        except (DeltaError, OSError) as error:
+            reason = str(error).partition("\n")[0]
+            refused = f"cannot be read: {reason}" if DeltaTable.is_deltatable(str(log.parent)) else ""
+        if refused:
+            yield f"{log.parent}: {refused}"
+
+
+def metrics_port(settings: Settings) -> Iterator[Diagnosis]:
+    """Look whether metrics and status page can be served; not for a process that serves them already."""
+    chosen = settings.metrics
+    yield from _port("metrics port", settings, chosen.host, chosen.port, "metrics.port", beside=True)
+
+
+def http_port(settings: Settings, *, beside: bool = False) -> Iterator[Diagnosis]:
+    """Look whether HTTP can be taken, and whether the certificates for it can be read.
+
+    With *beside*, a router that runs on the state folder is another process, which may hold the port.
+    """
+    chosen = settings.http
+    try:
+        _certificates(chosen)
+    except GatewayError as error:
+        yield Diagnosis("http port", "fail", str(error), "correct http.tls", ConfigError)
+        return
+    yield from _port("http port", settings, chosen.host, chosen.port, "http.port", beside=beside)
+
+
+def unwritable(folder: Path) -> str:
+    """Say why a folder, which need not exist, cannot be written; empty when it can."""
+    existing = _existing(folder)
+    if not existing.is_dir():
+        return f"{folder} cannot be written: {existing} is no folder"
+    return "" if os.access(existing, os.W_OK | os.X_OK) else f"{existing} cannot be written"
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder itself, or the nearest above it that exists."""
+    return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+
+
+def _certificates(chosen: HttpSettings) -> None:
+    if chosen.tls is not None:
+        clients = Path(chosen.tls.ca) if chosen.tls.ca else None
+        server_tls(Path(chosen.tls.cert), Path(chosen.tls.key), clients)
+
+
+def _port(name: str, settings: Settings, host: str, port: int, key: str, *, beside: bool) -> Iterator[Diagnosis]:
+    try:
+        listen(host, port, "nobody").close()
+    except GatewayError as error:
+        if beside and _answers(host, port) and is_locked(Path(settings.state) / "lock"):
+            yield Diagnosis(name, "ok", f"{host}:{port} is in use while a router runs on {settings.state}")
+            return
+        fault = str(error).removeprefix("nobody ").partition("; ")[0]
+        remedy = f"set {key} to another port, or to 0 for a free one, or stop what uses it"
+        yield Diagnosis(name, "fail", fault, remedy, ConfigError)
+        return
+    yield Diagnosis(name, "ok", f"{host}:{port} is free" if port else f"a free one at {host}")
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+# Who is to be reached: the brokers and servers of sources and sinks, asked as far as that changes nothing there.
+#
+# Kafka is asked with our login, and a start ends where that is refused. Other brokers and servers are only connected
+# to, with TLS where it is spoken. All of them are waited for while they are away.
+
+CONNECT_SECONDS: Final = 5.0
+_START_KAFKA: Final = "start the broker, or correct bootstrap_servers and credentials"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked of a Kafka cluster, and for whom; with ``waited`` a start does not need the answer."""
+
+    name: str
+    client: KafkaClient
+    topic: str = ""
+    waited: bool = False
+
+
+def peer_checks(
+    settings: Settings,
+    catalog: Catalog,
+    sources: Sequence[Source],
+    *,
+    gateways: bool,
+    sinks: bool = True,
+    once: bool = False,
+) -> Iterator[PreflightCheck]:
+    """Yield checks of the brokers and servers to be reached: for sources and the inbox, and for *sinks*.
+
+    Without *gateways* the brokers that these connect to are left out. One check serves all on one Kafka cluster. With
+    *once* nobody waits for a cluster that is away: its ends are to be known at the start.
+    """
+    asked = [
+        _Asked(f"source {source.endpoint}", source_client(source), source.topic)
+        for source in sources
+        if not source.pushed
+    ]
+    chosen = settings.inbox.kafka
+    if chosen is not None:
+        asked.append(_Asked("inbox", inbox_client(chosen), chosen.topic))
+    others: list[PreflightCheck] = []
+    for broker in connections_of(sources, "check") if gateways else ():
+        form = BINDINGS[broker.protocol].sending.form
+        away = "start the broker, or correct the address; the gateway connects by itself once it answers"
+        # The server of NATS speaks first, and only then TLS.
+        greets = broker.protocol == "NATS"
+        name = f"source {broker.name}"
+        others.append(
+            PreflightCheck(name, partial(_servers, name, form, broker.connection, away, ConfigError, greets=greets))
+        )
+    for name, sink in settings.sinks.items() if sinks else ():
+        if sink.remote is not None:
+            looked = _sink(name, sink.remote, catalog)
+            (asked if isinstance(looked, _Asked) else others).append(looked)  # type: ignore[arg-type]
+    yield from (PreflightCheck(group[0].name, partial(_kafka, group, once=once)) for group in _by_cluster(asked))
+    yield from others
+    plan = Plan(catalog, settings)
+    for name, sink in settings.sinks.items() if sinks else ():
+        if sink.framed is not None:
+            called = f"sink {name} schemas"
+            yield PreflightCheck(called, partial(_written, called, name, plan))
+    if sinks and (unknown := tuple(plan.unidentified())):
+        yield PreflightCheck("schema ids", partial(_unidentified, unknown))
+    for name in settings.schema_registries if sinks else ():
+        called = f"schema registry {name}"
+        yield PreflightCheck(called, partial(_schema_registry, called, settings, name))
+    if sinks and any(sink.topics is not None for sink in settings.sinks.values()):
+        yield PreflightCheck("topics of sinks", partial(_sink_topics, plan))
+
+
+def _schema_registry(called: str, settings: Settings, name: str) -> Iterator[Diagnosis]:
+    """Ask a schema registry whether it lets us in; without it a router has the ids that are on the disk."""
+    address = address_of(settings, name)
+    kept = KeptIds(folder_of(settings, name), address.url)
+    ids, damaged = 0, ""
+    for schema_id in kept.ids():
+        try:
+            ids += kept.schema(schema_id) is not None
+        except Damaged as damage:
+            damaged = damaged or str(damage)
+    on_disk = f"{counted(ids, 'id')} on the disk"
+    try:
+        address.client().check()
+    except RegistryUnavailableError as error:
+        remedy = f"start it, or correct schema_registries.{name}; batches with other ids wait until it answers"
+        yield Diagnosis(called, "warn", f"{str(error).removeprefix(called).strip()}; {on_disk}", remedy)
+        return
+    if damaged:
+        remedy = "nothing is lost: it is asked for anew; see why the disk damages files"
+        yield Diagnosis(called, "warn", f"{address.url} answers; {on_disk}; {damaged}", remedy)
+        return
+    yield Diagnosis(called, "ok", f"{address.url} answers; {on_disk}")
+
+
+def _unidentified(unknown: Sequence[tuple[Source, Sequence[str]]]) -> Iterator[Diagnosis]:
+    """Tell of frames whose ids decide nothing; a router runs, and takes them for what the topic's definitions are."""
+    for source, xids in unknown:
+        state: State = "ok" if source.settings.framing == "auto" else "warn"
+        yield Diagnosis("schema ids", state, unidentified_text(source.settings, xids), IDS)
+
+
+def _written(called: str, name: str, plan: Plan) -> Iterator[Diagnosis]:
+    """Look whether the schemas of what a sink is to send have ids; nothing is registered here."""
+    try:
+        frames = plan.written_frames(name, register=False)
+    except SinkError as error:
+        text = error.message.removeprefix(f"sink {name}: ")
+        away = isinstance(error.__cause__, RegistryUnavailableError)
+        remedy = "start it, or correct schema_registries; batches for the sink wait until it answers"
+        yield Diagnosis(called, "warn" if away else "fail", text, remedy if away else error.hint, SinkError)
+        return
+    yield Diagnosis(called, "ok", f"{counted(len(frames), 'definition')} with the ids of their schemas")
+
+
+def _sink(name: str, sink: RemoteSink, catalog: Catalog) -> PreflightCheck | _Asked:
+    called = f"sink {name}"
+    try:
+        endpoint = endpoint_of(name, sink, catalog)
+        cluster = sink.cluster_at(name, endpoint)
+        if cluster is not None:
+            return _Asked(called, cluster, waited=sink.own_cluster() is None)
+        connection = sink.connection(name, endpoint)
+    except SinkError as error:
+        fault = Diagnosis(called, "fail", error.message.removeprefix(f"{called}: "), error.hint, SinkError)
+        return PreflightCheck(called, lambda: (fault,))
+    away = "start the server, or correct the address; batches wait until it answers"
+    greets = sink.family == "nats"
+    return PreflightCheck(
+        called, partial(_servers, called, sink.sending.form, connection, away, SinkError, greets=greets)
+    )
+
+
+def _by_cluster(asked: Iterable[_Asked]) -> list[list[_Asked]]:
+    """Gather what is asked of one cluster with one login."""
+    groups: list[list[_Asked]] = []
+    for each in asked:
+        group = next((group for group in groups if group[0].client == each.client), None)
+        if group is None:
+            groups.append([each])
+        else:
+            group.append(each)
+    return groups
+
+
+def _kafka(group: Sequence[_Asked], *, once: bool) -> Iterator[Diagnosis]:
+    """Ask a cluster once for all. One that is away is waited for; one that refuses us would do so for ever."""
+    client = group[0].client
+    try:
+        topics = KafkaEnds(client).partitions(sorted({each.topic for each in group if each.topic}))
+    except KafkaUnreachable as error:
+        for each in group:
+            fails = (error.refused or once) and not each.waited
+            remedy = _START_KAFKA if fails else f"{_START_KAFKA}; it is waited for"
+            yield Diagnosis(each.name, "fail" if fails else "warn", str(error), remedy, BrokerUnreachable)
+        return
+    for each in group:
+        if not each.topic:
+            yield Diagnosis(each.name, "ok", f"Kafka at {client.servers} answers")
+        elif each.topic not in topics:
+            yield Diagnosis(each.name, "warn", f"Kafka at {client.servers} has no topic {each.topic}", "make the topic")
+        else:
+            observation = f"Kafka at {client.servers}, topic {each.topic}, {len(topics[each.topic])} partitions"
+            yield Diagnosis(each.name, "ok", observation)
+
+
+def _sink_topics(plan: Plan) -> Iterator[Diagnosis]:
+    """Look whether the topics exist that routes name whatever a record has, and whether they take our records."""
+    for name, topics in sink_topics(plan).items():
+        sink = plan.settings.sinks[name]
+        if sink.topics is None:
+            continue
+        client = sink.topics.cluster()
+        try:
+            takes = KafkaEnds(client).takes(topics)
+        except KafkaUnreachable:
+            continue  # The check of the cluster says so.
+        told = list(_untaken(f"sink {name}", sink.topics, client.servers, topics, takes))
+        yield from told or (Diagnosis(f"sink {name}", "ok", f"{counted(len(topics), 'topic')} to write to"),)
+
+
+def _untaken(
+    called: str, sink: KafkaSink, servers: str, topics: Sequence[str], takes: Mapping[str, Takes]
+) -> Iterator[Diagnosis]:
+    """Say what is in the way of writing to topics; a start waits for none of it, since batches do."""
+    missing = [topic for topic in topics if topic not in takes]
+    if missing and sink.create_topics is not None:
+        yield Diagnosis(called, "ok", f"Kafka at {servers} has no topic {few(missing)}: create_topics makes it")
+    elif missing:
+        remedy = "make it before records come, or set create_topics of the sink; a batch for it waits"
+        yield Diagnosis(called, "warn", f"Kafka at {servers} has no topic {few(missing)}", remedy, SinkError)
+    if denied := [topic for topic, each in takes.items() if not each.writable]:
+        remedy = "grant the login of the sink Write and Describe on it; a batch for it waits"
+        yield Diagnosis(called, "warn", f"it may not write to topic {few(denied)}", remedy, SinkError)
+    small = {topic: each.most_bytes for topic, each in takes.items() if each.most_bytes is not None}
+    for topic in sorted(topic for topic, most in small.items() if most < sink.max_message_bytes):
+        told = f"topic {topic} takes {small[topic]} bytes at most (max.message.bytes)"
+        remedy = f"set max_message_bytes of the sink, now {sink.max_message_bytes}, to no more; or raise the topic's"
+        yield Diagnosis(called, "warn", told, remedy, SinkError)
+
+
+def _servers(
+    name: str, form: AddressForm, connection: Connection, away: str, error: type[RouterError], *, greets: bool
+) -> Iterator[Diagnosis]:
+    """Look whether one of the servers of a connection takes connections.
+
+    What waiting does not repair is ``fail``: a malformed address, a certificate that cannot be read.
+    """
+    try:
+        addresses = addresses_of(form, _bare(connection))
+        context = tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
+    except GatewayError as wrong:
+        yield Diagnosis(name, "fail", str(wrong), "correct its address, or its tls", error)
+        return
+    faults: list[str] = []
+    for address in addresses:
+        if fault := _fault(address, None if greets else context):
+            faults.append(f"{address.url}: {fault}")
+        else:
+            yield Diagnosis(name, "ok", f"{address.url} takes connections")
+            return
+    yield Diagnosis(name, "warn", "; ".join(faults) or "it has no address", away)
+
+
+def _bare(connection: Connection) -> Connection:
+    """Return the connection with addresses up to what differs from record to record."""
+    return Connection(tuple(uri.partition("{")[0] for uri in connection.uris), tls=connection.tls)
+
+
+def _fault(address: Address, context: ssl.SSLContext | None) -> str:
+    """Say why a server does not take a connection; empty when it does. No login is shown."""
+    try:
+        with socket.create_connection((address.host, address.port), CONNECT_SECONDS) as plain:
+            if address.tls and context is not None:
+                context.wrap_socket(plain, server_hostname=address.host).close()
+    except TimeoutError:
+        return f"no answer within {CONNECT_SECONDS:g} s"
+    except (OSError, ValueError) as error:
+        checked = getattr(error, "verify_message", "")
+        return f"its certificate does not hold: {checked}" if checked else getattr(error, "strerror", "") or str(error)
+    return ""
+
+
+_log = get_logger()
+
+
+def machine_checks() -> list[PreflightCheck]:
+    """Return what every start of a router needs, whatever its settings."""
+    return [
+        PreflightCheck("java", java),
+        PreflightCheck("pyspark", spark),
+        PreflightCheck("connectors", connectors),
+        PreflightCheck("open files", open_files),
+    ]
+
+
+def place_checks(settings: Settings) -> list[PreflightCheck]:
+    """Return the checks that need only the settings."""
+    return [
+        PreflightCheck("memory", partial(memory, settings)),
+        PreflightCheck("state", partial(state_folder, settings)),
+        PreflightCheck("sinks", partial(sink_folders, settings)),
+        PreflightCheck("metrics port", partial(metrics_port, settings)),
+    ]
+
+
+def reach_checks(
+    settings: Settings,
+    catalog: Catalog,
+    sources: Sequence[Source],
+    *,
+    gateways: bool = True,
+    listens: bool = True,
+    beside: bool = False,
+    once: bool = False,
+) -> Iterator[PreflightCheck]:
+    """Yield the checks that need settings and catalog.
+
+    Kafka gets our credentials, so its addresses must be known to be the right ones. With *gateways* messages are
+    taken in here, with *listens* those over HTTP too; with *beside* another process may do the latter.
+    """
+    if listens and gateways and any(source.served for source in sources):
+        yield PreflightCheck("http port", partial(http_port, settings, beside=beside))
+    yield PreflightCheck("queries", partial(_queries, settings, sources))
+    pushed = any(source.pushed for source in sources)
+    yield PreflightCheck("cluster", partial(cluster, settings, pushed=pushed))
+    yield from peer_checks(settings, catalog, sources, gateways=gateways, once=once)
+
+
+def _queries(settings: Settings, sources: Sequence[Source]) -> Iterator[Diagnosis]:
+    """Say which sources share a query, and so wait for the sinks of each other."""
+    idle = [source.endpoint for source in sources if source.pushed and source.settings.lane]
+    if idle:
+        remedy = "leave it out; a router of their own, with another state, parts them"
+        yield Diagnosis("queries", "warn", f"lane parts nothing for {few(idle)}, which share the inbox", remedy)
+    for query, members in by_query(sources).items():
+        if len(members) > 1 and len(event_sinks(settings)) > 1:
+            part = "a router of its own, with another state," if query == INBOX else "`lane` on a source"
+            names = few([member.endpoint for member in members])
+            told = f"{names} share query {query}: a sink that takes nothing of one holds all; {part} parts them"
+            yield Diagnosis("queries", "ok", told)
+
+
+def require(checks: Iterable[PreflightCheck]) -> None:
+    """Look at everything at once; what does not stop a start goes to the log.
+
+    Raises:
+        RouterError: something would stop it; ``others`` are further things that would.
+    """
+    findings = list(diagnoses(list(checks)))
+    error = refusal(findings)
+    if error is not None:
+        raise error
+    for each in findings:
+        if each.state == "warn":
+            _log.warning("not as it should be", what=each.name, problem=each.observation, hint=each.remedy)
+
+
+def router_checks(
+    settings: Settings, catalog: Catalog, sources: Sequence[Source], *, once: bool = False
+) -> Iterator[PreflightCheck]:
+    """Yield what ``run`` looks at; its metrics are served by then."""
+    # A start fetches missing connectors, and says so.
+    every = [*machine_checks(), *place_checks(settings)]
+    yield from (check for check in every if check.name not in ("connectors", "metrics port"))
+    apart = settings.inbox.kafka is not None
+    yield from reach_checks(settings, catalog, sources, gateways=not apart, listens=not once, once=once)
+
+
+def gateway_checks(settings: Settings, catalog: Catalog, sources: Sequence[Source]) -> Iterator[PreflightCheck]:
+    """Yield what ``gateway`` looks at; it starts no Spark and writes to no sink."""
+    yield PreflightCheck("open files", open_files)
+    pushed = [source for source in sources if source.pushed]
+    if any(source.served for source in pushed):
+        yield PreflightCheck("http port", partial(http_port, settings))
+    yield from peer_checks(settings, catalog, pushed, gateways=True, sinks=False)
