@@ -1,4 +1,4 @@
-"""The README's blocks, each pasted in one go into a fresh shell, in order: what comes out is what it says."""
+"""Each command block of the README and the page on catalogs, pasted into a fresh shell in order, does what it shows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import pytest
 
 from tests.support.ports import free_ports
 from tests.support.process_tree import below
-from tests.support.readme import README, block, consoles
+from tests.support.readme import CATALOGS, README, block, consoles
 from tests.support.router_archive import submit_options
 from tests.support.waiting import wait_until
 
 LIMIT: Final = 300.0
-ELSEWHERE: Final = {"make demo": "test_demo.py", "make test": "this run"}
-"""Blocks that are run by other tests, by their command."""
+ELSEWHERE: Final = {"make demo": "test_demo.py"}
+"""Blocks that other tests run, by their command."""
 EVENTS: Final[dict[str, list[dict[str, Any]]]] = {
     "xrouter run router.yaml &": [{"type": "com.example.garden.moisture", "data": {"percent": 41}}],
     "xrouter registry serve registry.yaml &": [
@@ -32,7 +32,7 @@ EVENTS: Final[dict[str, list[dict[str, Any]]]] = {
         {"type": "com.example.garden.water", "data": {"percent": 42}},
     ],
 }
-"""The events that come out after a block with this command; the README says so in words."""
+"""The events that a block with this command produces; the pages say so in words."""
 
 
 class Shell:
@@ -134,7 +134,7 @@ def test_each_block_works_when_it_is_pasted_in_one_go(tmp_path: Path) -> None:
     }
     left = dict(ELSEWHERE)
     met = dict(EVENTS)
-    for commands, shown in consoles(text):
+    for commands, shown in [*consoles(text), *consoles(CATALOGS.read_text(encoding="utf-8"))]:
         if left.pop(commands[0].partition("#")[0].strip(), None):
             continue
         pasted = "".join(f"{command}\n" for command in commands)

@@ -111,5 +111,5 @@ def test_a_reader_finds_every_reason(page: str) -> None:
 
 
 def test_a_newcomer_is_told_where_the_command_is_and_how_long_a_start_takes() -> None:
-    head = (ROOT / "README.md").read_text("utf-8").partition("\n## How it flows")[0]
+    head = (ROOT / "README.md").read_text("utf-8").partition("\n## What it accepts")[0]
     assert ".venv/bin/xrouter" in head and "minute" in head
