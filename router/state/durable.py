@@ -294,7 +294,7 @@ def exposures(clients: Iterable[Client]) -> Iterator[Finding]:
     for each in clients:
         address = exposed(each.kind, each.addresses, each.party)
         if address:
-            text = f"{each.name}: {address} would get a secret in plain text"
+            text = f"{each.name}: {address} would receive a secret in plain text"
             pointer = _pointer(each.place, "allow_plaintext_password")
             yield Finding("", pointer, "error", "plain-text-secret", text, REMEDY)
 
