@@ -110,7 +110,7 @@ class LastCatalog:
             write_durably(self._path, json.dumps({**self._of, "catalog": catalog_to_json(catalog)}).encode())
             self._kept = catalog.epoch
         except OSError as error:
-            _log.warning("catalog is not kept for a start without its registry", file=self._path, problem=str(error))
+            _log.warning("catalog not saved for starts without its registry", file=self._path, problem=str(error))
 
     def read(self) -> tuple[Catalog, str] | None:
         """Return the catalog and since when it is kept; None where there is none of these sources and this version."""
@@ -123,7 +123,7 @@ class LastCatalog:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            _log.warning("the catalog that was kept cannot be used", file=self._path, problem=str(error))
+            _log.warning("saved catalog cannot be used", file=self._path, problem=str(error))
             return None
         self._kept = catalog.epoch
         return catalog, kept
@@ -185,7 +185,7 @@ def whole_catalog(settings: Settings, stop: threading.Event, monitoring: Monitor
             return _stale(monitoring, catalog.pending, *last)
         if catalog.pending != reported:
             reported = catalog.pending
-            _log.warning("not started yet: the catalog refers to what cannot be reached", unreachable=list(reported))
+            _log.warning("waiting to start: the catalog has unreachable references", unreachable=list(reported))
         stop.wait(settings.catalog.poll.total_seconds() or HOLD_SECONDS)
     return None
 
@@ -194,8 +194,8 @@ def _stale(monitoring: Monitored, awaited: tuple[str, ...], catalog: Catalog, ke
     """Say that the last good catalog is taken, since these addresses cannot be reached."""
     monitoring.status.awaiting(awaited)
     monitoring.metrics.awaited(len(awaited))
-    reason = f"the catalog cannot be reached at {few(awaited)}; the last good one, of {kept}, is in force until it can"
-    _log.warning("started with the last good catalog", unreachable=list(awaited), epoch=catalog.epoch, kept=kept)
+    reason = f"the catalog is unreachable at {few(awaited)}; using the last valid one, saved {kept}"
+    _log.warning("started with the last valid catalog", unreachable=list(awaited), epoch=catalog.epoch, kept=kept)
     return catalog, reason
 
 
@@ -484,8 +484,8 @@ class _Asking:
                 problem = str(error)
             before, self._uncommitted[group] = self._uncommitted.get(group, ""), problem
             if problem and not before:
-                hint = "records are read all the same; let the router commit to this group, which nobody else may use"
-                _log.warning("offsets are not committed", group=group, topics=sorted(named), problem=problem, hint=hint)
+                hint = "records are still read; allow the router to commit to this group, which nothing else may use"
+                _log.warning("offsets not committed", group=group, topics=sorted(named), problem=problem, hint=hint)
             elif before and not problem:
                 _log.info("offsets are committed again", group=group, topics=sorted(named))
 
@@ -497,9 +497,9 @@ class _Asking:
             return
         inputs = reads(sources, self._query) or {"source": self._query}
         if trouble:
-            _log.warning("backlog of a source is not known", **inputs, problem=trouble)
+            _log.warning("source unreachable; its lag is unknown", **inputs, problem=trouble)
         else:
-            _log.info("connected again", **inputs)
+            _log.info("source reachable again", **inputs)
 
     def _client_of(self, plan: Plan) -> KafkaClient | None:
         if self._query == INBOX:

@@ -58,7 +58,7 @@ def test_ctrl_c_ends_a_start_in_a_line(tmp_path: Path, with_jvm: bool) -> None:
     def has_come_so_far() -> bool:
         if with_jvm:
             return any(program_of(pid).endswith("java") for pid in children(router.pid))
-        return "memory divided" in router.log
+        return "memory budget" in router.log
 
     try:
         wait_until(lambda: has_come_so_far() or router.ended is not None, 120, lambda: router.log[-2000:])

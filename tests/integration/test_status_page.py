@@ -67,10 +67,10 @@ def test_what_flows_is_shown_a_letter_is_explained_and_replayed_and_a_reload_tol
     router.start(environ={"STATUS_TOKEN": TOKEN})
     with traffic(port), browser_page() as (page, said):
         page.goto(f"http://127.0.0.1:{router.port}/")
-        # What flows: a rate at the endpoint, in the picture and in the tables.
+        # Record flow: a rate at the endpoint, in the picture and in the tables.
         page.locator("#flow-text", has_text=re.compile("Busiest: .*/s")).wait_for()
         page.wait_for_selector("#flow path.moving", state="attached")
-        page.locator("#unseen-title", has_text="4 of 6 expected definitions never occurred").wait_for()
+        page.locator("#unseen-title", has_text="4 of 6 expected definitions never seen").wait_for()
         page.click("#unseen-title")
         assert "/messagegroups/G/messages/picky at /endpoints/shop, expected since" in text(page, "#unseen")
         page.wait_for_selector("#flow rect.dead", state="attached")
