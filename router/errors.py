@@ -151,7 +151,7 @@ _EXECUTOR: Final = re.compile(
     r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^()\s]+ executor \S+\): ExecutorLostFailure "
 )
 """The text before it holds nothing of a record: only Spark's own numbers, and an address of the cluster."""
-CANCELLED: Final = "was longer than batch_limit"
+CANCELLED: Final = "exceeded batch_limit"
 """In the reason with which a job is cancelled that took too long (:mod:`router.watching.batches`)."""
 _WORLD_JAVA: Final = (
     "org.apache.kafka.",
@@ -213,13 +213,13 @@ def fault_of(error: BaseException) -> Fault | None:
         if name.startswith("org.apache.spark.api.python.PythonException"):
             return _of_worker(message)
         if message.startswith(_CRASHED):
-            return _fault("worker", "", "a Python worker died, of a signal or for want of memory")
+            return _fault("worker", "", "a Python worker died (signal or out of memory)")
         if _EXECUTOR.match(message):
-            return _fault("worker", "", "executors died, one after the other, of a task")
+            return _fault("worker", "", "executors died repeatedly while running a task")
         if message.startswith(_IDLE):
             return _fault("time", "", "a Python worker made no progress within worker_timeout")
         if CANCELLED in message:
-            return _fault("time", "", "the time of batch_limit was over")
+            return _fault("time", "", "batch_limit exceeded")
     if any(name in _RECORDS_JAVA for name, _ in chain):
         name, message = next(each for each in chain if each[0] in _RECORDS_JAVA)
         return _fault("error", name, message)

@@ -237,10 +237,10 @@ def check_query(state: StateFolder, query: str) -> tuple[Generation, CheckpointP
     noted = state.inventory.holdings().generations.get(query)
     if noted is not None and (generation is None or generation.number < noted.number):
         hint = (
-            f'{RESTORE}; to have the query begin anew at `start` and repeat what it did, remove "{query}" from '
+            f'{RESTORE}; to restart the query at `start` and repeat its records, remove "{query}" from '
             f'"generations" in {state.inventory.path}'
         )
-        raise missing(state.checkpoints / query / str(noted.number), f"query {query} had begun it", hint=hint)
+        raise missing(state.checkpoints / query / str(noted.number), f"query {query} had started it", hint=hint)
     if generation is None:
         return None
     if noted is not None and generation.number == noted.number and generation.id != noted.id:
@@ -285,7 +285,7 @@ def _check_inbox(state: StateFolder, progress: CheckpointProgress) -> None:
     if not file.exists():
         if noted or progress.end is not None:
             hint = (
-                f"{RESTORE}; without it what it held is lost, and to begin with an empty one remove "
+                f"{RESTORE}; without it, its records are lost; to start with an empty one, remove "
                 f'{state.checkpoints / INBOX}, and from {state.inventory.path} "inbox", and "{INBOX}" in "generations"'
             )
             raise missing(file, "there was an inbox", hint=hint)
@@ -315,7 +315,7 @@ def _check_partition(directory: Path, position: InboxPosition) -> None:
         if number != expected:
             raise missing(segment_path(directory, expected), "its rows were not committed")
     if not segments:
-        raise missing(segment_path(directory, position.segment), "the checkpoint goes on from it")
+        raise missing(segment_path(directory, position.segment), "the checkpoint continues from it")
     first = segment_path(directory, position.segment)
     try:
         # The last segment may end in the middle of a write; all before it were closed and are whole.
@@ -325,7 +325,7 @@ def _check_partition(directory: Path, position: InboxPosition) -> None:
             raise StateError(str(error), hint=RESTORE) from error
         return
     if rows < position.row:
-        raise damaged(first, f"it has {rows} rows, and the checkpoint goes on from row {position.row}")
+        raise damaged(first, f"it has {rows} rows, and the checkpoint continues from row {position.row}")
 
 
 def _check_kinds(root: Path) -> None:
@@ -334,11 +334,11 @@ def _check_kinds(root: Path) -> None:
             raise damaged(root / name, "it is a folder", hint="remove it")
     for name in _FOLDERS:
         if (root / name).exists() and not (root / name).is_dir():
-            raise damaged(root / name, "it is no folder", hint=f"move it away; {RESTORE}")
+            raise damaged(root / name, "it is not a folder", hint=f"move it away; {RESTORE}")
 
 
 def _foreign(path: Path, what: str) -> StateError:
-    hint = "restore what belongs to this state folder; parts of two cannot be mixed"
+    hint = "restore the parts of this state folder; parts of two folders cannot be mixed"
     return StateError(f"{path} belongs to another state folder: it is {what}", hint=hint)
 
 

@@ -130,11 +130,7 @@ class RunInfo:
 
 
 def run(
-    settings_path: Path,
-    replays: Replays,
-    *,
-    once: bool = False,
-    ready: Callable[[RunInfo], None] | None = None,
+    settings_path: Path, replays: Replays, *, once: bool = False, ready: Callable[[RunInfo], None] | None = None
 ) -> bool:
     """Run the router until SIGTERM or SIGINT has drained it, or with *once* until what was there is processed.
 

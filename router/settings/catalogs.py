@@ -46,9 +46,7 @@ class KafkaLogin(Section):
     sasl: Sasl | None = Field(None, description="Kafka: SASL mechanism; unset is plain if `username` is set.")
     token_endpoint: str | None = Field(
         None,
-        description=(
-            "Kafka, sasl oauthbearer: OAuth 2 token endpoint, for client id `username` and secret `password`."
-        ),
+        description="Kafka, sasl oauthbearer: token endpoint, for client id `username` and secret `password`.",
         pattern="^https?://",
     )
     token_scope: str | None = Field(None, description="Kafka, sasl oauthbearer: scope to request.")
@@ -106,9 +104,7 @@ class CatalogLogin(Section):
         pattern=r"^https?://[^\s/?#@\\]+(?:/[^\s#]*)?$",
     )
     token_scope: str | None = Field(None, description="Scope to request.")
-    token_ca: str | None = Field(
-        None, description="CA certificates for `token_endpoint`, a PEM file; unset trusts the system's."
-    )
+    token_ca: str | None = Field(None, description="CAs of `token_endpoint`, a PEM file; unset trusts the system's.")
     tls: TlsSettings | None = Field(None, description="Certificates of the connection.")
 
 

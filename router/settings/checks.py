@@ -166,10 +166,7 @@ def real_time_faults(settings: Settings) -> Iterator[tuple[str, str]]:
             yield "realtime.rest", f"is also the topic of sink {name}; use a topic that only the router uses"
     if settings.is_real_time or any(settings.sinks[name].topics for name in event_sinks(settings)):
         return
-    yield (
-        "realtime",
-        "requires a Kafka sink of events, whose cluster has the fallback topic; remove it",
-    )
+    yield ("realtime", "requires a Kafka sink of events, whose cluster has the fallback topic; remove it")
 
 
 def _sinks(settings: Settings) -> Iterator[tuple[str, str]]:

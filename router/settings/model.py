@@ -43,9 +43,7 @@ class HttpAuthSettings(Section):
     bearer: Options = Field({}, description="Bearer tokens by client name, by reference.")
     basic: Options = Field({}, description="Passwords by user name, by reference.")
     api_keys: Options = Field({}, description="API keys by client name, by reference.")
-    api_key_header: str = Field(
-        "X-API-Key", description="Request header that carries the API key.", pattern="^[A-Za-z0-9-]+$"
-    )
+    api_key_header: str = Field("X-API-Key", description="Header with the API key.", pattern="^[A-Za-z0-9-]+$")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,9 +70,7 @@ class HttpSettings(Section):
         ge=1,
         description="Maximum concurrent connections per client address (IPv6: per /64); raise it behind a proxy.",
     )
-    max_in_flight: int = Field(
-        1000, ge=1, description="Maximum number of messages that wait for the inbox; more get 503."
-    )
+    max_in_flight: int = Field(1000, ge=1, description="Maximum messages that wait for the inbox; more get 503.")
     max_in_flight_bytes: Size = Field(
         256 * 2**20, gt=0, description="Maximum memory for bodies; above it, the oldest incomplete body is dropped."
     )
@@ -95,19 +91,15 @@ class GatewaySettings(Section):
     """The gateways of MQTT, AMQP and NATS."""
 
     max_body: Size = Field(2**20, gt=0, description="Maximum size of a body; larger is dead-lettered as `oversized`.")
-    max_in_flight: int = Field(
-        1000, ge=1, description="Maximum number of messages per connection that are not on disk yet."
-    )
+    max_in_flight: int = Field(1000, ge=1, description="Maximum messages per connection not on disk yet.")
 
 
 class _InboxTopic(Section):
     """The topic and its limits."""
 
     bootstrap_servers: str = Field(description="Kafka brokers: HOST:PORT, separated by commas.", min_length=1)
-    topic: str = Field(description="The topic; it must exist and retain messages until they are routed.", min_length=1)
-    max_message_bytes: Size = Field(
-        1_000_000, ge=65_536, description="Maximum size of a message, as configured at the brokers."
-    )
+    topic: str = Field(description="Topic; it must exist and retain messages until routed.", min_length=1)
+    max_message_bytes: Size = Field(1_000_000, ge=65_536, description="Maximum message size of the brokers.")
 
 
 class KafkaInboxSettings(KafkaLogin, _InboxTopic):
@@ -124,9 +116,7 @@ class KafkaInboxSettings(KafkaLogin, _InboxTopic):
 class InboxSettings(Section):
     """The durable inbox of the push protocols: a folder below `state`, or a Kafka topic."""
 
-    kafka: KafkaInboxSettings | None = Field(
-        None, description="A Kafka topic as the inbox; gateways then run as separate processes."
-    )
+    kafka: KafkaInboxSettings | None = Field(None, description="A Kafka topic as inbox; gateways then run separately.")
 
     partitions: int = Field(4, ge=1, description="Number of partitions; order is kept within each.")
     segment_bytes: Size = Field(64 * 2**20, gt=0, description="Maximum size of a segment file.")
@@ -198,9 +188,7 @@ class MemorySettings(Section):
     worker: Size | None = Field(
         None,
         ge=128 * 2**20,
-        description=(
-            "Memory of one Python worker besides the catalog; unset depends on machine and cores, 0.5 to 1 GiB."
-        ),
+        description="Memory of a Python worker besides the catalog; unset is 0.5 to 1 GiB, by machine and cores.",
     )
 
 
@@ -233,9 +221,7 @@ class RealTimeSettings(Section):
 class RelationSettings(Section):
     """Where request-reply pairs go, and how long a message waits for its counterpart."""
 
-    to: str = Field(
-        description="Sink for request-reply pairs: a Delta table or Kafka topic used for nothing else.", min_length=1
-    )
+    to: str = Field(description="Sink for pairs: a Delta table or Kafka topic, used for nothing else.", min_length=1)
     wait: Duration = Field(
         timedelta(hours=1),
         ge=timedelta(seconds=1),
@@ -326,9 +312,7 @@ class SubscriptionSettings(Section):
         description="URL of the HTTP gateway as the manager reaches it; the gateway listens on its path.", pattern=_URL
     )
     manager: str | None = Field(
-        None,
-        description="URL of the subscription manager; unset is the endpoint's own address.",
-        pattern=_URL,
+        None, description="URL of the subscription manager; unset is the endpoint's own address.", pattern=_URL
     )
     source: str | None = Field(None, description="Subscribe to events of this CloudEvents `source` only.")
     types: Texts = Field((), description="Subscribe to events of these types only; empty is all.")
@@ -400,9 +384,7 @@ class _SourceEndpoint(Section):
     addresses: Texts = Field(
         (), description="MQTT, AMQP, NATS: topic filters, nodes or subjects, instead of the catalog's."
     )
-    client_id: str | None = Field(
-        None, description="MQTT, AMQP, NATS: client id at the broker; unset generates one and keeps it."
-    )
+    client_id: str | None = Field(None, description="MQTT, AMQP, NATS: client id; unset generates and keeps one.")
     token: SecretStr | None = Field(None, description="NATS: token, by reference.")
     credentials: str | None = Field(None, description="NATS: credentials file (`.creds`).")
     seed: str | None = Field(None, description="NATS: nkey seed file.")
@@ -412,8 +394,7 @@ class SourceSettings(KafkaLogin, _SourceEndpoint):
     """One endpoint of the catalog whose records are consumed."""
 
     kafka: Options = Field(
-        {},
-        description="More Kafka client options, by their Kafka names. `isolation.level` defaults to read_committed.",
+        {}, description="More Kafka client options, by their Kafka names. `isolation.level` defaults to read_committed."
     )
     commit_offsets_to: Text | None = Field(
         None,
@@ -443,10 +424,7 @@ class MatchSettings(Section):
             "(`ambiguous`), or `always`."
         ),
     )
-    hop_by_hop: bool = Field(
-        False,
-        description="Whether properties that intermediaries change (hop by hop) must match the definition, too.",
-    )
+    hop_by_hop: bool = Field(False, description="Whether properties that change hop by hop must match.")
     ambiguous: Ambiguous = Field(
         "dead-letter",
         description=(
@@ -530,9 +508,7 @@ class Settings(BaseSettings):
         description="Timeout for an unresponsive Python worker of Spark; it is then killed and the batch split; 0 is "
         "no limit.",
     )
-    start: Literal["earliest", "latest"] = Field(
-        "earliest", description="Where the first run begins to read topics; later runs continue where they stopped."
-    )
+    start: Literal["earliest", "latest"] = Field("earliest", description="Where the first run begins.")
     on_data_loss: Literal["stop", "continue"] = Field(
         "stop", description="What to do if records were deleted at the broker before they were read."
     )
@@ -542,9 +518,7 @@ class Settings(BaseSettings):
     gateways: GatewaySettings = Field(GatewaySettings(), description="The gateways of MQTT, AMQP and NATS.")
     inbox: InboxSettings = Field(InboxSettings(), description="The inbox.")
     telemetry: TelemetrySettings = Field(TelemetrySettings(), description="What is sent to OpenTelemetry.")
-    drain_grace: Duration = Field(
-        timedelta(seconds=30), description="How long to wait for the current batch when stopping."
-    )
+    drain_grace: Duration = Field(timedelta(seconds=30), description="Maximum wait for a batch when stopping.")
     log: LogSettings = Field(LogSettings(), description="Logging.")
     memory: MemorySettings = Field(MemorySettings(), description="Memory.")
     spark: SparkSettings = Field(SparkSettings(), description="Spark.")

@@ -156,11 +156,7 @@ def parse_name(template: str, allowed: tuple[str, ...] = EVENT_VARIABLES) -> Nam
 
 
 def event_values(
-    message: str,
-    endpoint: str,
-    type_: str,
-    context: Mapping[str, str],
-    attributes: Mapping[str, str] | None = None,
+    message: str, endpoint: str, type_: str, context: Mapping[str, str], attributes: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return the template values of one event; *message* and *endpoint* are xids.
 

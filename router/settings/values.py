@@ -139,62 +139,31 @@ class Section(BaseModel):
 
 Place = tuple[str, ...]
 
-_FILE_PLACES: Final = (
-    "state",
-    "catalog.source",
-    "catalog.source.*",
-    "catalog.shadow",
-    "catalog.shadow.*",
-    "catalog.logins.*.bearer_file",
-    "catalog.logins.*.tls.*",
-    "catalog.logins.*.token_ca",
-    "sinks.*.path",
-    "sources.*.tls.*",
-    "sinks.*.tls.*",
-    "inbox.kafka.tls.*",
-    "sources.*.credentials",
-    "sources.*.seed",
-    "sinks.*.credentials",
-    "sinks.*.seed",
-    "http.tls.*",
-    "telemetry.otlp.tls.*",
-    "sources.*.token_ca",
-    "sinks.*.token_ca",
-    "inbox.kafka.token_ca",
-    "events.subscribers.*.to.tls.*",
-    "events.subscribers.*.to.credentials",
-    "events.subscribers.*.to.seed",
-    "events.subscribers.*.to.token_ca",
-    "replication.*.bearer_file",
-    "replication.*.tls.*",
-    "replication.*.token_ca",
-    "schema_registries.*.bearer_file",
-    "schema_registries.*.tls.*",
-    "schema_registries.*.token_ca",
-    "spark.shared_folders",
-    "spark.shared_folders.*",
+_FILE_PLACES: Final = tuple(
+    (
+        "state catalog.source catalog.source.* catalog.shadow catalog.shadow.* catalog.logins.*.bearer_file "
+        "catalog.logins.*.tls.* catalog.logins.*.token_ca sinks.*.path sources.*.tls.* sinks.*.tls.* "
+        "inbox.kafka.tls.* sources.*.credentials sources.*.seed sinks.*.credentials sinks.*.seed http.tls.* "
+        "telemetry.otlp.tls.* sources.*.token_ca sinks.*.token_ca inbox.kafka.token_ca "
+        "events.subscribers.*.to.tls.* events.subscribers.*.to.credentials events.subscribers.*.to.seed "
+        "events.subscribers.*.to.token_ca replication.*.bearer_file replication.*.tls.* replication.*.token_ca "
+        "schema_registries.*.bearer_file schema_registries.*.tls.* schema_registries.*.token_ca "
+        "spark.shared_folders spark.shared_folders.*"
+    ).split()
 )
-_SECRET_PLACES: Final = (
-    "metrics.token",
-    "sources.*.subscription.token",
-    "catalog.logins.*.bearer",
-    "http.auth.bearer.*",
-    "http.auth.basic.*",
-    "http.auth.api_keys.*",
-    "events.subscribers.*.to.bearer",
-    "events.subscribers.*.to.api_key",
-    "events.subscribers.*.to.token",
+_SECRET_PLACES: Final = tuple(
+    (
+        "metrics.token sources.*.subscription.token catalog.logins.*.bearer http.auth.bearer.* http.auth.basic.* "
+        "http.auth.api_keys.* events.subscribers.*.to.bearer events.subscribers.*.to.api_key "
+        "events.subscribers.*.to.token"
+    ).split()
 )
 _SECRET_NAMES: Final = ("bearer", "api_key", "token")
-_OPTION_PLACES: Final = (
-    "sources.*.kafka.*",
-    "sinks.*.options.*",
-    "sinks.*.headers.*",
-    "events.subscribers.*.to.options.*",
-    "events.subscribers.*.to.headers.*",
-    "spark.conf.*",
-    "telemetry.otlp.headers.*",
-    "inbox.kafka.options.*",
+_OPTION_PLACES: Final = tuple(
+    (
+        "sources.*.kafka.* sinks.*.options.* sinks.*.headers.* events.subscribers.*.to.options.* "
+        "events.subscribers.*.to.headers.* spark.conf.* telemetry.otlp.headers.* inbox.kafka.options.*"
+    ).split()
 )
 _SECRET_OPTION: Final = re.compile(
     r"password|passwd|secret|jaas|token$|credential|authorization|cookie|(access|account|private|api)[._-]?key",

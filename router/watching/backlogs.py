@@ -159,9 +159,7 @@ class _Families:
             labels=["endpoint"],
         )
         self.pushed_oldest = GaugeMetricFamily(
-            "xrouter_inbox_endpoint_oldest_seconds",
-            "Age of the oldest of them; 0 for none.",
-            labels=["endpoint"],
+            "xrouter_inbox_endpoint_oldest_seconds", "Age of the oldest of them; 0 for none.", labels=["endpoint"]
         )
         self.arrived = CounterMetricFamily(
             "xrouter_arrived_records",

@@ -197,7 +197,7 @@ class SchemaIdFigures:
                 return
             self._warned.add(message)
         _log.warning(
-            "bodies of one definition begin with several schema ids, and nothing tells whether all are of its type",
+            "bodies of one definition begin with several schema ids; it is unknown whether all are of its type",
             message=message,
             ids=f"{first}, {schema_id}",
             hint="name the schema registry of the source, or declare the ids of the definition's schema",
@@ -409,7 +409,7 @@ def watch_process(registry: CollectorRegistry) -> None:
 
 
 def watch_jvm(registry: CollectorRegistry, pid: int) -> None:
-    """Add what the JVM of Spark takes, for as long as it lives."""
+    """Add what Spark's JVM takes, for as long as it lives."""
     ProcessCollector(namespace="xrouter_jvm", pid=lambda: pid, registry=registry)
 
 
@@ -608,9 +608,7 @@ class Metrics:
             "xrouter_catalog_doubted", "Reasons why a catalog change needs confirmation.", registry=registry
         )
         self._catalog_held = Gauge(
-            "xrouter_catalog_held",
-            "Whether a changed catalog waits for the disk or a broker.",
-            registry=registry,
+            "xrouter_catalog_held", "Whether a changed catalog waits for the disk or a broker.", registry=registry
         )
         self._reloads = Counter(
             "xrouter_catalog_reloads", "Changed catalogs, by result.", ("result",), registry=registry

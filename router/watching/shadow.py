@@ -77,9 +77,7 @@ class ShadowFigures:
         )
         self._info = Gauge("xrouter_shadow_info", "The shadow catalog in use, always 1.", ("epoch",), registry=registry)
         self._broken = Gauge(
-            "xrouter_shadow_broken",
-            "Whether the shadow catalog cannot be used or was disabled.",
-            registry=registry,
+            "xrouter_shadow_broken", "Whether the shadow catalog cannot be used or was disabled.", registry=registry
         )
 
     def expect(self, sources: Sequence[str], endpoints: Sequence[str]) -> None:

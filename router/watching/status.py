@@ -78,11 +78,7 @@ class RouterStatus:
     """The state of one router, as its parts report it. ``clock`` gives seconds that never go back."""
 
     def __init__(
-        self,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        stale_seconds: float = STALE_SECONDS,
-        routes: bool = True,
+        self, *, clock: Callable[[], float] = time.monotonic, stale_seconds: float = STALE_SECONDS, routes: bool = True
     ) -> None:
         """``routes`` False is for a process that only takes messages in, and has no query."""
         self._clock = clock

@@ -108,7 +108,7 @@ def test_a_catalog_waits_for_a_full_disk_and_a_dead_jvm_is_named(
     os.kill(shop_router.jvm(), signal.SIGKILL)
     assert router.wait(LIMIT) == 10, router.log[seen:]
     said = router.log[seen:]
-    assert "xrouter: error: the JVM of Spark was killed\nhint: " in said
+    assert "xrouter: error: Spark's JVM was killed\nhint: " in said
     assert not [sign for sign in NOISE if sign in said], said
     assert shop_router.ids() == {"a": 1, "b": 1, "c": 1}
 

@@ -38,9 +38,7 @@ _FRAME_BYTES: Final = 64
 class NewTopics(Section):
     """How to create missing topics."""
 
-    partitions: int | None = Field(
-        None, ge=1, description="Number of partitions per topic; unset is the brokers' default."
-    )
+    partitions: int | None = Field(None, ge=1, description="Partitions per topic; unset is the brokers' default.")
     replication: int | None = Field(
         None, ge=1, le=32767, description="Replication factor; unset is the brokers' default."
     )
@@ -112,8 +110,7 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
     """Topics of a Kafka cluster, at least once."""
 
     options: Options = Field(
-        {},
-        description="More Kafka producer options, by their Kafka names. `compression.type` defaults to lz4.",
+        {}, description="More Kafka producer options, by their Kafka names. `compression.type` defaults to lz4."
     )
 
     @property

@@ -177,9 +177,7 @@ class HttpSink(MessageSink):
 
     type: Literal["http"] = Field(description="`http`.")
     url: str | None = Field(None, description="URL, or a template such as https://host/events/{messagegroup}/{type}.")
-    method: str = Field(
-        "POST", description="HTTP method, unless the endpoint or a definition has one.", pattern="^[A-Z]+$"
-    )
+    method: str = Field("POST", description="Method, unless endpoint or definition has one.", pattern="^[A-Z]+$")
     headers: Options = Field({}, description="More request headers, by name; secret ones by reference.")
     bearer: SecretStr | None = Field(None, description="Bearer token, by reference.")
     api_key: SecretStr | None = Field(None, description="API key, by reference, sent in the header `api_key_header`.")

@@ -293,7 +293,7 @@ def test_no_process_starts_with_a_catalog_that_moved(
     assert status_of([command, str(tmp_path / "router.yaml")]) == 3
     err = capsys.readouterr().err
     assert "its credentials are for mqtts://h:8883; the catalog says mqtts://127.0.0.1:1" in err
-    assert "hint: if that is meant, set sources.0.uris to it, or remove the entry from" in err and "hush" not in err
+    assert "hint: if that is intended, set sources.0.uris to it, or remove the entry from" in err and "hush" not in err
 
 
 def test_a_sink_without_an_address_yet_is_not_pinned_to_none(tmp_path: Path) -> None:
