@@ -56,7 +56,7 @@ def flows(router: RouterProcess, port: int, number: int) -> None:
 def green(page: Page) -> None:
     page.reload()
     page.wait_for_selector("#queries .bar span", state="attached")
-    page.wait_for_function("!document.body.innerText.includes('the newest catalog was refused')")
+    page.wait_for_function("!document.body.innerText.includes('the newest catalog was rejected')")
 
 
 def test_a_group_reference_with_a_slip_is_told_everywhere_until_it_is_put_right(router: RouterProcess) -> None:
@@ -90,7 +90,7 @@ def test_a_group_reference_with_a_slip_is_told_everywhere_until_it_is_put_right(
             assert router.total("xrouter_catalog_reloads_total", result="refused") == 1
             assert router.total("xrouter_catalog_changes_total", compatible="false") == 0
             # The log: one error, which names the same.
-            (line,) = [each for each in router.log.split("\n") if "catalog refused" in each]
+            (line,) = [each for each in router.log.split("\n") if "catalog rejected" in each]
             assert "error" in line and SLIP in line and "did you mean /messagegroups/G?" in line
             # The page.
             page.get_by_text(re.compile("the newest catalog was rejected: 1 finding")).first.wait_for()

@@ -76,7 +76,7 @@ def test_what_flows_is_shown_a_letter_is_explained_and_replayed_and_a_reload_tol
         page.wait_for_selector("#flow rect.dead", state="attached")
         assert "/endpoints/shop (HTTP)" in text(page, "#sources")
         page.wait_for_selector("#queries .bar span", state="attached")
-        assert "read and judged" in text(page, "#queries") and "running" in text(page, "#queries")
+        assert "read and match" in text(page, "#queries") and "running" in text(page, "#queries")
         # What arrives and is finished, and the hour so far, as pictures that the router draws.
         source = page.locator("#sources tr", has_text="/endpoints/shop (HTTP)").locator("td")
         assert all(float(figure.replace(",", "")) > 0 for figure in source.all_inner_texts()[:2])
