@@ -1,4 +1,4 @@
-"""Errors of the router room, each a way for the process to end, and faults of others told as one line."""
+"""Errors of the router with their exit codes, and the classification of other errors."""
 
 from __future__ import annotations
 
@@ -12,30 +12,19 @@ from typing import Any, Final, Literal
 
 from catalog.schemas.ids.client import RegistryUnavailableError
 
-# Errors of the router room, each a way for the process to end.
-#
-# RouterError              1   any other error of the router ├── ConfigError          3   settings that cannot be read,
-# are unknown, or contradict each other ├── CatalogUnavailable   4   no usable catalog: missing, unreadable, or with
-# nothing that can be used ├── BrokerUnreachable    5   a broker or schema registry of the settings does not answer or
-# refuses us ├── StateError           6   the state folder is locked, damaged, of a newer format, or not ours ├──
-# ConnectorError       7   the jars of a connector are missing and cannot be fetched ├── SinkError            8   a
-# destination cannot take a batch: disk, permission, schema, connection ├── BatchPinError        9   a batch that had
-# begun under a plan which no longer exists ├── JvmError            10   the JVM under Spark died, did not start, or ran
-# out of memory └── DiskError           11   the disk of the state folder is full or refuses
-#
-# Exit code 2 belongs to typer (wrong usage of the command line). A record never ends the process: what is wrong with
-# one becomes a dead letter (JUDGING.md#dead-letters).
+# Exit code 2 belongs to typer (wrong usage of the command line). A record never ends the process: a faulty one becomes
+# a dead letter (JUDGING.md#dead-letters).
 
 
 class RouterError(Exception):
-    """Anything that ends a command with one clear line; exit code 1.
+    """An error that ends a command with one line; exit code 1.
 
-    ``message`` is one line that names the thing and the place, ``hint`` says what to do about it ('' when the
-    message already does). Neither ever holds a secret.
+    ``message`` is one line that says what failed and where; ``hint`` says how to fix it ('' if the message does).
+    Neither contains a secret.
     """
 
     others: tuple[RouterError, ...] = ()
-    """What is wrong besides, each with its own line; the exit code is that of the first."""
+    """Further errors, each with its own line; the first error decides the exit code."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(" ".join(message.split()))
@@ -43,12 +32,12 @@ class RouterError(Exception):
 
     @property
     def message(self) -> str:
-        """The line without the remedy."""
+        """The line without the hint."""
         return str(self.args[0])
 
     @property
     def exit_code(self) -> int:
-        """The code that the process ends with."""
+        """The exit code of the process."""
         return exit_code(self)
 
     def __str__(self) -> str:
@@ -56,12 +45,11 @@ class RouterError(Exception):
 
 
 class ConfigError(RouterError):
-    """Settings that are unreadable, unknown or invalid; exit code 3.
+    """Settings are unreadable, unknown or invalid; exit code 3.
 
-    ``file`` is the settings file ('' when there is none) and ``key`` the path of the first key at fault, such as
-    ``sinks.bus.topic``. ``problems`` holds every fault found as a line ``key: fault``, the first also in the message.
-    ``places`` says of each where it was written: ``router.yaml:6``, or ``environment variable XROUTER_TRIGGER``; it is
-    empty where that is not known.
+    ``file`` is the settings file ('' for none) and ``key`` the path of the first faulty key, such as
+    ``sinks.bus.topic``. ``problems`` has a line ``key: fault`` for every fault; the message has the first. ``places``
+    has the location of each: ``router.yaml:6``, or ``environment variable XROUTER_TRIGGER``; empty if unknown.
     """
 
     places: tuple[str, ...] = ()
@@ -76,30 +64,30 @@ class ConfigError(RouterError):
 
 
 class CatalogUnavailable(RouterError):
-    """No usable catalog to start with; exit code 4. A reload that fails is not this: the last good one goes on.
+    """No usable catalog at startup; exit code 4. A failed reload raises no error: it keeps the last valid catalog.
 
-    ``awaited`` is the address of a source that cannot be reached for now, '' when waiting mends nothing.
+    ``awaited`` is the address of an unreachable source, '' if retrying does not help.
     """
 
     awaited: str = ""
 
 
 class BrokerUnreachable(RouterError):
-    """A broker, or a schema registry, that does not answer or refuses our credentials; exit code 5."""
+    """A broker or schema registry is unreachable or rejects the credentials; exit code 5."""
 
 
 class StateError(RouterError):
-    """The state folder is locked by another process, damaged, of a newer format, or not ours; exit code 6."""
+    """The state folder is locked by another process, damaged, of a newer format, or of another router; exit code 6."""
 
 
 class ConnectorError(RouterError):
-    """The connector jars are missing and could not be fetched, or are not those of the manifest; exit code 7."""
+    """Connector jars are missing and cannot be downloaded, or do not match the manifest; exit code 7."""
 
 
 class SinkError(RouterError):
-    """A destination that cannot take a batch; exit code 8. ``sink`` is its name in the settings.
+    """A sink cannot write a batch; exit code 8. ``sink`` is its name in the settings.
 
-    Nothing is lost by it: the batch is not committed and is written again, now or after the next start.
+    Nothing is lost: the batch is not committed and will be written again, at the latest after a restart.
     """
 
     def __init__(self, sink: str, message: str, *, hint: str = "") -> None:
@@ -108,15 +96,15 @@ class SinkError(RouterError):
 
 
 class BatchPinError(RouterError):
-    """A batch to be repeated is pinned to a plan that cannot be read any more; exit code 9."""
+    """An unfinished batch is pinned to a plan that cannot be read; exit code 9."""
 
 
 class JvmError(RouterError):
-    """The JVM under Spark ended, could not start, or ran out of memory; exit code 10. Nothing is lost by it."""
+    """Spark's JVM ended, could not start, or ran out of memory; exit code 10. Nothing is lost."""
 
 
 class DiskError(RouterError):
-    """The disk of the state folder is full, or refuses, at a start; exit code 11. Nothing is lost by it."""
+    """The disk of the state folder is full or fails at startup; exit code 11. Nothing is lost."""
 
 
 EXIT_CODES: Final[Mapping[type[BaseException], int]] = {
@@ -135,20 +123,20 @@ EXIT_CODES: Final[Mapping[type[BaseException], int]] = {
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the process exit code for *error*: that of its nearest class in :data:`EXIT_CODES`, else 1."""
+    """Return the exit code of the nearest class of *error* in :data:`EXIT_CODES`, else 1."""
     for kind in type(error).__mro__:
         if kind in EXIT_CODES:
             return EXIT_CODES[kind]
     return 1
 
 
-# Whose fault it is that a batch could not be judged or written: the world's, or that of something in the batch.
+# Whether the environment or the batch itself caused a batch to fail.
 #
-# The world's faults (a sink, a broker, the disk, the network, a broken installation) pass, or somebody repairs them;
-# the batch is held or tried again until then. Any other fault comes of the records, and would come again for ever: such
-# a batch is cut until the record is found (:mod:`router.batches.splitting`).
+# Faults of the environment (a sink, a broker, the disk, the network, a broken installation) pass or are fixed by
+# somebody; the batch waits or is retried until then. Any other fault comes from a record and would recur: the batch is
+# split until the record is found (:mod:`router.batches.splitting`).
 #
-# Faults are recognised by the *classes* of errors, never by texts that a record can influence.
+# Faults are recognized by the *classes* of errors, never by texts that a record can influence.
 
 FaultKind = Literal["error", "worker", "time"]
 TEXT_CAP: Final = 300
@@ -163,7 +151,7 @@ _EXECUTOR: Final = re.compile(
     r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^()\s]+ executor \S+\): ExecutorLostFailure "
 )
 """The text before it holds nothing of a record: only Spark's own numbers, and an address of the cluster."""
-CANCELLED: Final = "was longer than batch_limit"
+CANCELLED: Final = "exceeded batch_limit"
 """In the reason with which a job is cancelled that took too long (:mod:`router.watching.batches`)."""
 _WORLD_JAVA: Final = (
     "org.apache.kafka.",
@@ -212,9 +200,9 @@ class Fault:
 
 
 def fault_of(error: BaseException) -> Fault | None:
-    """Return the fault of the batch that an error shows; None when it is the world's, or is not known.
+    """Return the fault in the batch that caused an error; None if the environment did, or it is unknown.
 
-    Faults are alike when the class and the message of the error are, but for numbers and quoted values.
+    Faults are alike if class and message are equal, except for numbers and quoted values.
     """
     if isinstance(error, RouterError) or not isinstance(error, Exception):
         return None
@@ -225,13 +213,13 @@ def fault_of(error: BaseException) -> Fault | None:
         if name.startswith("org.apache.spark.api.python.PythonException"):
             return _of_worker(message)
         if message.startswith(_CRASHED):
-            return _fault("worker", "", "a Python worker died, of a signal or for want of memory")
+            return _fault("worker", "", "a Python worker died (signal or out of memory)")
         if _EXECUTOR.match(message):
-            return _fault("worker", "", "executors died, one after the other, of a task")
+            return _fault("worker", "", "executors died repeatedly while running a task")
         if message.startswith(_IDLE):
             return _fault("time", "", "a Python worker made no progress within worker_timeout")
         if CANCELLED in message:
-            return _fault("time", "", "the time of batch_limit was over")
+            return _fault("time", "", "batch_limit exceeded")
     if any(name in _RECORDS_JAVA for name, _ in chain):
         name, message = next(each for each in chain if each[0] in _RECORDS_JAVA)
         return _fault("error", name, message)
@@ -242,12 +230,12 @@ def fault_of(error: BaseException) -> Fault | None:
 
 
 def is_unreadable(error: BaseException) -> bool:
-    """Tell whether Spark's Kafka source cannot hand over some record, since its timestamp is too large for Spark."""
+    """Whether Spark's Kafka source cannot read some record because its timestamp is too large for Spark."""
     return any(pair == _UNREADABLE for pair in pairwise(name for name, _ in _java_chain(error)))
 
 
 def registry_away(error: BaseException) -> str:
-    """Return which schema registry gives no answer for now, and why, where an error shows that; else nothing."""
+    """Return which schema registry is unreachable, and why, if that caused the error; else ``""``."""
     if isinstance(error, RegistryUnavailableError):
         return str(error)[:REASON_CAP]
     for name, message in _java_chain(error):
@@ -300,25 +288,25 @@ def _java_chain(error: BaseException) -> Iterator[tuple[str, str]]:
 
 
 def cause_of(text: str) -> str:
-    """Return the line of a failed query's report that names the cause."""
+    """Return the line with the cause from a failed query's error text."""
     lines = [line.strip() for line in text.split("\n") if line.strip() and not line.strip().startswith("at ")]
     causes = [line for line in lines if line.startswith("Caused by:") or "Exception:" in line or "Error:" in line]
     return (causes[-1] if causes else lines[0] if lines else "unknown").removeprefix("Caused by: ")[:400]
 
 
 def is_lost(text: str) -> bool:
-    """Tell whether an error says that a broker no longer has records that were to be read."""
+    """Whether an error says that a broker no longer has records that were to be read."""
     return any(sign in text for sign in _LOST)
 
 
 def lasting_error(query: str, text: str) -> StateError | None:
-    """Return what a failed query's report says that no further try repairs; None when the query may start again."""
+    """Return the error of a failed query that a restart does not fix; None if the query may be restarted."""
     if is_lost(text):
         which = _WHICH.search(text)
         lost = (which[1].strip(" .") if which else "") or cause_of(text)
         return StateError(
             f"query {query}: records were lost at the broker before they were read: {lost}",
-            hint="find out which; `on_data_loss: continue` goes on with what is left",
+            hint="find out which; `on_data_loss: continue` continues with the remaining records",
         )
     if any(sign in text for sign in _DAMAGED):
         return StateError(f"query {query}: {cause_of(text)}", hint="see the operations notes on damaged state")

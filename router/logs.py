@@ -24,9 +24,7 @@ from router.settings import LogSettings
 
 MASKED: Final = "***"
 OURS: Final = ("catalog", "bindings", "registry", "router")
-QUIET: Final[Mapping[str, int]] = {
-    "py4j": logging.CRITICAL,
-}
+QUIET: Final[Mapping[str, int]] = {"py4j": logging.CRITICAL}
 """Loggers that say more than anyone asked: py4j calls every closed connection an error, though what matters is raised
 to its caller."""
 SHOWN: Final = 5

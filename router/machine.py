@@ -140,9 +140,9 @@ def _jvm_size(text: str) -> int:
     match = _JVM_SIZE.fullmatch(text.strip())
     if match is None:
         raise ConfigError(
-            f"spark.conf: {HEAP_OPTION} is {text!r}, which is no size of a JVM",
+            f"spark.conf: {HEAP_OPTION} is {text!r}, which is not a valid JVM size",
             key=f"spark.conf.{HEAP_OPTION}",
-            hint="write a number with k, m or g behind it, such as 2g; or set memory.heap instead",
+            hint="write a number with the unit k, m or g, such as 2g; or set memory.heap instead",
         )
     # A number alone is mebibytes, as Spark reads it.
     exponent = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}.get(match[2].lower(), 2)

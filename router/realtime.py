@@ -625,9 +625,9 @@ def require_real_time(plan: Plan, *, once: bool = False) -> None:
         for source in plan.sources:
             if source.topic == settings.realtime.rest:
                 raise ConfigError(
-                    f"source {source.endpoint}: its topic is the rest topic, so that records would go round for ever",
+                    f"source {source.endpoint}: its topic is the fallback topic, so records would loop forever",
                     key="realtime.rest",
-                    hint="name a topic that is the router's alone",
+                    hint="use a topic that only the router uses",
                 )
     if not settings.is_real_time:
         return
@@ -642,20 +642,20 @@ def require_real_time(plan: Plan, *, once: bool = False) -> None:
             raise ConfigError(
                 f"source {source.endpoint}: real-time mode reads Kafka topics, and this is {source.kind}",
                 key="sources",
-                hint="leave it to another router, or set trigger to a duration",
+                hint="read it with another router, or set trigger to a duration",
             )
     if len({source.query for source in plan.sources}) > 1:
         names = ", ".join(source.endpoint for source in plan.sources)
         raise ConfigError(
             f"sources {names}: real-time mode reads one Kafka cluster, with one login and without lanes",
             key="sources",
-            hint="give each cluster a router of its own, and leave out lanes",
+            hint="use one router per cluster, and remove lanes",
         )
     if plan.sources and not settled_types(plan):
         raise ConfigError(
             "no definition can be settled without the matcher, so that nothing would be quicker in real-time mode",
             key="trigger",
-            hint="see the operations notes on real-time mode for what definitions it takes, or set a duration",
+            hint="see the operations notes on real-time mode for the supported definitions, or set a duration",
         )
 
 
@@ -670,7 +670,7 @@ def require_rest_topic(settings: Settings, state: StateFolder) -> None:
     if settings.realtime is None:
         if checkpoint.exists():
             raise ConfigError(
-                f"a rest topic was read before, as {checkpoint} says, and may hold records that are not routed",
+                f"a fallback topic was read before, as {checkpoint} says, and may have unrouted records",
                 key="realtime.rest",
                 hint=f"keep realtime.rest; once `xrouter_rest_records` is 0, remove that folder and {REST!r} from "
                 f'"generations" in {state.inventory.path}',
@@ -680,13 +680,13 @@ def require_rest_topic(settings: Settings, state: StateFolder) -> None:
         known = KafkaEnds(rest_client(settings)).partitions([settings.realtime.rest])
     except KafkaUnreachable as error:
         raise BrokerUnreachable(
-            f"rest topic: {error}", hint="start the broker, or correct bootstrap_servers"
+            f"fallback topic: {error}", hint="start the broker, or correct bootstrap_servers"
         ) from error
     if settings.realtime.rest not in known:
         raise ConfigError(
-            f"the rest topic {settings.realtime.rest} does not exist",
+            f"the fallback topic {settings.realtime.rest} does not exist",
             key="realtime.rest",
-            hint="create it, with a retention that fits; each of its partitions takes a core",
+            hint="create it with a sufficient retention; each of its partitions needs a core",
         )
 
 
@@ -709,8 +709,8 @@ def require_cores(spark: SparkSession, plan: Plan, topics: Sequence[str]) -> Non
     needed = sources + others
     if there < needed:
         raise ConfigError(
-            f"real-time mode needs {needed} cores, one for each partition: of sources {sources}, of the rest topic "
-            f"{others}; spark.master has {there}",
+            f"real-time mode needs {needed} cores, one per partition: {sources} for sources, {others} for the fallback "
+            f"topic; spark.master has {there}",
             key="spark.master",
             hint=f"set spark.master: local[{needed}], which may be more than the machine has; or add executors",
         )

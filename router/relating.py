@@ -475,8 +475,8 @@ class Pairing:
         """
         waiting = self._exchanges.undelivered
         if waiting >= self._most:
-            hint = "repair the sink: the log says why it takes no pairs; or raise relations.most and restart"
-            problem = f"{waiting} pairs wait for it, which is relations.most"
+            hint = "fix the sink (the log says why its writes fail), or raise relations.most and restart"
+            problem = f"{waiting} request-reply pairs wait for it, the limit of relations.most"
             raise SinkError(self._to, problem, hint=hint)
 
     def take(self, rows: Iterable[Mapping[str, Any]], commit: Commit, query: str, epoch: str) -> None:
@@ -518,7 +518,9 @@ class Pairing:
         try:
             self._sink.write(delivery.rows, delivery.commit)
         except SinkError as error:
-            _log.error("pairs wait for their sink", sink=self._to, waiting=len(delivery.rows), problem=str(error))
+            _log.error(
+                "request-reply pairs wait for their sink", sink=self._to, waiting=len(delivery.rows), problem=str(error)
+            )
             self._metrics.write("error")
             return False
         self._exchanges.delivered(delivery)

@@ -198,11 +198,7 @@ class StatusDocument:
     def _queries(self, queries: dict[str, Any], reading: FigureReading) -> dict[str, Any]:
         times, holds = self._status.steps.to_json(), reading.held()
         return {
-            name: {
-                **query,
-                "held_by": [sink for held, sink in holds if held == name],
-                "time": times.get(name),
-            }
+            name: {**query, "held_by": [sink for held, sink in holds if held == name], "time": times.get(name)}
             for name, query in queries.items()
         }
 
@@ -621,7 +617,7 @@ class _Request:
             try:
                 loop.call_soon_threadsafe(answer, reply)
             except RuntimeError:
-                _log.debug("the status page ended before an answer")
+                _log.debug("the status page client disconnected before the response")
 
         if not self.lane.take(run):
             answer(unavailable("too many requests wait; ask again", 1).reply())
@@ -643,8 +639,8 @@ def _reply(work: Work, body: bytes) -> Reply:
         return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail).reply()
     except Exception:
         # Whatever it is, the stream goes on; the log has it, and the client does not see what may quote a record.
-        _log.exception("a request of the status page failed")
-        return HttpProblem(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed; the log says why").reply()
+        _log.exception("a status page request failed")
+        return HttpProblem(HTTPStatus.INTERNAL_SERVER_ERROR, "request failed; see the log").reply()
 
 
 def _encoded(answer: Mapping[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""What flows from which endpoint to which definition and sink: nodes and links with their rates, for the page to draw.
+"""Record flow from which endpoint to which definition and sink: nodes and links with their rates, for the page to draw.
 
 :mod:`router.overview.picture` says what the plan in force sends where. There may be thousands of definitions:
 the busiest are shown, and the rest is summed.

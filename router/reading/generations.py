@@ -91,7 +91,7 @@ class Positions:
         placed = {topic: {str(number): end for number, end in ends.get(topic, {}).items()} for topic in starts}
         self.keep(cluster, placed)
         for topic in latest:
-            _log.info("topic is read from its end on", topic=topic, offsets=placed[topic])
+            _log.info("reading topic from its end", topic=topic, offsets=placed[topic])
 
     def check(self) -> None:
         """Make sure that the ledger can be read.

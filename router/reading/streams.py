@@ -40,7 +40,7 @@ def records_of_batch(client: KafkaClient, topics: Sequence[str], generation: Gen
         return sizing.begin(None)
     records = sizing.begin(mean_record_bytes(client, topics, generation.positions()))
     if records < sizing.most:
-        _log.info("records are large, so batches have fewer", bytes=round(sizing.mean or 0), records=records)
+        _log.info("records are large; batches get fewer records", bytes=round(sizing.mean or 0), records=records)
     return records
 
 
@@ -323,7 +323,7 @@ class ReadTopics:
         try:
             anew = self._anew(self._ends.ids(spans), read)
         except KafkaUnreachable as error:
-            _log.debug("whether topics were made again is not known", problem=str(error))
+            _log.debug("cannot check whether topics were recreated", problem=str(error))
             return {}
         again = {topic: partitions for topic, partitions in spans.items() if topic in anew}
         self._tell(self._told(again, anew))

@@ -110,7 +110,7 @@ class LastCatalog:
             write_durably(self._path, json.dumps({**self._of, "catalog": catalog_to_json(catalog)}).encode())
             self._kept = catalog.epoch
         except OSError as error:
-            _log.warning("catalog is not kept for a start without its registry", file=self._path, problem=str(error))
+            _log.warning("catalog not saved for starts without its registry", file=self._path, problem=str(error))
 
     def read(self) -> tuple[Catalog, str] | None:
         """Return the catalog and since when it is kept; None where there is none of these sources and this version."""
@@ -123,7 +123,7 @@ class LastCatalog:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            _log.warning("the catalog that was kept cannot be used", file=self._path, problem=str(error))
+            _log.warning("saved catalog cannot be used", file=self._path, problem=str(error))
             return None
         self._kept = catalog.epoch
         return catalog, kept
@@ -185,7 +185,7 @@ def whole_catalog(settings: Settings, stop: threading.Event, monitoring: Monitor
             return _stale(monitoring, catalog.pending, *last)
         if catalog.pending != reported:
             reported = catalog.pending
-            _log.warning("not started yet: the catalog refers to what cannot be reached", unreachable=list(reported))
+            _log.warning("waiting to start: the catalog has unreachable references", unreachable=list(reported))
         stop.wait(settings.catalog.poll.total_seconds() or HOLD_SECONDS)
     return None
 
@@ -194,8 +194,8 @@ def _stale(monitoring: Monitored, awaited: tuple[str, ...], catalog: Catalog, ke
     """Say that the last good catalog is taken, since these addresses cannot be reached."""
     monitoring.status.awaiting(awaited)
     monitoring.metrics.awaited(len(awaited))
-    reason = f"the catalog cannot be reached at {few(awaited)}; the last good one, of {kept}, is in force until it can"
-    _log.warning("started with the last good catalog", unreachable=list(awaited), epoch=catalog.epoch, kept=kept)
+    reason = f"the catalog is unreachable at {few(awaited)}; using the last valid one, saved {kept}"
+    _log.warning("started with the last valid catalog", unreachable=list(awaited), epoch=catalog.epoch, kept=kept)
     return catalog, reason
 
 
@@ -237,10 +237,10 @@ def check_query(state: StateFolder, query: str) -> tuple[Generation, CheckpointP
     noted = state.inventory.holdings().generations.get(query)
     if noted is not None and (generation is None or generation.number < noted.number):
         hint = (
-            f'{RESTORE}; to have the query begin anew at `start` and repeat what it did, remove "{query}" from '
+            f'{RESTORE}; to restart the query at `start` and repeat its records, remove "{query}" from '
             f'"generations" in {state.inventory.path}'
         )
-        raise missing(state.checkpoints / query / str(noted.number), f"query {query} had begun it", hint=hint)
+        raise missing(state.checkpoints / query / str(noted.number), f"query {query} had started it", hint=hint)
     if generation is None:
         return None
     if noted is not None and generation.number == noted.number and generation.id != noted.id:
@@ -285,7 +285,7 @@ def _check_inbox(state: StateFolder, progress: CheckpointProgress) -> None:
     if not file.exists():
         if noted or progress.end is not None:
             hint = (
-                f"{RESTORE}; without it what it held is lost, and to begin with an empty one remove "
+                f"{RESTORE}; without it, its records are lost; to start with an empty one, remove "
                 f'{state.checkpoints / INBOX}, and from {state.inventory.path} "inbox", and "{INBOX}" in "generations"'
             )
             raise missing(file, "there was an inbox", hint=hint)
@@ -315,7 +315,7 @@ def _check_partition(directory: Path, position: InboxPosition) -> None:
         if number != expected:
             raise missing(segment_path(directory, expected), "its rows were not committed")
     if not segments:
-        raise missing(segment_path(directory, position.segment), "the checkpoint goes on from it")
+        raise missing(segment_path(directory, position.segment), "the checkpoint continues from it")
     first = segment_path(directory, position.segment)
     try:
         # The last segment may end in the middle of a write; all before it were closed and are whole.
@@ -325,7 +325,7 @@ def _check_partition(directory: Path, position: InboxPosition) -> None:
             raise StateError(str(error), hint=RESTORE) from error
         return
     if rows < position.row:
-        raise damaged(first, f"it has {rows} rows, and the checkpoint goes on from row {position.row}")
+        raise damaged(first, f"it has {rows} rows, and the checkpoint continues from row {position.row}")
 
 
 def _check_kinds(root: Path) -> None:
@@ -334,11 +334,11 @@ def _check_kinds(root: Path) -> None:
             raise damaged(root / name, "it is a folder", hint="remove it")
     for name in _FOLDERS:
         if (root / name).exists() and not (root / name).is_dir():
-            raise damaged(root / name, "it is no folder", hint=f"move it away; {RESTORE}")
+            raise damaged(root / name, "it is not a folder", hint=f"move it away; {RESTORE}")
 
 
 def _foreign(path: Path, what: str) -> StateError:
-    hint = "restore what belongs to this state folder; parts of two cannot be mixed"
+    hint = "restore the parts of this state folder; parts of two folders cannot be mixed"
     return StateError(f"{path} belongs to another state folder: it is {what}", hint=hint)
 
 
@@ -484,8 +484,8 @@ class _Asking:
                 problem = str(error)
             before, self._uncommitted[group] = self._uncommitted.get(group, ""), problem
             if problem and not before:
-                hint = "records are read all the same; let the router commit to this group, which nobody else may use"
-                _log.warning("offsets are not committed", group=group, topics=sorted(named), problem=problem, hint=hint)
+                hint = "records are still read; allow the router to commit to this group, which nothing else may use"
+                _log.warning("offsets not committed", group=group, topics=sorted(named), problem=problem, hint=hint)
             elif before and not problem:
                 _log.info("offsets are committed again", group=group, topics=sorted(named))
 
@@ -497,9 +497,9 @@ class _Asking:
             return
         inputs = reads(sources, self._query) or {"source": self._query}
         if trouble:
-            _log.warning("backlog of a source is not known", **inputs, problem=trouble)
+            _log.warning("source unreachable; its lag is unknown", **inputs, problem=trouble)
         else:
-            _log.info("connected again", **inputs)
+            _log.info("source reachable again", **inputs)
 
     def _client_of(self, plan: Plan) -> KafkaClient | None:
         if self._query == INBOX:

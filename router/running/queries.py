@@ -348,7 +348,7 @@ class Queries:
         rest = () if self._plans.active.settings.realtime is None else (REST,)
         left = self._succession.left({*wanted, *rest})
         for name in left:
-            _log.info("query without sources finishes its last batch", query=name)
+            _log.info("query has no sources; finishing its last batch", query=name)
         names = (*left, *wanted, *rest)
         self._running = {name: Running(name, wanted.get(name, ()), self._sizing()) for name in names}
         for running in self._running.values():
@@ -388,11 +388,11 @@ class Queries:
                 if running.switching:
                     self._try_stop(running)
                 elif self._outdated(running):
-                    _log.info("real-time query begins anew with the changed catalog", query=running.name)
+                    _log.info("restarting real-time query with the changed catalog", query=running.name)
                     self._switch(running)
                 elif running.sizing.relimit:
                     # Spark takes another limit with another start alone.
-                    _log.info("query starts again, with batches of another size", query=running.name)
+                    _log.info("restarting query with another batch size", query=running.name)
                     self._switch(running)
                 continue
             self._ended(running)
@@ -448,7 +448,8 @@ class Queries:
             if isinstance(running.pipeline, RealTimeQuery):
                 if not idle:
                     _log.info(
-                        "real-time query ends before its next note; what came since is repeated", query=running.name
+                        "real-time query stopped before its next checkpoint; records since the last one are repeated",
+                        query=running.name,
                     )
                 running.pipeline.stop()
             elif idle:
@@ -456,7 +457,7 @@ class Queries:
                 running.query.stop()
             else:
                 cut = True
-                _log.warning("batch cut off by the grace limit; it will be repeated", query=running.name)
+                _log.warning("batch interrupted after drain_grace; it will be repeated", query=running.name)
             self._status.query(running.name, "stopped", batch=running.pipeline.last)
         if cut:
             kill_jvm()
@@ -530,11 +531,11 @@ class Queries:
         running.failures += 1
         facts = {**self._inputs(running), "error": cause, "seconds": running.pause}
         if running.failures == 1:
-            _log.warning("query ended, will start again", **facts)
+            _log.warning("query failed; restarting", **facts)
         elif running.failures == LASTING:
-            _log.error("query ends each time it starts", **facts, times=running.failures)
+            _log.error("query fails each time it starts", **facts, times=running.failures)
         else:
-            _log.debug("query ended, will start again", **facts, times=running.failures)
+            _log.debug("query failed; restarting", **facts, times=running.failures)
         running.restart_at = time.monotonic() + running.pause
         running.pause = min(running.pause * 2, RESTART_MOST)
 
@@ -542,7 +543,7 @@ class Queries:
         """Say that a query that had failed has written a batch again."""
         if running.failures and running.pipeline is not None and running.pipeline.last is not None:
             running.failures = 0
-            _log.info("query goes on", **reads(running.sources, running.name), query=running.name)
+            _log.info("query recovered", **reads(running.sources, running.name), query=running.name)
 
     def _begin(self, running: Running) -> None:
         """Start a query, or try again later what a broker or the disk does not let it do now."""
@@ -556,7 +557,7 @@ class Queries:
         else:
             if running.away_since is not None:
                 seconds = round(time.monotonic() - running.away_since, 1)
-                _log.info("brokers answer, query starts", **self._inputs(running), seconds=seconds)
+                _log.info("brokers reachable again; starting query", **self._inputs(running), seconds=seconds)
                 running.away_since = None
 
     def _answered(self, running: Running) -> bool:
@@ -581,8 +582,8 @@ class Queries:
         self._status.query(running.name, "starting" if running.pipeline is None else "failed", reason=reason)
         if running.away_since is None:
             running.away_since = time.monotonic()
-            hint = "nothing is lost: it starts by itself when they answer"
-            _log.warning("query waits for its brokers", **self._inputs(running), problem=reason, hint=hint)
+            hint = "nothing is lost: the query starts when they are reachable"
+            _log.warning("brokers unreachable; query waits", **self._inputs(running), problem=reason, hint=hint)
         running.restart_at = time.monotonic() + running.pause
         running.pause = min(running.pause * 2, ASK_MOST)
 

@@ -47,7 +47,7 @@ CAP: Final = 500
 RULE: Final = "incompatible-change"
 NAMED: Final = 3
 """Definitions and causes that the finding of a lost source names."""
-_HINT: Final = "correct it; or restart the router, which takes the catalog as it is"
+_HINT: Final = "correct it, or restart the router, which accepts the catalog as it is"
 _CAUSES: Final = frozenset(
     {"dangling-group", "unknown-protocol", "unknown-envelope", "endpoint-mismatch", "unknown-usage", "dangling-borrow"}
 )
@@ -116,8 +116,8 @@ def _lost(xid: str, had: tuple[str, ...], after: Endpoint | None, active: Catalo
         )
         hint = next((each.hint for each in own if each.hint), "list the group that it had")
         hint += "" if hint.endswith("?") else "."
-    text = f"the source {xid} would have no candidate left, and had {len(had)} ({names}): {why}"
-    meant = "If it is meant, restart the router, or set catalog.on_incompatible to warn"
+    text = f"the source {xid} would have no candidates left; it had {len(had)} ({names}): {why}"
+    meant = "If this is intended, restart the router, or set catalog.on_incompatible to warn"
     return Finding(own[0].file if own else "", own[0].pointer if own else xid, "error", RULE, text, f"{hint} {meant}")
 
 
@@ -154,9 +154,7 @@ class Comparisons:
             try:
                 self._report(*pair)
             except Exception:
-                _log.exception(
-                    "changes of a catalog cannot be determined; it is in force all the same", epoch=pair[1].epoch
-                )
+                _log.exception("catalog changes cannot be determined; the catalog is active", epoch=pair[1].epoch)
 
     def _next(self) -> tuple[Catalog, Catalog] | None:
         with self._lock:
@@ -280,18 +278,18 @@ class Reloader:
         self._status.doubting(self._watcher.doubts)
         self._metrics.doubted(len(self._watcher.doubts))
         if polled is None:
-            _log.debug("catalog looked at, and nothing new", epoch=self._active.epoch)
+            _log.debug("catalog unchanged", epoch=self._active.epoch)
             return None
         if isinstance(polled, RefusedCatalog):
             self._refuse(polled.errors)
             return None
         if isinstance(polled, Doubtful):
-            hint = "if the change is intended, do nothing: the next look takes it"
-            _log.warning("catalog waits for a second look", reasons=list(polled.reasons), hint=hint)
+            hint = "if the change is intended, do nothing: the next poll applies it"
+            _log.warning("catalog change needs confirmation", reasons=list(polled.reasons), hint=hint)
             return None
         if isinstance(polled, Waiting):
             _log.warning(
-                "catalog waits for what it refers to; the last good one goes on", unreachable=list(polled.uris)
+                "catalog has unreachable references; keeping the last valid one", unreachable=list(polled.uris)
             )
             return None
         return self._consider(polled)
@@ -301,7 +299,7 @@ class Reloader:
         if catalog.epoch == self._active.epoch:
             self._status.catalog(catalog.epoch, len(catalog.definitions))
             self._metrics.catalog_state.refused(0)
-            _log.info("catalog is good again, and unchanged", epoch=catalog.epoch)
+            _log.info("catalog is valid again and unchanged", epoch=catalog.epoch)
             return None
         plan = Plan(catalog, self._settings)
         try:
@@ -342,7 +340,7 @@ class Reloader:
         self._status.refused(findings)
         for finding in findings[:20]:
             _log.error(
-                "catalog refused; the last good one goes on",
+                "catalog rejected; keeping the last valid one",
                 file=finding.file,
                 pointer=finding.pointer,
                 rule=finding.rule,
@@ -405,7 +403,7 @@ def unless_stopped(work: Callable[[], T], stop: threading.Event) -> T | None:
 FIRST_SECONDS: Final = 60.0
 """Longest wait for the shadow by a router that ends when it is done."""
 LOGGED: Final = 20
-_REMEDY: Final = "the stream goes on; mend what catalog.shadow names, which is looked at again"
+_REMEDY: Final = "records are still routed; fix the files of catalog.shadow, which are checked again"
 
 
 class Shadowing:
@@ -444,7 +442,7 @@ class Shadowing:
             try:
                 self._look.exception(FIRST_SECONDS)
             except TimeoutError:
-                _log.warning("shadow catalog takes long to load; the stream begins without it")
+                _log.warning("shadow catalog loads slowly; starting without it")
             self.check()
 
     def check(self) -> None:
@@ -521,5 +519,5 @@ class Shadowing:
 
     def _wait_for(self, uris: Sequence[str]) -> None:
         self._waits = True
-        self._figures.broken(f"it refers to what cannot be reached: {', '.join(uris[:LOGGED])}")
-        _log.warning("shadow catalog waits for what it refers to", unreachable=list(uris))
+        self._figures.broken(f"unreachable references: {', '.join(uris[:LOGGED])}")
+        _log.warning("shadow catalog has unreachable references", unreachable=list(uris))

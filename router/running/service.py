@@ -104,7 +104,7 @@ class CatalogSwitch:
             self._queries.place(plan.sources)
         except (BrokerUnreachable, DiskError, OSError) as error:
             self._hold(str(error))
-            _log.warning("catalog waits; the last good one goes on", problem=str(error), retry_seconds=self._pause)
+            _log.warning("catalog pending; keeping the last valid one", problem=str(error), retry_seconds=self._pause)
             self._again_at = time.monotonic() + self._pause
             self._pause = min(self._pause * 2, HOLD_MOST)
             return
@@ -130,11 +130,7 @@ class RunInfo:
 
 
 def run(
-    settings_path: Path,
-    replays: Replays,
-    *,
-    once: bool = False,
-    ready: Callable[[RunInfo], None] | None = None,
+    settings_path: Path, replays: Replays, *, once: bool = False, ready: Callable[[RunInfo], None] | None = None
 ) -> bool:
     """Run the router until SIGTERM or SIGINT has drained it, or with *once* until what was there is processed.
 
@@ -179,7 +175,7 @@ def _report(plan: Plan) -> None:
     left_out = refusing(errors)
     for finding in errors:
         _log.warning(
-            "definition left out" if finding in left_out else "catalog error; all else works",
+            "definition left out" if finding in left_out else "catalog error; the rest is used",
             file=finding.file,
             pointer=finding.pointer,
             rule=finding.rule,
@@ -188,10 +184,10 @@ def _report(plan: Plan) -> None:
         )
     missing = missing_sources(plan.catalog, plan.settings)
     for endpoint, remedy in missing.items():
-        _log.warning("source is not in the catalog and is not read", endpoint=endpoint, hint=remedy)
+        _log.warning("source not found in the catalog; it is not read", endpoint=endpoint, hint=remedy)
     if not plan.sources:
         raise ConfigError(
-            "no source to read: the settings name none that the catalog has"
+            "no source to read: the catalog has none of the configured sources"
             + (f"; it has no {', '.join(missing)}" if missing else ""),
             key="sources",
             hint=next(iter(missing.values()), "list endpoints of the catalog under `sources`"),
@@ -206,7 +202,7 @@ def _create_topics(plan: Plan) -> None:
             try:
                 create_topics(sink, name, topics)
             except SinkError as error:
-                _log.warning("topics are not created", sink=name, problem=error.message, hint=error.hint)
+                _log.warning("topics not created", sink=name, problem=error.message, hint=error.hint)
 
 
 class Service:
@@ -262,11 +258,11 @@ class Service:
             stack.callback(intake.close)
             intake.open_inbox(self._first)
             division = divided(self._settings)
-            _log.info("memory divided", **division.log_fields)
+            _log.info("memory budget", **division.log_fields)
             self._metrics.coverage.keep_in(self._state.root)
             stack.callback(self._metrics.coverage.close)
             with self._stop.at_once():
-                _log.info("Spark starts", master=self._settings.spark.master or division.master)
+                _log.info("starting Spark", master=self._settings.spark.master or division.master)
                 spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
             watch_jvm(self._metrics.registry, jvm_pid())
             plans = PlanHolder(spark, self._state, self._first, self._metrics)
@@ -406,7 +402,7 @@ def serve(settings_path: Path) -> None:
     raise_descriptor_limit()
     if settings.inbox.kafka is None:
         hint = "set inbox.kafka, or use `xrouter run`, which has its gateways and inbox in one process"
-        raise ConfigError("gateways of their own need a Kafka topic as their inbox", key="inbox.kafka", hint=hint)
+        raise ConfigError("separate gateways require a Kafka topic as the inbox", key="inbox.kafka", hint=hint)
     stop = threading.Event()
     with signals(stop), monitored(settings, RouterStatus(routes=False)) as monitoring:
         loaded = whole_catalog(settings, stop, monitoring)

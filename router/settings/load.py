@@ -1,4 +1,4 @@
-"""From a YAML file, the environment and secrets to :class:`Settings`, or to one error that names every fault."""
+"""Load :class:`Settings` from a YAML file, the environment and secrets, or raise one error with all faults."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from router.settings.values import (
     map_texts,
 )
 
-# The shape of the settings, read off the models: which keys may stand where, and the reference table.
+# The keys of the settings, read from the models.
 #
-# One walk serves overriding by environment, the nearest known key in errors, and the table of deploy/SETTINGS.md.
+# Used for overrides by environment, for suggestions in errors, and for the table of deploy/SETTINGS.md.
 
 _SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _PLAIN: Final = {str: "string", int: "integer", float: "number", bool: "boolean", SecretStr: "secret"}
@@ -51,26 +51,26 @@ _PLAIN: Final = {str: "string", int: "integer", float: "number", bool: "boolean"
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """What may stand at one place: the annotation of the field there."""
+    """The type at one key path: the annotation of its field."""
 
     annotation: Any
 
     @property
     def models(self) -> tuple[type[BaseModel], ...]:
-        """The models that the value may be; empty for plain values, lists and free maps."""
+        """The possible models of the value; empty for plain values, lists and free maps."""
         return tuple(member for member in self._members() if isinstance(member, type) and issubclass(member, BaseModel))
 
     @property
     def is_list(self) -> bool:
-        """Whether a list stands here."""
+        """Whether the value is a list."""
         return any(get_origin(member) is tuple for member in self._members())
 
     def keys(self) -> tuple[str, ...]:
-        """The known keys; empty where any key may stand."""
+        """The known keys; empty if any key is allowed."""
         return tuple(dict.fromkeys(key for model in self.models for key in fields_of(model)))
 
     def child(self, key: str, value: Any) -> Spot:
-        """The spot below *key*; *value* (its ``type`` member) settles which model of a union is meant."""
+        """The spot below *key*; *value*'s ``type`` member selects the model of a union."""
         for member in self._members():
             if get_origin(member) in (dict, Mapping):
                 return Spot(get_args(member)[1])._settled(value)
@@ -96,12 +96,12 @@ ROOT: Final = Spot(Settings)
 
 
 def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields of a model by the keys they have in the file."""
+    """Return the fields of a model by their keys in the file."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def settings_reference() -> list[tuple[str, str, str, str]]:
-    """Return ``(key, type, default, doc)`` of every option, in the order of the models.
+    """Return ``(key, type, default, description)`` of every option, in the order of the models.
 
     List items are ``[]`` and free names ``NAME``; options of one kind of sink are ``sinks.NAME[kafka].topic``.
     """
@@ -184,40 +184,40 @@ def _default(field: FieldInfo) -> str:
     return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
-# The JSON Schema of settings files, for editors: made of the models, so that no key is forgotten.
+# The JSON Schema of settings files, for editors, generated from the models.
 #
-# It takes what :func:`router.settings.load.load_settings` takes, but for rules between settings; every value may be a
-# reference. ``router/settings/settings.schema.json`` is it as a file, held equal by a test.
+# It accepts what :func:`router.settings.load.load_settings` accepts, except for checks across settings; every value may
+# be a reference. ``router/settings/settings.schema.json`` is its file; a test keeps it up to date.
 
 SCHEMA_NAME: Final = "settings.schema.json"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE: Final = {"type": "string", "pattern": r"\$\{|^file:"}
 _LEFT_OUT: Final = ("default", "title", "format", "writeOnly", "discriminator")
-"""Keys that tell an editor nothing, or that do not hold for values as a file has them."""
+"""Keywords that do not help editors, or that do not apply to values as written in a file."""
 
 
 def settings_json_schema() -> dict[str, Any]:
     """Return the schema, as JSON Schema 2020-12."""
     schema = Settings.model_json_schema()
     definitions = {name: _schema(each) for name, each in schema.pop("$defs").items()}
-    # These have defaults that the loader fills in.
+    # The loader fills in their defaults.
     schema.pop("required", None)
-    described = {"title": "Settings of xrouter", "description": "What `xrouter run` is started with."}
+    described = {"title": "Settings of xrouter", "description": "Settings file of `xrouter run`."}
     return {"$schema": _DIALECT, **_schema(schema), **described, "$defs": definitions}
 
 
 def schema_document() -> bytes:
-    """Return the schema as the file has it."""
+    """Return the schema as the bytes of its file."""
     return msgspec.json.format(msgspec.json.encode(settings_json_schema()), indent=1) + b"\n"
 
 
 def packaged_schema() -> bytes:
-    """Return the file that is part of the package."""
+    """Return the schema file in the package."""
     return (files("router.settings") / SCHEMA_NAME).read_bytes()
 
 
 def _schema(form: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema without what is left out, in which each value but an object or a list may be a reference."""
+    """Return a schema without ignored keywords, in which each value except objects and lists may be a reference."""
     schema: dict[str, Any] = {}
     for name, value in form.items():
         if name in _LEFT_OUT:
@@ -247,30 +247,30 @@ def _or_reference(form: dict[str, Any]) -> dict[str, Any]:
 
 # References in values: ``${VAR}``, ``${VAR:-default}`` and ``file:/path``.
 #
-# A secret is only ever written as a reference, so that the unresolved settings can be stored with a plan. ``$$`` is a
-# literal ``$``. What a reference stands for is not looked into again, so no outside text can name another variable.
+# Secrets must be references, so that the unresolved settings can be stored with a plan. ``$$`` is a literal ``$``.
+# Resolved values are not resolved again, so that no outside text can refer to another variable.
 
 _LOAD_REFERENCE: Final = re.compile(r"\$\$|\$\{([^}]*)\}")
 _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _FILE: Final = "file:"
 MAX_SECRET: Final = 1024 * 1024
-"""Bytes of a file that a value stands in."""
+"""Maximum size in bytes of a file with a value."""
 
 
 def resolve(unresolved: Mapping[str, Any], environ: Mapping[str, str], base: Path, file: str = "") -> dict[str, Any]:
     """Return the settings with every reference replaced and every path absolute.
 
-    *base* is the folder that relative paths start from; *file* is named in errors.
+    Relative paths start from *base*; errors name *file*.
 
     Raises:
-        ConfigError: a variable that is not set, a file that cannot be read, a malformed reference, or a secret that is
-            written out.
+        ConfigError: a variable is not set, a file cannot be read, a reference is malformed, or a secret is in plain
+            text.
     """
 
     def change(place: Place, text: str) -> str:
         try:
             if holds_secret(place) and not is_reference(text):
-                raise ValueError("a secret must not be written out; use ${VAR} or file:/path")
+                raise ValueError("a secret must not be in plain text; use ${VAR} or file:/path")
             return _resolved(place, text, environ, base)
         except (ValueError, OSError) as error:
             fault = f"{dotted(place)}: {error}"
@@ -282,7 +282,7 @@ def resolve(unresolved: Mapping[str, Any], environ: Mapping[str, str], base: Pat
 
 
 def is_reference(text: str) -> bool:
-    """Tell whether a text takes its value from elsewhere."""
+    """Whether a text is a reference to a variable or a file."""
     return text.startswith(_FILE) or any(hit.group() != "$$" for hit in _LOAD_REFERENCE.finditer(text))
 
 
@@ -298,7 +298,9 @@ def _resolved(place: Place, text: str, environ: Mapping[str, str], base: Path) -
 def _variable(inner: str, environ: Mapping[str, str]) -> str:
     match = _NAME.fullmatch(inner)
     if match is None:
-        raise ValueError(f"${{{inner}}} is no reference; write ${{NAME}}, ${{NAME:-default}}, or $$ for a plain $")
+        raise ValueError(
+            f"${{{inner}}} is not a valid reference; write ${{NAME}}, ${{NAME:-default}}, or $$ for a literal $"
+        )
     name, default = match.groups()
     value = environ.get(name)
     if default is not None:
@@ -320,10 +322,10 @@ def _content(reference: str, base: Path) -> str:
 
 # Settings from the environment: ``XROUTER_TRIGGER=1s``, ``XROUTER_SINKS__BUS__TOPIC=events``.
 #
-# ``__`` goes one level down. Names of sinks and options are found whatever their case, with ``_`` for ``-`` and ``.``;
-# list items by index (``XROUTER_SOURCES__0__PASSWORD``). A value that is a JSON list or object replaces the whole
-# section. A variable that is no setting is an error if it has ``__`` or comes near a key; others are left alone, since
-# Kubernetes sets variables such as XROUTER_SERVICE_HOST for a service of that name.
+# ``__`` goes one level down. Names of sinks and options are matched ignoring case, with ``_`` for ``-`` and ``.``; list
+# items by index (``XROUTER_SOURCES__0__PASSWORD``). A JSON list or object replaces the whole section. An unknown
+# variable is an error if it has ``__`` or resembles a key; others are ignored, since Kubernetes sets variables such as
+# XROUTER_SERVICE_HOST for a service of that name.
 
 PREFIX: Final = "XROUTER_"
 _NEAR: Final = 0.8
@@ -337,14 +339,13 @@ def overlay(
     prefix: str = PREFIX,
     laid: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return a copy of the settings as written with the environment laid over it, references unresolved.
+    """Return a copy of the settings as written with overrides from the environment, references unresolved.
 
-    A secret is not copied: its place gets a reference to the variable. *root* are the settings meant, the router's or
-    others, and *prefix* is what their variables begin with. *laid* gets the variable of each key that has its value
-    of one.
+    A secret is not copied but replaced by a reference to its variable. *root* is the type of the settings and *prefix*
+    begins their variables. *laid* receives the variable's name for each overridden key.
 
     Raises:
-        ConfigError: a variable that is meant as a setting and is none.
+        ConfigError: a variable looks like a setting but is unknown.
     """
     merged: dict[str, Any] = copy.deepcopy(dict(written))
     for name in sorted(environ):
@@ -369,12 +370,12 @@ def _meant(name: str, keys: list[str], known: tuple[str, ...]) -> bool:
 
 def _unknown(name: str, key: str, known: tuple[str, ...]) -> ConfigError:
     near = get_close_matches(key, known, 1, 0.6)
-    hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-    return ConfigError(f"environment variable {name} is no setting: no key {key!r}", key=key, hint=hint)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    return ConfigError(f"environment variable {name} is not a setting: unknown key {key!r}", key=key, hint=hint)
 
 
 def _lay(merged: dict[str, Any], name: str, keys: list[str], text: str, spot: Spot) -> Place:
-    """Put the value of a variable where its name says, and return that place."""
+    """Set the value of a variable at its key path, and return that path."""
     node: Any = merged
     place: Place = ()
     for depth, part in enumerate(keys):
@@ -389,7 +390,7 @@ def _lay(merged: dict[str, Any], name: str, keys: list[str], text: str, spot: Sp
         node = node[key]
         if not isinstance(node, dict | list):
             raise ConfigError(
-                f"environment variable {name} goes below {dotted(place)}, which is a plain value",
+                f"environment variable {name} names a key below {dotted(place)}, which is a plain value",
                 key=dotted(place),
                 hint=f"override {dotted(place)} as a whole",
             )
@@ -399,7 +400,9 @@ def _lay(merged: dict[str, Any], name: str, keys: list[str], text: str, spot: Sp
 def _key(node: Any, spot: Spot, name: str, part: str) -> str | int:
     if isinstance(node, list):
         if not part.isdecimal() or int(part) > len(node):
-            raise ConfigError(f"environment variable {name}: {part!r} is no index of a list of {len(node)}", key=part)
+            raise ConfigError(
+                f"environment variable {name}: {part!r} is not a valid index of a list of {len(node)}", key=part
+            )
         return int(part)
     wanted = part.lower()
     known = spot.keys()
@@ -431,24 +434,24 @@ def _value(place: Place, name: str, text: str) -> Any:
         try:
             return json.loads(text)
         except ValueError:
-            # Not JSON: a text that begins with a brace, such as the topic template {messagegroup}.
+            # Not JSON but a text that begins with a brace, such as the topic template {messagegroup}.
             return text
     return text
 
 
-# YAML of settings: no tags of Python, no repeated keys, and aliases that cannot multiply.
+# YAML of settings: no Python tags, no duplicate keys, and no alias bombs.
 #
-# The bounds are far above what settings need, and hold before anything is built: an alias counts as what it stands for
-# written out, and a merge (``<<``) as what it copies.
+# The limits are far above what settings need, and are checked before anything is built: an alias counts as its expanded
+# value, and a merge (``<<``) as what it copies.
 
 MAX_VALUES: Final = 100_000
 MAX_DEPTH: Final = 64
 _LONG: Final = 64
-"""So many characters of a text count as one more value, so that aliases cannot multiply a long text either."""
+"""Characters of a text that count as one value, so that aliases cannot multiply a long text either."""
 
 
 class StrictLoader(yaml.SafeLoader):
-    """A loader for ``yaml.load`` whose errors are all of ``yaml.YAMLError``."""
+    """A strict loader for ``yaml.load``; all its errors are ``yaml.YAMLError``."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -469,9 +472,9 @@ class StrictLoader(yaml.SafeLoader):
         elif id(node) in self._sizes:
             self._values += self._sizes[id(node)]
         else:
-            raise _refused(event, f"alias *{event.anchor} stands for what it is a part of")
+            raise _refused(event, f"alias *{event.anchor} contains itself")
         if self._values > MAX_VALUES:
-            raise _refused(event, f"more than {MAX_VALUES} values, aliases written out")
+            raise _refused(event, f"more than {MAX_VALUES} values, with aliases expanded")
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -488,16 +491,16 @@ def _refused(event: Any, fault: str) -> yaml.MarkedYAMLError:
     return yaml.composer.ComposerError(None, None, fault, event.start_mark)
 
 
-# Where a wrong setting was written: a line of the file, or a variable of the environment.
+# Locations of faults: a line of the file, or an environment variable.
 
 VARIABLE: Final = "environment variable "
-"""Begins the place of a value that came from the environment."""
+"""Begins the location of a value from the environment."""
 
 
 def places_of(problems: Sequence[str], file: Path, laid: Mapping[str, str]) -> Iterator[str]:
-    """Yield where the fault of each problem, a line ``key: fault``, was written.
+    """Yield the location of each problem, a line ``key: fault``.
 
-    *laid* are the variables of the environment by the keys that have their values of them.
+    *laid* has the environment variable of each overridden key.
     """
     keys = [key_of(problem) for problem in problems]
     try:
@@ -511,7 +514,7 @@ def places_of(problems: Sequence[str], file: Path, laid: Mapping[str, str]) -> I
 
 
 def key_of(problem: str) -> str:
-    """Return the key of a problem; empty for one of no key."""
+    """Return the key of a problem, or ``""``."""
     key, mark, _ = problem.partition(": ")
     return key if mark and " " not in key else ""
 
@@ -522,23 +525,21 @@ def pointer_of(key: str) -> str:
 
 
 def _variable_of(key: str, laid: Mapping[str, str]) -> str:
-    """Return the variable that gave a key its value, or what it is a part of; else one that gave a part of it."""
+    """Return the variable that set a key or its nearest parent, else one that set a part of it, else ``""``."""
     above = [place for place in laid if key == place or key.startswith(f"{place}.")]
     below = [place for place in laid if place.startswith(f"{key}.")]
     nearest = max(above, key=len) if above else min(below, key=len) if below and key else ""
     return laid.get(nearest, "")
 
 
-# From a YAML file and the environment to :class:`Settings`, or to one error that names every fault.
-#
-# Steps: read the file strictly, lay the environment over it, keep that as the unresolved form, fill in what a laptop
-# needs, resolve references and paths, validate, and check what must hold between sections.
+# Loading: read the file strictly, apply the environment (this is the unresolved form), fill in defaults for a laptop,
+# resolve references and paths, validate, and check across sections.
 
 M = TypeVar("M", bound=BaseModel)
 MAX_SETTINGS: Final = 16 * 1024 * 1024
-"""Bytes of a settings file."""
+"""Maximum size in bytes of a settings file."""
 _SHOWN: Final = 80
-"""Characters of a rejected name that are shown."""
+"""Maximum characters of a rejected name in an error."""
 _EVENTS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/events"}
 _LETTERS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/dead_letters"}
 DEFAULT_CATALOG: Final = "catalog.xreg.json"
@@ -553,11 +554,11 @@ _FORMS: Final = {
     "model_type": _MAP,
     "model_attributes_type": _MAP,
 }
-"""Messages that pydantic words for Python, worded for YAML."""
+"""Messages of pydantic, rewritten for YAML."""
 
 
 def load_settings(path: Path | str, environ: Mapping[str, str] | None = None) -> Settings:
-    """Read settings from a YAML file, overridden by ``XROUTER_...`` variables of *environ* (the process's own if None).
+    """Read settings from a YAML file, overridden by ``XROUTER_...`` variables of *environ* (``os.environ`` if None).
 
     Relative paths start from the folder of the file.
 
@@ -571,7 +572,7 @@ def load_settings(path: Path | str, environ: Mapping[str, str] | None = None) ->
     unresolved = overlay(read_file(file), variables, laid=laid)
     try:
         settings = settings_from_dict(unresolved, variables, file.resolve().parent, file=str(file))
-        # Checked here, apart from the other faults: an unfinished batch must be able to finish by its own plan.
+        # Checked here only: settings stored with a plan must still load, so that an unfinished batch can finish.
         unwise = [*plaintext_faults(settings), *executor_faults(settings), *real_time_faults(settings)]
         if unwise:
             raise failure(str(file), unwise)
@@ -584,10 +585,10 @@ def load_settings(path: Path | str, environ: Mapping[str, str] | None = None) ->
 def settings_from_dict(
     unresolved: Mapping[str, Any], environ: Mapping[str, str], base: Path, *, file: str = ""
 ) -> Settings:
-    """Build settings from their unresolved form, such as a plan keeps; references are resolved from *environ*.
+    """Build settings from their unresolved form, as stored with a plan; *environ* resolves references.
 
-    Overrides by ``XROUTER_...`` are not applied: the unresolved form has them already. *base* is the folder that
-    relative paths start from, *file* the name for errors.
+    Overrides by ``XROUTER_...`` are not applied: the unresolved form already has them. Relative paths start from
+    *base*; errors name *file*.
 
     Raises:
         ConfigError: as :func:`load_settings`.
@@ -602,15 +603,15 @@ def settings_from_dict(
 
 
 def validated(model: type[M], values: Mapping[str, Any], file: str) -> M:
-    """Return settings of resolved values; *file* is their name for errors.
+    """Return a validated model of resolved values; errors name *file*.
 
     Raises:
-        ConfigError: a key is unknown, or a value is invalid; ``problems`` has all that is wrong.
+        ConfigError: a key is unknown, or a value is invalid; ``problems`` has all faults.
     """
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        # From None: pydantic's own text holds rejected values, which may be secrets.
+        # From None: pydantic's own text contains rejected values, which may be secrets.
         problems = [_problem(detail, values, Spot(model)) for detail in error.errors()]
         raise failure(file, problems) from None
 
@@ -619,7 +620,7 @@ def read_file(file: Path) -> dict[str, Any]:
     """Read a settings file as plain maps and lists; an empty one is an empty map.
 
     Raises:
-        ConfigError: unreadable, no UTF-8, no YAML, or no map.
+        ConfigError: it is unreadable, not UTF-8, not valid YAML, or not a map.
     """
     try:
         content = yaml.load(read_input(file, MAX_SETTINGS).decode("utf-8"), Loader=StrictLoader)
@@ -632,21 +633,21 @@ def read_file(file: Path) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         fault = getattr(error, "problem", None) or "not valid YAML"
-        raise ConfigError(f"{file}{place}: {fault}", file=str(file), hint="mend the YAML there") from error
+        raise ConfigError(f"{file}{place}: {fault}", file=str(file), hint="fix the YAML there") from error
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ConfigError(
-            f"{file} is no map of settings", file=str(file), hint="begin with lines such as `trigger: 1s`"
+            f"{file} is not a map of settings", file=str(file), hint="begin with lines such as `trigger: 1s`"
         )
     return content
 
 
 def with_defaults(unresolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill in what makes an empty file work on a laptop: a table for events, one for dead letters, one route.
+    """Return the settings with defaults for a laptop: a table for events, one for dead letters, one route.
 
-    Sinks that are configured are left alone: then the routes must be written, and only the dead letters' table is
-    added when ``dead_letters.sinks`` is not given.
+    If sinks are configured, so must be the routes; only the table for dead letters is added, unless
+    ``dead_letters.sinks`` is set.
     """
     values = {key: value for key, value in unresolved.items() if value is not None}
     values.setdefault("state", "./state")
@@ -673,14 +674,14 @@ def _problem(detail: ErrorDetails, values: Any, root: Spot) -> tuple[str, str]:
     if kind == "extra_forbidden":
         known = spot.keys()
         near = get_close_matches(place[-1], known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
         return key, f"unknown key {place[-1]!r}; {hint}"
     if kind == "missing":
         return key, "is required; add it"
     if kind == "union_tag_not_found":
-        return key, f"needs a type: {_sink_types()}"
+        return key, f"requires a type: {_sink_types()}"
     if kind == "union_tag_invalid":
-        return key, f"unknown type; known are {_sink_types()}"
+        return key, f"unknown type; known: {_sink_types()}"
     if kind in _FORMS:
         return key, _FORMS[kind]
     if kind == "string_pattern_mismatch" and detail.get("ctx", {}).get("pattern") == ENDPOINT:
@@ -696,7 +697,7 @@ def _sink_types() -> str:
 
 
 def _walk(loc: tuple[int | str, ...], values: Any, root: Spot) -> tuple[list[str], Spot]:
-    """Follow an error's location; return the key path, without pydantic's union tags, and the spot of the parent."""
+    """Follow an error's location; return the key path, without pydantic's union tags, and the parent's spot."""
     place: list[str] = []
     spot = parent = root
     node = values
@@ -715,27 +716,26 @@ def _item(node: Any, part: int | str) -> Any:
 
 
 def failure(file: str, problems: Sequence[tuple[str, str]]) -> ConfigError:
-    """Return the error of a settings file for all that is wrong with it, each a key and what is the matter there."""
+    """Return the error of a settings file with all its problems, each a key and a fault."""
     lines = tuple(f"{key}: {fault}" for key, fault in problems)
     more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
     prefix = f"{file}: " if file else "settings: "
     return ConfigError(f"{prefix}{lines[0]}{more}", file=file, key=problems[0][0], problems=lines)
 
 
-# The logins of registries alone, for commands that take catalogs by name and no other settings.
+# Logins alone, for commands that read catalogs and need no other settings.
 
 _KEYS: Final = ("logins", "allow_plaintext_password")
 _SCHEMAS: Final = "schema_registries"
 VARIABLES: Final = (*(f"{PREFIX}CATALOG__{key.upper()}" for key in _KEYS), f"{PREFIX}{_SCHEMAS.upper()}")
-"""How the variables begin that give logins."""
+"""Prefixes of the environment variables for logins."""
 
 
 def read_logins(file: Path | None, environ: Mapping[str, str] | None = None) -> Logins:
-    """Return the logins that a settings file has for catalogs and schema registries.
+    """Return the logins for catalogs and schema registries in a settings file.
 
-    Those of *environ* (the process's own if None) are laid over them.
-
-    Nothing else of the file is looked at, so what else it refers to need not be there.
+    *environ* (``os.environ`` if None) overrides them. The rest of the file is ignored, so files that it refers to need
+    not exist.
 
     Raises:
         ConfigError: as :func:`router.settings.load.load_settings`, for these keys.

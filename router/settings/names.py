@@ -1,4 +1,4 @@
-"""Names and addresses of destinations, made from templates (JUDGING.md"""
+"""Routes, and templates for the names of destinations (JUDGING.md#what-comes-out)."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from router.settings.values import Section, Texts
 # Names of destinations, made from templates such as ``events.{messagegroup}`` (JUDGING.md#what-comes-out).
 #
 # A template is literal text with variables: ``message messagegroup messageid endpoint endpointid``, the event's ``type
-# source subject``, any attribute of it as ``attributes.NAME``, and a context attribute as ``context.NAME``. A value is
-# *missing* when the event has no such attribute, when no placeholder gave that context attribute, or when it is empty.
-# ``{context.plant|none}`` names what stands for a missing value; without that it is ``_``, so that every event has a
-# destination. A sink with ``missing: reject`` takes no event whose template misses a value without a default: it
-# becomes the dead letter ``sink-rejected``, whose detail names variable and sink.
+# source subject``, any of its attributes as ``attributes.NAME``, and a context attribute as ``context.NAME``. A value
+# is *missing* when the event has no such attribute, when no placeholder gave that context attribute, or when it is
+# empty. ``{context.plant|none}`` has the default ``none`` for a missing value; without a default it is ``_``, so that
+# every event has a destination. A sink with ``missing: reject`` rejects an event whose template misses a value without
+# a default: it becomes the dead letter ``sink-rejected``, whose detail names variable and sink.
 #
-# Values come from catalogs and from records, that is from outside, so each is escaped before it becomes part of a topic
-# or a path, defaults too. Distinct values give distinct texts (but for an empty one, which reads like ``_``). The sign
-# of the escape is ``%``, or ``_`` for Kafka, whose topic names forbid ``%``; there a ``_`` of the value is escaped too
-# where it would read as an escape.
+# Values, defaults included, come from outside (catalogs and records), so each is escaped before it becomes part of a
+# topic or a path. Distinct values give distinct texts (except an empty one, which equals ``_``). The escape character
+# is ``%``, or ``_`` for Kafka, whose topic names forbid ``%``; there a ``_`` of the value is escaped as well where it
+# would read as an escape.
 
 Escape = Literal["%", "_"]
 KAFKA_LIMIT: Final = 249
-"""Characters that a Kafka topic name may have; file names get the same cap, which every file system takes."""
+"""Maximum length of a Kafka topic name; file names get the same limit, which every file system supports."""
 
 CONTEXT_PREFIX: Final = "context."
 ATTRIBUTE_PREFIX: Final = "attributes."
 ATTRIBUTE_VARIABLES: Final = ("type", "source", "subject")
-"""Attributes that are variables by their own name as well."""
+"""Attributes that may be written without ``attributes.``."""
 EVENT_VARIABLES: Final = ("message", "messagegroup", "messageid", "endpoint", "endpointid", *ATTRIBUTE_VARIABLES)
-"""What an event's destination may be made from, besides ``attributes.NAME`` and ``context.NAME``."""
+"""Variables of an event's destination, besides ``attributes.NAME`` and ``context.NAME``."""
 DEAD_LETTER_VARIABLES: Final = ("endpoint", "endpointid", "reason")
-"""What a dead letter's destination may be made from: no definition was settled, so none is named."""
+"""Variables of a dead letter's destination: it has no definition."""
 TABLE_VARIABLES: Final = ("messagegroup", "messageid")
-"""What the place of a definition's table may be made from: what is the same for all of its records."""
+"""Variables of the path of a definition's table: values that all its records share."""
 
 _VARIABLE: Final = re.compile(r"\{([^{}]*)\}")
 _BY_NAME: Final = re.compile(r"context\..+|attributes\.[a-z0-9]+", re.DOTALL)
@@ -55,14 +55,14 @@ _DIGEST: Final = 16
 
 
 class NameTemplateError(ValueError):
-    """A template that no destination name can be made from; the message names the part and the remedy."""
+    """A template is not valid; the message names the part and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class DestinationTemplate:
     """A parsed template: ``parts`` alternate literal text and variable names, beginning and ending with a literal.
 
-    ``defaults`` are those of the variables in their order, empty where there is none.
+    ``defaults`` has one default per variable, in order; empty for none.
     """
 
     text: str
@@ -87,7 +87,7 @@ class DestinationTemplate:
         )
 
     def filled_in_part(self, values: Mapping[str, str], escaped: Callable[[str], str]) -> str:
-        """Return the text as far as *values* go; a variable that is not among them stays as it was written."""
+        """Return the text with the variables in *values* replaced; others stay as written."""
         left = [
             f"{{{name}|{default}}}" if default else f"{{{name}}}"
             for name, default in zip(self.parts[1::2], self.defaults, strict=True)
@@ -105,19 +105,19 @@ class NameTemplate(DestinationTemplate):
     """The template of a Kafka topic or a file name."""
 
     def expand(self, values: Mapping[str, str], *, escape: Escape = "_", limit: int = KAFKA_LIMIT) -> str:
-        """Make the name for *values*, the same one for the same values.
+        """Return the name for *values*; equal values give equal names.
 
-        Every value is escaped to ``[A-Za-z0-9._-]``; one that is missing or empty becomes the variable's default, else
-        ``_``, so that every record has a destination. The name is never empty, ``.`` or ``..``; a longer one than
-        *limit* is cut and ends in a digest of the whole, so that distinct names stay distinct.
+        Every value is escaped to ``[A-Za-z0-9._-]``; a missing or empty one becomes the variable's default, else
+        ``_``, so that every record has a destination. The name is never empty, ``.`` or ``..``; one longer than
+        *limit* is truncated and ends with a digest of the whole, so that distinct names stay distinct.
         """
         return _capped(_dotless(self.filled(values, lambda value: escape_value(value, escape)), escape), limit)
 
 
 def split_template(text: str, allowed: tuple[str, ...] = EVENT_VARIABLES) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the parts of a template and the defaults of its variables, which are *allowed* ones.
+    """Return the parts of a template and the defaults of its variables, which must be *allowed*.
 
-    Those of events may also be ``attributes.NAME`` and ``context.NAME``.
+    Templates of events may also have ``attributes.NAME`` and ``context.NAME``.
 
     Raises:
         NameTemplateError: an unknown variable, or a ``|`` without a default.
@@ -129,10 +129,10 @@ def split_template(text: str, allowed: tuple[str, ...] = EVENT_VARIABLES) -> tup
     if unknown:
         known = ", ".join(allowed) + (f", {ATTRIBUTE_PREFIX}NAME, {CONTEXT_PREFIX}NAME" if of_event else "")
         names = ", ".join("{" + name + "}" for name in unknown)
-        raise NameTemplateError(f"template {text!r} has unknown {names}; known are {known}")
+        raise NameTemplateError(f"template {text!r} has unknown {names}; known: {known}")
     bare = next((name for name, mark, default in variables if mark and not default), None)
     if bare is not None:
-        raise NameTemplateError(f"template {text!r} has no default after {{{bare}|; write one, or leave out the |")
+        raise NameTemplateError(f"template {text!r} has no default after {{{bare}|; add one, or remove the |")
     parts = [variables[place // 2][0] if place % 2 else piece for place, piece in enumerate(pieces)]
     return tuple(parts), tuple(default for _, _, default in variables)
 
@@ -142,12 +142,12 @@ def parse_name(template: str, allowed: tuple[str, ...] = EVENT_VARIABLES) -> Nam
     """Parse a template whose variables are *allowed* (and, for events, ``attributes.NAME`` and ``context.NAME``).
 
     Raises:
-        NameTemplateError: an unknown variable, a brace without its partner, a ``|`` without a default, or literal
-            text outside ``[A-Za-z0-9._-]``.
+        NameTemplateError: an unknown variable, an unbalanced brace, a ``|`` without a default, or literal text outside
+            ``[A-Za-z0-9._-]``.
     """
     for literal in _VARIABLE.split(template)[0::2]:
         if not _LEGAL.fullmatch(literal):
-            fault = "a brace without its partner" if set(literal) & set("{}") else f"illegal text {literal!r}"
+            fault = "an unbalanced brace" if set(literal) & set("{}") else f"invalid text {literal!r}"
             raise NameTemplateError(f"name template {template!r} has {fault}; use letters, digits, '.', '_' and '-'")
     parts, defaults = split_template(template, allowed)
     if not any(parts):
@@ -156,15 +156,11 @@ def parse_name(template: str, allowed: tuple[str, ...] = EVENT_VARIABLES) -> Nam
 
 
 def event_values(
-    message: str,
-    endpoint: str,
-    type_: str,
-    context: Mapping[str, str],
-    attributes: Mapping[str, str] | None = None,
+    message: str, endpoint: str, type_: str, context: Mapping[str, str], attributes: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the template values of one event from the xids of its definition and endpoint.
+    """Return the template values of one event; *message* and *endpoint* are xids.
 
-    ``messagegroup`` is the id of the group, or that of the endpoint for a message declared inside one.
+    ``messagegroup`` is the id of the group, or of the endpoint for a message declared in an endpoint.
     """
     segments = message.split("/")
     values = {
@@ -184,12 +180,12 @@ def event_values(
 
 
 def value_name(variable: str) -> str:
-    """Return the one name of a variable that may be written in two ways: ``type`` is ``attributes.type``."""
+    """Return the full name of a variable: ``type`` is ``attributes.type``."""
     return ATTRIBUTE_PREFIX + variable if variable in ATTRIBUTE_VARIABLES else variable
 
 
 def missing_value(missing: tuple[str, ...], what: str) -> str:
-    """Return why an event cannot have the destination *what*, for a sink with ``missing: reject``."""
+    """Return why a sink with ``missing: reject`` has no destination *what* for an event."""
     names = ", ".join("{" + name + "}" for name in missing)
     return f"no value for {names} of {what}"
 
@@ -201,7 +197,7 @@ def dead_letter_values(endpoint: str, reason: str) -> dict[str, str]:
 
 @lru_cache(maxsize=65536)
 def escape_value(value: str, escape: Escape = "_") -> str:
-    """Escape one value to ``[A-Za-z0-9._-]``, other bytes of its UTF-8 as *escape* and two hexadecimal digits.
+    """Escape one value to ``[A-Za-z0-9._-]``: other UTF-8 bytes become *escape* and two hexadecimal digits.
 
     Never empty (``_``), ``.`` or ``..``. A lone surrogate counts as its three bytes.
     """
@@ -226,18 +222,17 @@ def _capped(name: str, limit: int) -> str:
     return f"{name[: limit - _DIGEST - 1]}-{digest}"
 
 
-# Where a message of a sink goes: a topic, node, subject or URL, made from a template (JUDGING.md#what-comes-out).
+# Destinations of messages: a topic, node, subject or URL, made from a template (JUDGING.md#what-comes-out).
 #
-# Templates have the variables of :mod:`router.settings.names`, and its rules for missing values. Values come from
-# outside and are escaped to ``[A-Za-z0-9._-]`` with ``%``, in subjects also the dot, so that none can add a level, a
-# wildcard or a host.
+# The rules for variables and missing values are the same as above. Values come from outside and are escaped to
+# ``[A-Za-z0-9._-]`` with ``%``, in subjects also the dot, so that none can add a level, a wildcard or a host.
 
 _USER: Final = re.compile(r"//[^/?#]*@")
-"""User and password in a URL, which no error shows."""
+"""User and password in a URL, which errors must not show."""
 
 
 class AddressError(ValueError):
-    """An address that no message can be sent to; the message says which and why."""
+    """An address is not valid for its protocol; the message names it and says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +242,7 @@ class AddressTemplate(DestinationTemplate):
     sending: Sending
 
     def expand(self, values: Mapping[str, str]) -> str:
-        """Make the address for the values of :func:`~router.settings.names.event_values`, missing ones as it says.
+        """Return the address for the values of :func:`~router.settings.names.event_values`.
 
         Raises:
             AddressError: it is longer than the protocol allows.
@@ -264,7 +259,7 @@ def parse_address(text: str, sending: Sending) -> AddressTemplate:
     pattern, rule = sending.literal
     for literal in _VARIABLE.split(text)[0::2]:
         if not pattern.fullmatch(literal):
-            raise NameTemplateError(f"template {text!r} must have {rule} besides its {{variables}}")
+            raise NameTemplateError(f"template {text!r} must have {rule} outside its {{variables}}")
     parts, defaults = split_template(text)
     if sending.authority is not None and len(parts) > 1 and not sending.authority.fullmatch(parts[0]):
         raise NameTemplateError("a URL template must begin with scheme, host and '/' before any variable")
@@ -277,15 +272,15 @@ def parse_address(text: str, sending: Sending) -> AddressTemplate:
 
 
 def escaped(value: str, sending: Sending) -> str:
-    """Escape a value such that it stays one level of an address."""
+    """Escape a value so that it stays one level of an address."""
     return sending.escaped(escape_value(value, sending.escape))
 
 
 def checked(address: str, sending: Sending) -> str:
-    """Return the address if messages can be sent to it.
+    """Return the address if it is valid.
 
     Raises:
-        AddressError: they cannot.
+        AddressError: it is not.
     """
     pattern, rule = sending.whole
     open_text = _USER.sub("//…@", address)
@@ -293,72 +288,75 @@ def checked(address: str, sending: Sending) -> str:
     try:
         size = len(address.encode("utf-8"))
     except UnicodeEncodeError as error:
-        raise AddressError(f"address {shown} holds a lone surrogate") from error
+        raise AddressError(f"address {shown} contains a lone surrogate") from error
     if not pattern.fullmatch(address):
-        raise AddressError(f"address {shown} cannot be sent to: {rule}")
+        raise AddressError(f"address {shown} is not valid: {rule}")
     if size > sending.most_bytes:
-        raise AddressError(f"address {shown} has {size} bytes; {sending.family} takes {sending.most_bytes}")
+        raise AddressError(f"address {shown} has {size} bytes; the {sending.family} limit is {sending.most_bytes}")
     return address
 
 
-# Routes as they are written: what each takes, and to which sinks (JUDGING.md#routes).
+# Routes: which records each matches, and to which sinks they go (JUDGING.md#routes).
 #
-# Routes of two kinds stand in one list, told apart by ``when.outcome``: those of events and those of dead letters. In
-# each kind the first that takes a record decides. A route is called by its place in the list, whatever its kind.
+# One list has routes of two kinds, by ``when.outcome``: for events and for dead letters. In each kind the first route
+# that matches decides. A route's number is its index in the whole list.
 
 REASONS: Final = (
     *("no-candidates", "no-match", "ambiguous", "invalid-cloudevent", "schema-violation", "undecodable"),
     *("unmappable", "oversized", "sink-rejected"),
 )
-"""Why a record is a dead letter; each has a section of its own below JUDGING.md#dead-letters."""
+"""Reasons of dead letters; each has a section below JUDGING.md#dead-letters."""
 Validate = Literal["never", "ambiguous", "always"]
 Missing = Literal["placeholder", "reject"]
-MISSING_TEXT: Final = "Where a template's variable has neither value nor default: `_`, or no event (`sink-rejected`)."
+MISSING_TEXT: Final = (
+    "If a template variable has neither value nor default: `placeholder` writes `_`, `reject` makes the record a dead "
+    "letter (`sink-rejected`)."
+)
 
 
 class When(Section):
-    """What a route takes; all that is given must hold. Values may have shell-style `*`; several are alternatives.
+    """The conditions of a route; all must hold. Values are shell-style patterns; several are alternatives.
 
-    A context attribute or attribute that a record does not have counts as empty: `*` takes it, `?*` does not.
+    A context attribute or attribute that a record lacks counts as empty: `*` matches it, `?*` does not.
     """
 
     outcome: Literal["routed", "dead-letter"] = Field(
         "routed",
-        description="Whether the route is one of events or of dead letters; those have `endpoint` and `reason`.",
+        description="Whether the route is for events or for dead letters, which match by `endpoint` and `reason` only.",
     )
-    message: Texts = Field((), description="Xids of definitions.")
-    messagegroup: Texts = Field((), description="Ids of message groups.")
-    endpoint: Texts = Field((), description="Xids of endpoints.")
-    context: dict[str, Texts] = Field({}, description="Context attributes by name.")
+    message: Texts = Field((), description="Xids of definitions; `*` matches any text.")
+    messagegroup: Texts = Field((), description="Ids of message groups; `*` matches any text.")
+    endpoint: Texts = Field((), description="Xids of endpoints; `*` matches any text.")
+    context: dict[str, Texts] = Field({}, description="Context attributes by name; `*` matches any text.")
     attributes: dict[str, Texts] = Field(
-        {}, description="CloudEvents attributes by name, extensions too, as the event leaves."
+        {}, description="CloudEvents attributes of the outgoing event by name, extensions included."
     )
-    reason: Texts = Field((), description="Reason codes, with `outcome: dead-letter`.")
+    reason: Texts = Field((), description="Dead-letter reasons; requires `outcome: dead-letter`.")
 
     @property
     def always(self) -> bool:
-        """Whether this takes every record of its outcome."""
+        """Whether this matches every record of its outcome."""
         given = (self.message, self.messagegroup, self.endpoint, self.context, self.attributes, self.reason)
         return not any(given)
 
     @property
     def letters(self) -> bool:
-        """Whether this is about dead letters."""
+        """Whether this matches dead letters."""
         return self.outcome == "dead-letter"
 
 
 class RouteSettings(Section):
-    """One line of the routes; of its outcome, the first that takes a record decides."""
+    """One route; per outcome, the first that matches a record decides."""
 
-    when: When = Field(When(), description="What the route takes; without it, every event.")
-    to: Texts = Field(description="Names of the sinks, each of which gets the record.", min_length=1)
+    when: When = Field(When(), description="Conditions that must all hold; without any, the route matches every event.")
+    to: Texts = Field(description="Names of sinks; each gets the record.", min_length=1)
     validation: Validate | None = Field(
-        None, alias="validate", description="When bodies are held against their schemas; unset is `match.validate`."
+        None, alias="validate", description="When to validate bodies against their schemas; unset is `match.validate`."
     )
 
 
 Numbered = tuple[int, RouteSettings]
-"""A route and its place in the list."""
+"""A route's index in the list, and the route."""
 
 
 def event_routes(routes: Sequence[RouteSettings]) -> list[Numbered]:
@@ -367,5 +365,5 @@ def event_routes(routes: Sequence[RouteSettings]) -> list[Numbered]:
 
 
 def letter_routes(routes: Sequence[RouteSettings]) -> list[Numbered]:
-    """Return the routes of dead letters, in order; letters that none takes go to ``dead_letters.sinks``."""
+    """Return the routes of dead letters, in order; those that none matches go to ``dead_letters.sinks``."""
     return [(number, route) for number, route in enumerate(routes) if route.when.letters]

@@ -1,4 +1,4 @@
-"""Value types of settings, what their sections share, and the key paths that need care."""
+"""Value types of settings, the base class of sections, and the keys that hold files or secrets."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, WithJsonSchema
 
-# Value types of settings: durations, sizes, lists that may be one string, texts, secrets.
+# Value types: durations, sizes, lists that may be one string, texts, secrets.
 #
-# Each is an annotated type for the models, so that pydantic reports a bad value at its own key.
+# Each is an annotated type, so that pydantic reports an invalid value at its key.
 
 REAL_TIME: Final = "realtime"
 ENDPOINT: Final = r"^/endpoints/[^/]+$"
@@ -47,7 +47,7 @@ def parse_duration(value: object) -> object:
         return timedelta(0)
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no duration; write a number with a unit, such as 500ms, 5s or 2m")
+        raise ValueError(f"{text!r} is not a valid duration; write a number with a unit, such as 500ms, 5s or 2m")
     return timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
 
 
@@ -73,29 +73,31 @@ def parse_size(value: object) -> object:
     """
     match = None if isinstance(value, bool) else _SIZE.fullmatch(str(value).strip())
     if match is None:
-        raise ValueError(f"{str(value)!r} is no size; write bytes, or a number with a unit such as 64KiB or 1GiB")
+        raise ValueError(
+            f"{str(value)!r} is not a valid size; write bytes, or a number with a unit such as 64KiB or 1GiB"
+        )
     unit = (match[2] or "B").replace("kB", "KB")
     return int(float(match[1]) * _BYTES[unit])
 
 
 def one_or_many(value: object) -> object:
-    """Let a single string stand for a list of one."""
+    """Return a single string as a list of one."""
     return (value,) if isinstance(value, str) else value
 
 
 def as_text(value: object) -> object:
-    """Let a YAML number or boolean stand for its text, as Kafka and Spark options are written."""
+    """Return a YAML number or boolean as text, as Kafka and Spark options are written."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
 
 
 def revealed(options: Mapping[str, SecretStr]) -> dict[str, str]:
-    """Return the plain text of an option map, for the client that needs it and for nothing else."""
+    """Return the plain text of an option map; only for the client that needs it."""
     return {name: value.get_secret_value() for name, value in options.items()}
 
 
-# These types in the schema for editors: as they are written in a file, before any validator has read them.
+# These types in the JSON Schema for editors: as written in a file, before validators run.
 _DURATION_FORM: Final = {"anyOf": [{"type": "string", "pattern": rf"^\s*{_DURATION.pattern}\s*$"}, {"const": 0}]}
 _SIZE_FORM: Final = {"anyOf": [{"type": "string", "pattern": rf"^\s*{_SIZE.pattern}\s*$"}, {"type": "number"}]}
 _TEXT_FORM: Final = {"type": ["string", "number", "boolean"]}
@@ -112,7 +114,7 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(one_or_many), WithJsonSchema(
 Text = Annotated[str, BeforeValidator(as_text), WithJsonSchema(_TEXT_FORM)]
 SecretText = Annotated[SecretStr, BeforeValidator(as_text), WithJsonSchema(_TEXT_FORM)]
 Options = dict[str, SecretText]
-"""Options for a client, passed on as they are; masked when printed, since they may hold credentials."""
+"""Options for a client, passed on unchanged; masked when printed, since they may contain credentials."""
 TYPE_NAMES: Final[Mapping[Any, str]] = {
     Duration: "duration",
     Trigger: "duration | realtime",
@@ -122,80 +124,46 @@ TYPE_NAMES: Final[Mapping[Any, str]] = {
     SecretText: "secret",
     Options: "map of strings",
 }
-"""How the reference table calls these types."""
-
-
-# What all parts of the settings have in common.
+"""Names of these types in the reference table."""
 
 
 class Section(BaseModel):
-    """A part of the settings: immutable, and without room for unknown keys."""
+    """A section of the settings: immutable, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-# Key paths of settings, and the places that need care: paths of files, and secrets.
+# Keys of files and secrets.
 #
-# A place is a tuple of keys, list items by their index: ``("sinks", "bus", "topic")``, written ``sinks.bus.topic``.
+# A key path is a tuple of keys, list items by index: ``("sinks", "bus", "topic")``, written ``sinks.bus.topic``.
 
 Place = tuple[str, ...]
 
-_FILE_PLACES: Final = (
-    "state",
-    "catalog.source",
-    "catalog.source.*",
-    "catalog.shadow",
-    "catalog.shadow.*",
-    "catalog.logins.*.bearer_file",
-    "catalog.logins.*.tls.*",
-    "catalog.logins.*.token_ca",
-    "sinks.*.path",
-    "sources.*.tls.*",
-    "sinks.*.tls.*",
-    "inbox.kafka.tls.*",
-    "sources.*.credentials",
-    "sources.*.seed",
-    "sinks.*.credentials",
-    "sinks.*.seed",
-    "http.tls.*",
-    "telemetry.otlp.tls.*",
-    "sources.*.token_ca",
-    "sinks.*.token_ca",
-    "inbox.kafka.token_ca",
-    "events.subscribers.*.to.tls.*",
-    "events.subscribers.*.to.credentials",
-    "events.subscribers.*.to.seed",
-    "events.subscribers.*.to.token_ca",
-    "replication.*.bearer_file",
-    "replication.*.tls.*",
-    "replication.*.token_ca",
-    "schema_registries.*.bearer_file",
-    "schema_registries.*.tls.*",
-    "schema_registries.*.token_ca",
-    "spark.shared_folders",
-    "spark.shared_folders.*",
+_FILE_PLACES: Final = tuple(
+    (
+        "state catalog.source catalog.source.* catalog.shadow catalog.shadow.* catalog.logins.*.bearer_file "
+        "catalog.logins.*.tls.* catalog.logins.*.token_ca sinks.*.path sources.*.tls.* sinks.*.tls.* "
+        "inbox.kafka.tls.* sources.*.credentials sources.*.seed sinks.*.credentials sinks.*.seed http.tls.* "
+        "telemetry.otlp.tls.* sources.*.token_ca sinks.*.token_ca inbox.kafka.token_ca "
+        "events.subscribers.*.to.tls.* events.subscribers.*.to.credentials events.subscribers.*.to.seed "
+        "events.subscribers.*.to.token_ca replication.*.bearer_file replication.*.tls.* replication.*.token_ca "
+        "schema_registries.*.bearer_file schema_registries.*.tls.* schema_registries.*.token_ca "
+        "spark.shared_folders spark.shared_folders.*"
+    ).split()
 )
-_SECRET_PLACES: Final = (
-    "metrics.token",
-    "sources.*.subscription.token",
-    "catalog.logins.*.bearer",
-    "http.auth.bearer.*",
-    "http.auth.basic.*",
-    "http.auth.api_keys.*",
-    "events.subscribers.*.to.bearer",
-    "events.subscribers.*.to.api_key",
-    "events.subscribers.*.to.token",
+_SECRET_PLACES: Final = tuple(
+    (
+        "metrics.token sources.*.subscription.token catalog.logins.*.bearer http.auth.bearer.* http.auth.basic.* "
+        "http.auth.api_keys.* events.subscribers.*.to.bearer events.subscribers.*.to.api_key "
+        "events.subscribers.*.to.token"
+    ).split()
 )
 _SECRET_NAMES: Final = ("bearer", "api_key", "token")
-_OPTION_PLACES: Final = (
-    "sources.*.kafka.*",
-    "sinks.*.options.*",
-    "sinks.*.headers.*",
-    "events.subscribers.*.to.options.*",
-    "events.subscribers.*.to.headers.*",
-    "spark.conf.*",
-    "telemetry.otlp.headers.*",
-    "inbox.kafka.options.*",
+_OPTION_PLACES: Final = tuple(
+    (
+        "sources.*.kafka.* sinks.*.options.* sinks.*.headers.* events.subscribers.*.to.options.* "
+        "events.subscribers.*.to.headers.* spark.conf.* telemetry.otlp.headers.* inbox.kafka.options.*"
+    ).split()
 )
 _SECRET_OPTION: Final = re.compile(
     r"password|passwd|secret|jaas|token$|credential|authorization|cookie|(access|account|private|api)[._-]?key",
@@ -205,17 +173,17 @@ _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 def dotted(place: Place) -> str:
-    """Write a place as it is shown to people."""
+    """Return a key path as users write it."""
     return ".".join(place)
 
 
 def holds_file(place: Place) -> bool:
-    """Tell whether the value there names a file or folder."""
+    """Whether the value there is the path of a file or folder."""
     return _one_of(place, _FILE_PLACES)
 
 
 def holds_secret(place: Place) -> bool:
-    """Tell whether the value there is a secret: a password, or a client option whose name says so."""
+    """Whether the value there is a secret: a password, or a client option named like one."""
     if place[-1] == "password" or (len(place) == 3 and place[-1] in _SECRET_NAMES):
         return True
     if _one_of(place, _SECRET_PLACES):
@@ -225,17 +193,17 @@ def holds_secret(place: Place) -> bool:
 
 
 def names_secret(option: str) -> bool:
-    """Tell whether the name of a client option or header says that its value is a secret."""
+    """Whether a client option or header is named like a secret."""
     return _SECRET_OPTION.search(option) is not None
 
 
 def is_url(text: str) -> bool:
-    """Tell a URL from a path."""
+    """Whether a text is a URL rather than a path."""
     return _URL.match(text) is not None
 
 
 def absolute(text: str, base: Path) -> str:
-    """Make a path absolute below *base*; URLs and ``-`` (standard output) stay."""
+    """Return a path, made absolute from *base*; URLs and ``-`` (standard output) stay."""
     if text == "-" or is_url(text):
         return text
     return str((base / Path(text).expanduser()).resolve())
@@ -251,7 +219,7 @@ def map_texts(value: Any, change: Callable[[Place, str], Any], place: Place = ()
 
 
 def _one_of(place: Place, patterns: tuple[str, ...]) -> bool:
-    """Compare key by key, so that a dot inside a key (``sasl.jaas.config``) is no separator."""
+    """Compare key by key, so that a dot inside a key (``sasl.jaas.config``) does not separate."""
     for pattern in patterns:
         keys = pattern.split(".")
         if len(keys) == len(place) and all(fnmatchcase(key, wanted) for key, wanted in zip(place, keys, strict=True)):

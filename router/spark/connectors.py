@@ -82,7 +82,7 @@ class Coordinate:
         """Read ``organisation:module:revision``; anything else is a ValueError."""
         parts = text.split(":")
         if len(parts) != 3 or not all(parts):
-            raise ValueError(f"{text!r} is no Maven coordinate; write organisation:module:revision")
+            raise ValueError(f"{text!r} is not a valid Maven coordinate; write organisation:module:revision")
         return cls(*parts)
 
     def __str__(self) -> str:
@@ -149,8 +149,8 @@ def resolve(request: JarRequest, into: Path | None = None) -> tuple[Path, ...]:
                 _fill(request, root, folder)
             return _whole(folder)
     except OSError as error:
-        hint = f"make the folder writable, or name another with {CACHE_VARIABLE}"
-        raise ResolutionError(f"cannot keep {request} in {root}: {error}", hint=hint) from error
+        hint = f"make the folder writable, or choose another with {CACHE_VARIABLE}"
+        raise ResolutionError(f"cannot store {request} in {root}: {error}", hint=hint) from error
 
 
 def find_java() -> Path:
@@ -166,7 +166,7 @@ def find_java() -> Path:
         return command
     if on_path := shutil.which("java"):
         return Path(on_path)
-    raise JavaMissing("there is no java command", hint="install Java 17 or 21, or set JAVA_HOME to it")
+    raise JavaMissing("java command not found", hint="install Java 17 or 21, or set JAVA_HOME to it")
 
 
 def _whole(folder: Path) -> tuple[Path, ...]:
@@ -192,7 +192,7 @@ def _fill(request: JarRequest, root: Path, folder: Path) -> None:
         endings = (".jar", *(item.archive for item in request.wanted if item.archive))
         jars = {file.name: file.stat().st_size for file in sorted(partial.iterdir()) if file.name.endswith(endings)}
         if not jars:
-            raise ResolutionError(f"no jar came for {request}", hint="check that the coordinate names a jar")
+            raise ResolutionError(f"{request} has no jar", hint="check that the coordinate names a jar")
         manifest = {"request": request.form, "jars": jars}
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
@@ -218,7 +218,7 @@ def _run_ivy(request: JarRequest, settings: Path, module: Path, cache: Path, tar
             timeout=RESOLVE_LIMIT_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
-        message = f"{request} did not arrive within {RESOLVE_LIMIT_SECONDS} s"
+        message = f"{request} was not downloaded within {RESOLVE_LIMIT_SECONDS} s"
         raise ResolutionError(message, hint=OFFLINE_HINT) from error
     if done.returncode != 0:
         raise ResolutionError(f"cannot fetch {request}: {_fault(done.stdout)}", hint=OFFLINE_HINT)
@@ -303,7 +303,7 @@ def resolve_pinned(request: JarRequest, manifest: Path, into: Path | None = None
     pins: dict[str, str] = json.loads(manifest.read_bytes())
     for jar in jars:
         if pins.get(jar.name) != sha256_of(jar):
-            raise _mismatch(f"{jar} is not the file that this version was tested with", jar.parent)
+            raise _mismatch(f"{jar} is not the file that this version requires", jar.parent)
     if missing := sorted(pins.keys() - {jar.name for jar in jars}):
         raise _mismatch(f"{jars[0].parent} lacks {', '.join(missing)}", jars[0].parent)
     return jars
@@ -323,7 +323,7 @@ def write_pins(jars: Iterable[Path], manifest: Path) -> None:
 
 def _mismatch(message: str, folder: Path) -> PinMismatch:
     hint = (
-        f"remove {folder}, and it is fetched anew; if that ends the same, the Maven repository serves another file: "
+        f"remove {folder}, and it is downloaded again; if that fails again, the Maven repository serves another file: "
         f"do not use it before you know why"
     )
     return PinMismatch(message, hint=hint)

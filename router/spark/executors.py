@@ -99,7 +99,7 @@ def examine_executors(spark: SparkSession, settings: SparkSettings) -> None:
         if differing := differences(here, there):
             said = f"executors on {machine} have other packages: {', '.join(differing)}"
             raise ConfigError(said, key="spark.python", hint=_PACKED)
-    _log.info("executors answer", master=settings.master, executors=executor_count(spark.sparkContext))
+    _log.info("executors are ready", master=settings.master, executors=executor_count(spark.sparkContext))
 
 
 @contextmanager
@@ -158,8 +158,8 @@ def _answers(spark: SparkSession, packages: Sequence[str], settings: SparkSettin
 def _failure(settings: SparkSettings, text: str, *, late: bool) -> RouterError:
     if late:
         return BrokerUnreachable(
-            f"no executor of {settings.master} took a task within {settings.executor_wait.total_seconds():g} s",
-            hint="see whether the cluster has cores and memory left, and whether executors reach "
+            f"no executor of {settings.master} ran a task within {settings.executor_wait.total_seconds():g} s",
+            hint="check that the cluster has free cores and memory, and that executors reach "
             f"{settings.host} (spark.driver_host) and its ports",
         )
     if any(sign in text for sign in _STOPPED):
@@ -169,7 +169,7 @@ def _failure(settings: SparkSettings, text: str, *, late: bool) -> RouterError:
 
 def _no_master(settings: SparkSettings) -> BrokerUnreachable:
     hint = "start the master, or correct spark.master; the master's log says why it ended an application"
-    return BrokerUnreachable(f"Spark master {settings.master} does not answer, or takes no application", hint=hint)
+    return BrokerUnreachable(f"Spark master {settings.master} is unreachable or accepts no applications", hint=hint)
 
 
 # The router's own code on its way to executors: an archive of the installed packages, unpacked there by Spark.

@@ -53,7 +53,7 @@ OPTIONS: Final = "-XX:+ExitOnOutOfMemoryError"
 """A JVM that lacks memory ends at once, with an exit code of its own, instead of living on with threads missing."""
 _REPEATED: Final = "nothing is lost, the next start repeats the batch"
 _KILLED: Final = (
-    f"the kernel's log tells whether the machine ran out of memory: then lower memory.heap and memory.worker, or give "
+    f"the kernel log shows whether the machine ran out of memory: then lower memory.heap and memory.worker, or give "
     f"it more; {_REPEATED}"
 )
 _NO_MEMORY: Final = frozenset({3, 52})
@@ -109,7 +109,7 @@ def jvm_death_named(memory: str) -> Iterator[None]:
         if "java.lang.OutOfMemoryError" in str(error):
             raise _death(min(_NO_MEMORY), memory) from error
         if "JAVA_GATEWAY_EXITED" in str(error):
-            raise JvmError("the JVM of Spark did not start", hint=_NOT_STARTED) from error
+            raise JvmError("Spark's JVM did not start", hint=_NOT_STARTED) from error
         raise
 
 
@@ -133,7 +133,7 @@ def part_quietly(context: Any) -> None:
     def handle_error(request: object, address: object) -> None:
         error = sys.exc_info()[1]
         if not isinstance(error, EOFError | ConnectionError):
-            _log.error("counts of a batch could not be taken", error=repr(error))
+            _log.error("counts of a batch are not available", error=repr(error))
 
     context._accumulatorServer.handle_error = handle_error
     # Pickling looks this up at each call, prints by it what it is about to raise, and raises it.
@@ -146,11 +146,11 @@ def _print_nothing(stream: TextIO) -> None:
 
 def _death(code: int, memory: str) -> JvmError:
     if code in _NO_MEMORY:
-        return JvmError("the JVM of Spark ran out of memory", hint=f"{memory}; {_REPEATED}")
+        return JvmError("Spark's JVM ran out of memory", hint=f"{memory}; {_REPEATED}")
     if code in _KILLED_CODES:
-        return JvmError("the JVM of Spark was killed", hint=_KILLED)
-    ended = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-    return JvmError(f"the JVM of Spark {ended}", hint=f"see the lines before this one; {_REPEATED}")
+        return JvmError("Spark's JVM was killed", hint=_KILLED)
+    ended = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+    return JvmError(f"Spark's JVM {ended}", hint=f"see the lines before this one; {_REPEATED}")
 
 
 def _process() -> Any:
@@ -432,12 +432,12 @@ def signals(stop: threading.Event) -> Iterator[None]:
         if again and number == signal.SIGHUP:
             return  # Some supervisors and terminals send it right after another signal, in the middle of the drain.
         if again:
-            _log.warning("ended at once by a second signal; a batch in hand is repeated", signal=_name(number))
+            _log.warning("ended at once by a second signal; the current batch will be repeated", signal=_name(number))
             kill_jvm()
             os._exit(128 + number)
         starting = isinstance(stop, Stopping) and not stop.drains
         stop.set()
-        _log.info("stopping before it has started" if starting else "draining", signal=_name(number))
+        _log.info("stopping before startup has finished" if starting else "draining", signal=_name(number))
         if isinstance(stop, Stopping) and stop.interrupts and not _begins_a_process(frame):
             raise Stopped
 
@@ -692,7 +692,7 @@ def _lock(spark: SparkSession, path: Path) -> None:
     while file.getChannel().tryLock() is None:
         if time.monotonic() > deadline:
             raise StateError(
-                f"the Spark of an earlier router still holds {path.parent}",
+                f"Spark of an earlier router still uses {path.parent}",
                 hint="end the java process that the earlier router started, then start again",
             )
         time.sleep(0.5)

@@ -57,7 +57,7 @@ def disk_of(root: Path) -> Iterator[None]:
         for number in DISK:
             reason = os.strerror(number)
             if (isinstance(error, OSError) and error.errno == number) or reason in str(error):
-                raise DiskError(f"the disk of {root} refuses: {reason}", hint="free space or mend it") from error
+                raise DiskError(f"the disk of {root} fails: {reason}", hint="free space or fix it") from error
         raise
 
 
@@ -102,9 +102,9 @@ def read_object(path: Path, *, hint: str = RESTORE) -> dict[str, Any] | None:
     try:
         form = json.loads(content)
     except ValueError as error:
-        raise damaged(path, "it is empty" if not content else f"it is no JSON ({error})", hint=hint) from error
+        raise damaged(path, "it is empty" if not content else f"it is not valid JSON ({error})", hint=hint) from error
     if not isinstance(form, dict):
-        raise damaged(path, "it is no JSON object", hint=hint)
+        raise damaged(path, "it is not a JSON object", hint=hint)
     return form
 
 
@@ -184,7 +184,7 @@ def progress_of(path: Path) -> CheckpointProgress:
 def _offset_in(path: Path, batch: int) -> dict[str, Any]:
     file = path / "offsets" / str(batch)
     if read(file) is None:
-        raise missing(file, "Spark goes on from it")
+        raise missing(file, "Spark continues from it")
     hint = (
         f"{RESTORE}; should no file {batch} be in the query's folder under state/batches, nothing of this batch was "
         f"written and the file may be removed"
@@ -200,13 +200,13 @@ def _checked(path: Path, is_whole: Callable[[bytes], bool], *, hint: str = RESTO
     except (ValueError, LookupError):
         whole = False
     if not whole:
-        raise damaged(path, "it is cut off or not what Spark wrote" if content else "it is empty", hint=hint)
+        raise damaged(path, "it is truncated or was not written by Spark" if content else "it is empty", hint=hint)
     crc = path.with_name(f".{path.name}.crc")
     written = read(crc)
     if written is None or written == (right := _crc_of(content, written)):
         return content
     if len(written) < _CRC_HEAD or right.startswith(written):
-        _log.warning("checksum file is cut off and was removed; the file it belongs to is intact", file=str(crc))
+        _log.warning("truncated checksum file removed; the file it belongs to is intact", file=str(crc))
         crc.unlink()
         return content
     raise damaged(path, f"its content does not match {crc.name}", hint=hint)
@@ -294,7 +294,7 @@ def exposures(clients: Iterable[Client]) -> Iterator[Finding]:
     for each in clients:
         address = exposed(each.kind, each.addresses, each.party)
         if address:
-            text = f"{each.name}: {address} would get a secret in plain text"
+            text = f"{each.name}: {address} would receive a secret in plain text"
             pointer = _pointer(each.place, "allow_plaintext_password")
             yield Finding("", pointer, "error", "plain-text-secret", text, REMEDY)
 
@@ -324,9 +324,7 @@ class Pins:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             hint = "restore it from a backup; or name the addresses in the settings and remove it"
-            raise StateError(
-                f"{self._path}, which holds pinned addresses, cannot be used: {error}", hint=hint
-            ) from error
+            raise StateError(f"{self._path}, with pinned addresses, cannot be used: {error}", hint=hint) from error
 
     def moved(self, clients: Iterable[Client]) -> list[Finding]:
         """Return an error for each of *clients* that would show its credentials to an address it was not pinned to.
@@ -343,9 +341,9 @@ class Pins:
                 continue
             text = f"{each.name}: its credentials are for {', '.join(pinned)}; the catalog says {', '.join(strange)}"
             remove = f"remove the entry from {self._path}"
-            hint = f"if that is meant, {remove}"
+            hint = f"if that is intended, {remove}"
             if each.settable:
-                hint = f"if that is meant, set {each.place}.{each.field} to it, or {remove}"
+                hint = f"if that is intended, set {each.place}.{each.field} to it, or {remove}"
             findings.append(Finding("", _pointer(each.place, each.field), "error", "moved-address", text, hint))
         return findings
 
@@ -369,7 +367,7 @@ class Pins:
             hint = "free its disk or correct its rights, or name the addresses in the settings"
             raise StateError(f"cannot write {self._path}: {error.strerror}", hint=hint) from error
         for name, addresses in fresh.items():
-            _log.info("credentials are for these addresses of the catalog from now on", name=name, addresses=addresses)
+            _log.info("credentials pinned to these addresses of the catalog", name=name, addresses=addresses)
 
 
 def distrusted(clients: Sequence[Client], pins: Pins) -> list[Finding]:

@@ -140,8 +140,10 @@ def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
 def _check_presence(path: Path) -> None:
     """Refuse an emptied or missing file where there was one: SQLite would begin a new one in its place."""
     if marker_of(path).exists() and not (path.exists() and path.stat().st_size):
-        hint = f"restore it from a backup, or remove {marker_of(path)} too: all letters then count as never replayed"
-        raise StateError(f"ledger {path} is missing or empty, and there was one", hint=hint)
+        hint = (
+            f"restore it from a backup, or remove {marker_of(path)} too: all dead letters then count as never replayed"
+        )
+        raise StateError(f"ledger {path} is missing or empty, but there was one", hint=hint)
 
 
 def _mark(database: sqlite3.Connection, path: Path) -> None:
@@ -152,7 +154,7 @@ def _mark(database: sqlite3.Connection, path: Path) -> None:
         write_durably(marker_of(path), id.encode())
     elif noted.decode("ascii", "replace") != id:
         hint = f"restore the one that belongs here; if this is the one, remove {marker_of(path)}"
-        raise StateError(f"ledger {path} is another one than was noted beside it", hint=hint)
+        raise StateError(f"ledger {path} is not the one recorded beside it", hint=hint)
 
 
 def marker_of(path: Path) -> Path:
@@ -169,7 +171,7 @@ def _check_format(database: sqlite3.Connection, path: Path) -> None:
         if version == 0:
             if database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 database.execute("ROLLBACK")
-                raise StateError(f"{path} is no ledger of this router", hint="move it away")
+                raise StateError(f"{path} is not a state database of this router", hint="move it away")
             for statement in _TABLES:
                 database.execute(statement)
             database.execute("INSERT INTO facts VALUES ('id', ?)", (uuid.uuid4().hex,))
@@ -575,11 +577,9 @@ class LetterLedger:
         with self._writing() as database:
             pending = database.execute("SELECT number FROM replays WHERE ended IS NULL").fetchone()
             if pending is not None:
-                raise StateError(
-                    f"replay batch {pending[0]} is not finished", hint="finish it before another one is begun"
-                )
+                raise StateError(f"replay batch {pending[0]} is not finished", hint="finish it before starting another")
             if replay.number < self.next_number():
-                raise StateError(f"replay batch {replay.number} was used before", hint="take the next number")
+                raise StateError(f"replay batch {replay.number} was used before", hint="use the next number")
             content = json.dumps({"letters": replay.letters, "sinks": replay.sinks})
             database.execute(
                 "INSERT INTO replays VALUES (?, ?, ?, ?, NULL)",
@@ -608,7 +608,7 @@ class LetterLedger:
                 "UPDATE replays SET ended = ?, content = '' WHERE number = ? AND ended IS NULL", (at, number)
             )
             if ended.rowcount != 1:
-                raise StateError(f"replay batch {number} is not pending", hint="begin it first")
+                raise StateError(f"replay batch {number} is not pending", hint="start it first")
             database.execute("DELETE FROM replays WHERE number < ?", (number,))
             _failed(database, ((o.letter, o.reason, o.detail) for o in settled if o.reason is not None), at, number)
             _replayed(database, (o.letter for o in settled if o.reason is None), at, number)
@@ -632,7 +632,7 @@ class LetterLedger:
             raise StateError(f"{path} cannot be used: {error.strerror}", hint="make it writable") from error
         except InUse as holder:
             raise StateError(
-                f"another replay or purge is running here (process {holder})", hint="wait for its end, or stop it"
+                f"another replay or purge is running here (process {holder})", hint="wait until it ends, or stop it"
             ) from holder
         with lock:
             yield

@@ -95,7 +95,7 @@ class Inventory:
         """
         form = read_object(self.path) or {}
         if "format" not in form:
-            raise damaged(self.path, "it names no format")
+            raise damaged(self.path, "it has no format")
         if form["format"] != FORMAT:
             raise StateError(
                 f"state folder {self._root} has format {form['format']}; this router knows {FORMAT}",
@@ -104,7 +104,7 @@ class Inventory:
         try:
             return _holdings(form)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise damaged(self.path, f"what it says of the folder cannot be read ({error!r})") from error
+            raise damaged(self.path, f"its content cannot be read ({error!r})") from error
 
     def note_generation(self, query: str, number: int, id: str) -> None:
         """Note that a query has a generation; what is noted already is not written again.
@@ -188,7 +188,7 @@ class StateFolder:
         except InUse as holder:
             raise StateError(
                 f"state folder {root} is in use by another router (process {holder})",
-                hint="stop it first, or give this one a state folder of its own",
+                hint="stop it first, or use a separate state folder for this one",
             ) from holder
         with lock:
             _keep_private(root)
@@ -205,8 +205,8 @@ class StateFolder:
         """
         if not (root / NAME).exists():
             raise StateError(
-                f"{root} is no state folder of this router",
-                hint="name the settings of a router that has been started; a relative `state` begins at their file",
+                f"{root} is not a state folder of this router",
+                hint="name the settings of a router that has run; a relative `state` starts where they are",
             )
         state = cls(root)
         state.inventory.check()
@@ -290,7 +290,7 @@ def _keep_private(root: Path) -> None:
     try:
         if changed := narrow(root):
             _log.warning(
-                "state was open to other users of this machine, and is private now", folder=str(root), entries=changed
+                "state folder was accessible to other users; it is private now", folder=str(root), entries=changed
             )
     except OSError as error:
         if error.errno == errno.EINVAL:
@@ -578,7 +578,7 @@ class Accounts:
                 self._unwritten.discard(query)
             except OSError as error:
                 self._unwritten.add(query)
-                _log.warning("account of a query cannot be kept", query=query, problem=error.strerror)
+                _log.warning("counts of a query cannot be saved", query=query, problem=error.strerror)
 
     def keep_all(self) -> None:
         """Write what the disk has not taken so far."""
@@ -592,7 +592,7 @@ class Accounts:
             form = read_object(path)
             return Account() if form is None else Account.from_json(form)
         except (StateError, KeyError, TypeError, ValueError) as error:
-            _log.warning("account of a query cannot be read, and begins anew", file=str(path), problem=str(error))
+            _log.warning("counts of a query cannot be read; starting from zero", file=str(path), problem=str(error))
             return Account()
 
     def _path(self, query: str) -> Path:

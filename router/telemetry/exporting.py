@@ -164,9 +164,9 @@ class _Saying(logging.Handler):
         if well == (kind in self._failing) and not self.over:
             (self._failing.discard if well else self._failing.add)(kind)
             if well:
-                _log.info("telemetry is taken again", endpoint=self._endpoint, kind=kind)
+                _log.info("telemetry accepted again", endpoint=self._endpoint, kind=kind)
             else:
-                _log.warning("telemetry is not taken", endpoint=self._endpoint, kind=kind, problem=self._reason())
+                _log.warning("telemetry not accepted", endpoint=self._endpoint, kind=kind, problem=self._reason())
         self._here.reason = ""
 
     def _reason(self) -> str:

@@ -137,33 +137,33 @@ class _Families:
     def __init__(self) -> None:
         self.lag = GaugeMetricFamily(
             "xrouter_source_lag_records",
-            "Records at the broker that are not at all their sinks; absent while it does not answer.",
+            "Records at the broker that have not reached all their sinks; absent while it is unreachable.",
             labels=["endpoint"],
         )
         self.oldest = GaugeMetricFamily(
-            "xrouter_source_oldest_seconds", "Age of the oldest of them, 0 where there is none.", labels=["endpoint"]
+            "xrouter_source_oldest_seconds", "Age of the oldest of them; 0 for none.", labels=["endpoint"]
         )
         self.up = GaugeMetricFamily(
-            "xrouter_source_up", "Whether the broker has said where its topic ends.", labels=["endpoint"]
+            "xrouter_source_up", "Whether the broker has reported the end of its topic.", labels=["endpoint"]
         )
-        self.inbox = GaugeMetricFamily("xrouter_inbox_records", "Records in the inbox that are not at all their sinks.")
+        self.inbox = GaugeMetricFamily(
+            "xrouter_inbox_records", "Records in the inbox that have not reached all their sinks."
+        )
         self.inbox_oldest = GaugeMetricFamily("xrouter_inbox_oldest_seconds", "Age of the oldest of them.")
         self.rest = GaugeMetricFamily(
-            "xrouter_rest_records", "Records of the rest topic that are not at all their sinks."
+            "xrouter_rest_records", "Records of the fallback topic that have not reached all their sinks."
         )
         self.pushed = GaugeMetricFamily(
             "xrouter_inbox_endpoint_records",
-            "Records of an endpoint in the local inbox that are not at all their sinks.",
+            "Records of an endpoint in the local inbox that have not reached all their sinks.",
             labels=["endpoint"],
         )
         self.pushed_oldest = GaugeMetricFamily(
-            "xrouter_inbox_endpoint_oldest_seconds",
-            "Age of the oldest of them, 0 where there is none.",
-            labels=["endpoint"],
+            "xrouter_inbox_endpoint_oldest_seconds", "Age of the oldest of them; 0 for none.", labels=["endpoint"]
         )
         self.arrived = CounterMetricFamily(
             "xrouter_arrived_records",
-            "Records that arrived at a source, by its own end, since the router began to look.",
+            "Records that arrived at a source since the router started to watch it.",
             labels=["endpoint"],
         )
 

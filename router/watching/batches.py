@@ -361,7 +361,7 @@ class Watch:
             self._running()
         if write is not None and well and not write.slow and (since := self._slow.pop(write.sink, None)) is not None:
             seconds = round(time.monotonic() - since, 1)
-            _log.info("sink is quick again", **self._reads(), query=self._query, sink=write.sink, seconds=seconds)
+            _log.info("sink is no longer slow", **self._reads(), query=self._query, sink=write.sink, seconds=seconds)
 
     def _running(self) -> None:
         self._metrics.released(self._query)
@@ -390,9 +390,9 @@ class Watch:
             reason = "the cluster has no executor for the router"
             self._metrics.held(self._query, _CLUSTER)
             self._status.query(self._query, "held", batch=self._number, reason=reason)
-            _log.warning("batch waits", **self._reads(), query=self._query, batch=self._number, reason=reason)
+            _log.warning("batch blocked", **self._reads(), query=self._query, batch=self._number, reason=reason)
         elif before and not stranded:
-            _log.info("batch goes on", **self._reads(), query=self._query, batch=self._number)
+            _log.info("batch resumed", **self._reads(), query=self._query, batch=self._number)
             self._running()
         return stranded
 
@@ -417,13 +417,13 @@ class Watch:
         if write.slow and write.sink not in self._slow:
             self._slow[write.sink] = write.moved
             facts = {**self._reads(), "query": self._query, "batch": self._number, "sink": write.sink}
-            hint = "nothing is lost; see what keeps the sink, if this stays so"
+            hint = "nothing is lost; check the sink if this lasts"
             _log.warning("sink is slow", **facts, seconds_without_progress=round(still), hint=hint)
         if waits:
             sink, moved = write.sink, write.moved
 
             def reason() -> str:
-                return f"sink {sink}: a write waits, and has made no progress for {time.monotonic() - moved:.0f} s"
+                return f"sink {sink}: write stalled, no progress for {time.monotonic() - moved:.0f} s"
 
             self._metrics.held(self._query, sink)
             self._status.query(self._query, "held", batch=self._number, reason=reason)

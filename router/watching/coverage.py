@@ -72,10 +72,10 @@ class Coverage(Collector):
             sightings = Sightings(root)
             known = sightings.all()
         except RouterError as error:
-            _log.warning("what has occurred cannot be kept, and is forgotten with this process", problem=str(error))
+            _log.warning("coverage cannot be saved; it is lost when this process ends", problem=str(error))
             return
         if sightings.replaced:
-            _log.warning("what has occurred cannot be read, and is noted anew", problem=sightings.replaced)
+            _log.warning("coverage cannot be read; starting anew", problem=sightings.replaced)
         with self._lock:
             self._kept, self._known = sightings, known
 
@@ -169,7 +169,7 @@ class Coverage(Collector):
                     self._changed |= changed.keys() & self._known.keys()
                     self._gone |= gone - self._known.keys()
                 if not self._refused:
-                    _log.warning("what has occurred cannot be noted, and is tried again", problem=str(error))
+                    _log.warning("coverage cannot be saved; retrying", problem=str(error))
                 self._refused = True
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
@@ -247,4 +247,4 @@ def by_endpoint(records: Mapping[tuple[str, str, str], int]) -> dict[str, dict[s
 def _log_records(records: Counter[tuple[str, str, str]], seconds: float) -> None:
     dead = sum(count for (_, outcome, _), count in records.items() if outcome == DEAD_LETTER)
     facts = {"records": records.total(), "dead_letters": dead, "seconds": round(seconds)}
-    _log.info("records went through", **facts, endpoints=by_endpoint(records))
+    _log.info("throughput", **facts, endpoints=by_endpoint(records))

@@ -129,15 +129,17 @@ class RelationMetrics:
     def __init__(self, registry: CollectorRegistry, written: Callable[[str], None]) -> None:
         self._exchanges = Counter(
             "xrouter_relations",
-            "Pairs of messages, and messages that none came for, by what became of them.",
+            "Request-reply pairs and messages without a counterpart, by outcome.",
             ("outcome",),
             registry=registry,
         )
         for outcome in OUTCOMES:
             self._exchanges.labels(outcome)
-        self._open = Gauge("xrouter_relations_open", "Messages that wait for another.", registry=registry)
+        self._open = Gauge(
+            "xrouter_relations_open", "Pending messages, which wait for their counterpart.", registry=registry
+        )
         self._undelivered = Gauge(
-            "xrouter_relations_undelivered", "Pairs that their sink does not have yet.", registry=registry
+            "xrouter_relations_undelivered", "Request-reply pairs that their sink does not have yet.", registry=registry
         )
         self._written = written
 
@@ -174,7 +176,7 @@ class SchemaIdFigures:
         self._warned: set[str] = set()
         self._counter = Counter(
             "xrouter_schema_ids",
-            "Routed records whose body begins with the id of a schema, by definition, id, and what decided by the id.",
+            "Routed records whose body begins with a schema id, by definition, id, and what the id decided.",
             ("message", "schemaid", "by"),
             registry=registry,
         )
@@ -195,7 +197,7 @@ class SchemaIdFigures:
                 return
             self._warned.add(message)
         _log.warning(
-            "bodies of one definition begin with several schema ids, and nothing tells whether all are of its type",
+            "bodies of one definition begin with several schema ids; it is unknown whether all are of its type",
             message=message,
             ids=f"{first}, {schema_id}",
             hint="name the schema registry of the source, or declare the ids of the definition's schema",
@@ -211,7 +213,7 @@ class SubscriptionMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._up = Gauge(
             "xrouter_subscription_up",
-            "Whether there is a subscription, as far as its manager has said.",
+            "Whether the subscription exists, according to its manager.",
             ("endpoint",),
             registry=registry,
         )
@@ -258,20 +260,20 @@ class CatalogState:
         )
         self._changes = Counter(
             "xrouter_catalog_changes",
-            "Changes for consumers that reloads brought, by whether these can go on with them.",
+            "Changes for consumers by reloads, by compatibility.",
             ("compatible",),
             registry=registry,
         )
         self._refused = Gauge(
             "xrouter_catalog_refused",
-            "Findings for which the catalog that was found last is refused; 0 while none is.",
+            "Findings that the latest catalog was rejected for; 0 if it was not.",
             registry=registry,
         )
         for compatible in ("true", "false"):
             self._changes.labels(compatible)
         self._incompatible = Gauge(
             "xrouter_catalog_incompatible_changes",
-            "Incompatible changes of the active catalog against the last one before them; 0 once they are mended.",
+            "Incompatible changes of the active catalog, against the last compatible one; 0 once they are reverted.",
             registry=registry,
         )
 
@@ -324,32 +326,32 @@ class Deliveries:
         self._problems: dict[str, SinkProblem] = {}
         self._records = Counter(
             "xrouter_sink_records",
-            "Events and dead letters that a sink has, by the endpoint that they came by.",
+            "Events and dead letters written to a sink, by their source endpoint.",
             ("sink", "endpoint"),
             registry=registry,
         )
         self._bytes = Counter(
             "xrouter_sink_bytes",
-            "Bytes of keys and bodies of the records that a sink was given.",
+            "Bytes of keys and bodies of records written to a sink.",
             ("sink", "endpoint"),
             registry=registry,
         )
         self._seconds = Histogram(
             "xrouter_sink_write_seconds",
-            "Time that a sink took for its share of a batch.",
+            "Time to write a sink's share of a batch.",
             ("sink",),
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
         self._taken = Counter(
-            "xrouter_taken_records", "Records taken, by the offsets of their source.", ("query",), registry=registry
+            "xrouter_taken_records", "Records read, by the offsets of their source.", ("query",), registry=registry
         )
         self._empty = Counter(
-            "xrouter_empty_offsets", "Offsets that were taken and held no record.", ("query",), registry=registry
+            "xrouter_empty_offsets", "Offsets read that have no record.", ("query",), registry=registry
         )
         self._gap = Gauge(
             "xrouter_conservation_gap",
-            "Records taken, less those that all their sinks have as events or dead letters; 0 unless some were lost.",
+            "Records read minus records that all their sinks have as events or dead letters; 0 unless some were lost.",
             ("query",),
             registry=registry,
         )
@@ -407,7 +409,7 @@ def watch_process(registry: CollectorRegistry) -> None:
 
 
 def watch_jvm(registry: CollectorRegistry, pid: int) -> None:
-    """Add what the JVM of Spark takes, for as long as it lives."""
+    """Add what Spark's JVM takes, for as long as it lives."""
     ProcessCollector(namespace="xrouter_jvm", pid=lambda: pid, registry=registry)
 
 
@@ -464,10 +466,10 @@ class StatusCollector(Collector):
 
     @staticmethod
     def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
-        ready = GaugeMetricFamily("xrouter_ready", "Whether records are taken and written, as /readyz says.")
-        text = "Whether a gateway takes messages; brokers' are named by their endpoints."
+        ready = GaugeMetricFamily("xrouter_ready", "Whether the router is ready, as in /readyz.")
+        text = "Whether a gateway accepts messages; gateways of brokers are named by endpoint."
         connected = GaugeMetricFamily("xrouter_gateway_connected", text, labels=["gateway"])
-        text = "Whether the inbox accepts messages; while it does not, gateways push back, and HTTP answers 503."
+        text = "Whether the inbox accepts messages; if not, gateways push back, and HTTP returns 503."
         return ready, connected, GaugeMetricFamily("xrouter_inbox_accepting", text)
 
 
@@ -537,7 +539,7 @@ class Metrics:
     def _make_flow(self) -> None:
         registry = self.registry
         self._records = Counter(
-            "xrouter_records", "Records with their outcome.", ("endpoint", "outcome", "reason"), registry=registry
+            "xrouter_records", "Records by outcome.", ("endpoint", "outcome", "reason"), registry=registry
         )
         self._ties = Counter(
             "xrouter_ambiguous_records",
@@ -549,13 +551,13 @@ class Metrics:
             "xrouter_definition_records", "Records routed or tied to a definition.", ("message",), registry=registry
         )
         self._batch = Histogram(
-            "xrouter_batch_seconds", "Time to judge and write a batch.", buckets=BATCH_BUCKETS, registry=registry
+            "xrouter_batch_seconds", "Time to evaluate and write a batch.", buckets=BATCH_BUCKETS, registry=registry
         )
         self._bytes = Histogram(
             "xrouter_batch_bytes", "Bytes of keys and bodies of a batch.", buckets=BYTES_BUCKETS, registry=registry
         )
         self._latency = BulkHistogram(
-            "xrouter_record_latency_seconds", "Time from arrival to the commit of all sinks.", LATENCY_BUCKETS
+            "xrouter_record_latency_seconds", "Time from arrival until all sinks have committed.", LATENCY_BUCKETS
         )
         registry.register(self._latency)
         self._writes = Counter(
@@ -563,22 +565,22 @@ class Metrics:
         )
         self._unfit = Counter(
             "xrouter_unfit_values",
-            "Values of bodies that do not fit their typed column and are null in it.",
+            "Values of bodies that do not fit their typed column and are written as null.",
             ("sink", "message"),
             registry=registry,
         )
         self._faults = Counter(
             "xrouter_batch_faults",
-            "Tries of a batch that failed by themselves, by what happened.",
+            "Failed attempts of batches that something in the batch caused, by kind of fault.",
             ("query", "fault"),
             registry=registry,
         )
         self._received = Counter(
-            "xrouter_gateway_received", "Messages that a gateway was handed.", ("endpoint",), registry=registry
+            "xrouter_gateway_received", "Messages received by a gateway.", ("endpoint",), registry=registry
         )
         self._acknowledged = Counter(
             "xrouter_gateway_acknowledged",
-            "Messages that are on disk and acknowledged.",
+            "Messages stored on disk and acknowledged.",
             ("endpoint",),
             registry=registry,
         )
@@ -587,31 +589,29 @@ class Metrics:
         registry = self.registry
         self._held = Gauge(
             "xrouter_query_held",
-            "Whether a query holds a batch; the sink in the way, empty for dead_letters.max_ratio.",
+            "Whether a batch of a query is blocked; sink is the one that blocks it, empty for dead_letters.max_ratio.",
             ("query", "sink"),
             registry=registry,
         )
         self._inbox_bytes = Gauge("xrouter_inbox_bytes", "Disk space of the inbox.", registry=registry)
         self._inbox_most = Gauge(
             "xrouter_inbox_max_bytes",
-            "Disk space at which gateways push back: inbox.max_bytes, or less where the disk is full before.",
+            "Disk space of the inbox at which gateways push back: inbox.max_bytes, or less if the disk fills up first.",
             registry=registry,
         )
         self._info = Gauge("xrouter_catalog_info", "The active catalog, always 1.", ("epoch",), registry=registry)
         self._size = Gauge("xrouter_catalog_definitions", "Definitions of the active catalog.", registry=registry)
         self._awaited = Gauge(
-            "xrouter_catalog_awaited", "Unreachable references that a catalog waits for.", registry=registry
+            "xrouter_catalog_awaited", "Unreachable references of a pending catalog.", registry=registry
         )
         self._doubted = Gauge(
-            "xrouter_catalog_doubted", "Reasons why a changed catalog waits for a second look.", registry=registry
+            "xrouter_catalog_doubted", "Reasons why a catalog change needs confirmation.", registry=registry
         )
         self._catalog_held = Gauge(
-            "xrouter_catalog_held",
-            "Whether a changed catalog waits for the disk or a broker.",
-            registry=registry,
+            "xrouter_catalog_held", "Whether a changed catalog waits for the disk or a broker.", registry=registry
         )
         self._reloads = Counter(
-            "xrouter_catalog_reloads", "Changed catalogs, by what became of them.", ("result",), registry=registry
+            "xrouter_catalog_reloads", "Changed catalogs, by result.", ("result",), registry=registry
         )
         for result in _RELOAD_RESULTS:
             self._reloads.labels(result)
@@ -774,7 +774,7 @@ class Metrics:
         self._awaited.set(references)
 
     def doubted(self, reasons: int) -> None:
-        """Set for how many reasons a changed catalog waits for a second look."""
+        """Set the number of reasons why a catalog change needs confirmation."""
         self._doubted.set(reasons)
 
     def catalog_held(self, held: bool) -> None:

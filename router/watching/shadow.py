@@ -64,8 +64,8 @@ class ShadowFigures:
         self._since = _Since()
         self._outcomes = CounterMetric(
             "xrouter_shadow_outcomes",
-            "Records by what the shadow catalog would make of them: unchanged, changed, left-out (only the active one "
-            "judged them) or failed.",
+            "Records by result of the shadow catalog: unchanged, changed, left-out (evaluated only by the active "
+            "one) or failed.",
             ("endpoint", "result"),
             registry=registry,
         )
@@ -75,13 +75,9 @@ class ShadowFigures:
             ("endpoint", "difference"),
             registry=registry,
         )
-        self._info = Gauge(
-            "xrouter_shadow_info", "The shadow catalog that judges, always 1.", ("epoch",), registry=registry
-        )
+        self._info = Gauge("xrouter_shadow_info", "The shadow catalog in use, always 1.", ("epoch",), registry=registry)
         self._broken = Gauge(
-            "xrouter_shadow_broken",
-            "Whether what catalog.shadow names cannot be used, or was set aside.",
-            registry=registry,
+            "xrouter_shadow_broken", "Whether the shadow catalog cannot be used or was disabled.", registry=registry
         )
 
     def expect(self, sources: Sequence[str], endpoints: Sequence[str]) -> None:

@@ -78,11 +78,7 @@ class RouterStatus:
     """The state of one router, as its parts report it. ``clock`` gives seconds that never go back."""
 
     def __init__(
-        self,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        stale_seconds: float = STALE_SECONDS,
-        routes: bool = True,
+        self, *, clock: Callable[[], float] = time.monotonic, stale_seconds: float = STALE_SECONDS, routes: bool = True
     ) -> None:
         """``routes`` False is for a process that only takes messages in, and has no query."""
         self._clock = clock
@@ -205,7 +201,7 @@ class RouterStatus:
             self._awaited = tuple(references)
 
     def doubting(self, reasons: Sequence[str]) -> None:
-        """Note why a changed catalog waits for a second look; nothing ends the wait. The router stays ready."""
+        """Note why a catalog change needs confirmation; nothing ends the wait. The router stays ready."""
         with self._lock:
             self._doubts = tuple(reasons)
 
@@ -265,14 +261,14 @@ class RouterStatus:
     def _reasons(self) -> list[str]:
         reasons = ["the router is draining"] if self._draining else []
         if self._catalog is None:
-            waits = f"it refers to what cannot be reached: {', '.join(self._awaited[:FINDINGS])}"
+            waits = f"unreachable references: {', '.join(self._awaited[:FINDINGS])}"
             reasons.append(_with_reason("no catalog is active", waits if self._awaited else ""))
         if self._stale:
             reasons.append(self._stale)
         if self._warming:
-            reasons.append("Spark's workers start and load the catalog, for the first batch")
+            reasons.append("Spark workers are starting and loading the catalog")
         if not self._queries and self._routes:
-            reasons.append("no query has been started")
+            reasons.append("no query is running yet")
         for name, query in sorted(self._queries.items()):
             if query.state != "running":
                 reasons.append(_with_reason(f"query {name} is {query.state}", query.to_json()["reason"]))

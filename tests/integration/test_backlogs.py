@@ -202,13 +202,13 @@ def test_offsets_that_cannot_be_committed_hold_up_nothing_and_are_told_once(
     with capture_logs() as logs:
         wait_until(lambda: member.poll(0.1) is not None or bool(member.assignment()), LIMIT, "a member of the group")
         with BacklogWatch(state, lambda: plan, metrics.backlogs, RouterStatus(), topics_seconds=0.1):
-            wait_until(lambda: any(each["event"] == "offsets are not committed" for each in logs), LIMIT, "a warning")
+            wait_until(lambda: any(each["event"] == "offsets not committed" for each in logs), LIMIT, "a warning")
             for batch, reached in enumerate((5, 8, 13), 1):
                 committed(generation, {topic: {"0": reached}}, batch=batch)
                 wait_until(lambda reached=reached: lag() == 20 - reached, LIMIT, "the lag of the next batch")  # type: ignore[misc]
             member.close()
             wait_until(lambda: committed_to(kafka.bootstrap, group, topic) == [13], LIMIT, "offsets in the group")
-    (warned,) = [each for each in logs if each["event"] == "offsets are not committed"]
+    (warned,) = [each for each in logs if each["event"] == "offsets not committed"]
     assert warned["log_level"] == "warning" and warned["group"] == group and warned["topics"] == [topic]
     assert [each["group"] for each in logs if each["event"] == "offsets are committed again"] == [group]
 

@@ -99,7 +99,7 @@ def test_parking_what_is_not_there_says_what_is(router: RouterProcess) -> None:
     router.configure(shop.settings(router.folder, "http://127.0.0.1:9"))
     done = shop.command(router, "batches", "park", "CONFIG", "kafka-1", "--yes")
     assert done.returncode == 6
-    assert "is no state folder" in done.stderr
+    assert "is not a state folder" in done.stderr
     with StateFolder.open(router.folder / "state"):
         done = shop.command(router, "batches", "park", "CONFIG", "kafka-1", "--yes")
     assert done.returncode == 1

@@ -58,14 +58,14 @@ def test_ctrl_c_ends_a_start_in_a_line(tmp_path: Path, with_jvm: bool) -> None:
     def has_come_so_far() -> bool:
         if with_jvm:
             return any(program_of(pid).endswith("java") for pid in children(router.pid))
-        return "memory divided" in router.log
+        return "memory budget" in router.log
 
     try:
         wait_until(lambda: has_come_so_far() or router.ended is not None, 120, lambda: router.log[-2000:])
         began = time.monotonic()
         assert router.interrupt() == 0
         assert time.monotonic() - began < 60, "a start takes longer than that where this takes seconds"
-        _, *told = router.log.partition("stopping before it has started")[2].splitlines()
+        _, *told = router.log.partition("stopping before startup has finished")[2].splitlines()
         assert len(told) == 1 and "stopped" in told[0], router.log[-3000:]
         assert "running" not in router.log.replace("router.running", "")
     finally:

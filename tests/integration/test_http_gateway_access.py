@@ -276,12 +276,12 @@ def test_settings_make_the_gateway(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("http: {auth: {bearer: {a: hush}}}", "http.auth.bearer.a: a secret must not be written out"),
-        ("http: {auth: {}}", "http.auth: lets nobody in"),
+        ("http: {auth: {bearer: {a: hush}}}", "http.auth.bearer.a: a secret must not be in plain text"),
+        ("http: {auth: {}}", "http.auth: lets no client in"),
         ("http: {auth: {api_keys: {a: '${EMPTY}'}}}", "http.auth.api_keys.a: is empty"),
         ("http: {auth: {basic: {'a:b': '${KEY}'}}}", "cannot have a colon"),
         ("http: {tls: {cert: c.pem}}", "http.tls.key: is required"),
-        ("sources: [{endpoint: /endpoints/a, users: [b]}]", "sources.0.users: has no use without http.auth"),
+        ("sources: [{endpoint: /endpoints/a, users: [b]}]", "sources.0.users: requires http.auth"),
         (
             "http: {auth: {basic: {anna: '${KEY}'}}}\nsources: [{endpoint: /endpoints/a, users: [ana]}]",
             "sources.0.users: http.auth has nobody named 'ana'; did you mean anna?",

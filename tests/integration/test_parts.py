@@ -93,7 +93,7 @@ def test_the_records_that_fail_are_found_and_the_rest_goes_on(
     assert_all_but(tmp_path, {2, 3}, count)
     letters = letters_of(tmp_path)
     assert letters[2]["detail"].startswith("ValueError: cannot judge body")
-    assert letters[3]["detail"] == "a Python worker died, of a signal or for want of memory"
+    assert letters[3]["detail"] == "a Python worker died (signal or out of memory)"
     assert (letters[2]["body"], letters[2]["endpoint"]) == (b"x" * RAISES, shop.SHOP)
     assert json.loads(letters[2]["native"])["path"] == "/shop"
     # A message target took each once too, since nothing was written before all was judged.

@@ -138,7 +138,7 @@ def test_state_is_for_its_owner_alone(seen: Seen) -> None:
 
 
 def test_state_that_was_open_is_narrowed_and_told(seen: Seen) -> None:
-    [line] = [line for line in seen.log.splitlines() if "open to other users" in line]
+    [line] = [line for line in seen.log.splitlines() if "accessible to other users" in line]
     assert str(seen.folder / "state") in line and "entries=4" in line
 
 

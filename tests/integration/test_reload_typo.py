@@ -56,7 +56,7 @@ def flows(router: RouterProcess, port: int, number: int) -> None:
 def green(page: Page) -> None:
     page.reload()
     page.wait_for_selector("#queries .bar span", state="attached")
-    page.wait_for_function("!document.body.innerText.includes('the newest catalog was refused')")
+    page.wait_for_function("!document.body.innerText.includes('the newest catalog was rejected')")
 
 
 def test_a_group_reference_with_a_slip_is_told_everywhere_until_it_is_put_right(router: RouterProcess) -> None:
@@ -79,7 +79,7 @@ def test_a_group_reference_with_a_slip_is_told_everywhere_until_it_is_put_right(
             told = catalog_of(router)
             (finding,) = told["refused"]
             assert finding["rule"] == "incompatible-change"
-            assert f"the source {shop.SHOP} would have no candidate left, and had 6" in finding["message"]
+            assert f"the source {shop.SHOP} would have no candidates left; it had 6" in finding["message"]
             assert f"the message group {SLIP} is not there" in finding["message"]
             assert finding["hint"].startswith("did you mean /messagegroups/G?")
             assert "catalog.on_incompatible" in finding["hint"]
@@ -90,10 +90,10 @@ def test_a_group_reference_with_a_slip_is_told_everywhere_until_it_is_put_right(
             assert router.total("xrouter_catalog_reloads_total", result="refused") == 1
             assert router.total("xrouter_catalog_changes_total", compatible="false") == 0
             # The log: one error, which names the same.
-            (line,) = [each for each in router.log.split("\n") if "catalog refused" in each]
+            (line,) = [each for each in router.log.split("\n") if "catalog rejected" in each]
             assert "error" in line and SLIP in line and "did you mean /messagegroups/G?" in line
             # The page.
-            page.get_by_text(re.compile("the newest catalog was refused: 1 finding")).first.wait_for()
+            page.get_by_text(re.compile("the newest catalog was rejected: 1 finding")).first.wait_for()
             page.locator("#epochs > li", has_text="refused").first.wait_for()
             # Records go on as before.
             flows(router, port, 2)
@@ -102,7 +102,7 @@ def test_a_group_reference_with_a_slip_is_told_everywhere_until_it_is_put_right(
             wait_until(lambda: not catalog_of(router)["refused"], LIMIT, "the end of the refusal")
         assert catalog_of(router)["epoch"] == before["epoch"]
         assert router.total("xrouter_catalog_refused") == 0
-        assert "catalog is good again" in router.log
+        assert "catalog is valid again" in router.log
         green(page)
         quiet(prometheus)
         flows(router, port, 3)

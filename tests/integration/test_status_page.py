@@ -67,16 +67,16 @@ def test_what_flows_is_shown_a_letter_is_explained_and_replayed_and_a_reload_tol
     router.start(environ={"STATUS_TOKEN": TOKEN})
     with traffic(port), browser_page() as (page, said):
         page.goto(f"http://127.0.0.1:{router.port}/")
-        # What flows: a rate at the endpoint, in the picture and in the tables.
+        # Record flow: a rate at the endpoint, in the picture and in the tables.
         page.locator("#flow-text", has_text=re.compile("Busiest: .*/s")).wait_for()
         page.wait_for_selector("#flow path.moving", state="attached")
-        page.locator("#unseen-title", has_text="4 of 6 expected definitions never occurred").wait_for()
+        page.locator("#unseen-title", has_text="4 of 6 expected definitions never seen").wait_for()
         page.click("#unseen-title")
         assert "/messagegroups/G/messages/picky at /endpoints/shop, expected since" in text(page, "#unseen")
         page.wait_for_selector("#flow rect.dead", state="attached")
         assert "/endpoints/shop (HTTP)" in text(page, "#sources")
         page.wait_for_selector("#queries .bar span", state="attached")
-        assert "read and judged" in text(page, "#queries") and "running" in text(page, "#queries")
+        assert "read and match" in text(page, "#queries") and "running" in text(page, "#queries")
         # What arrives and is finished, and the hour so far, as pictures that the router draws.
         source = page.locator("#sources tr", has_text="/endpoints/shop (HTTP)").locator("td")
         assert all(float(figure.replace(",", "")) > 0 for figure in source.all_inner_texts()[:2])

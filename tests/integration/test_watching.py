@@ -66,7 +66,7 @@ def test_a_target_that_does_not_answer_is_told_and_forgotten(
         thread = begun(line, rows_of(spark, 2, {}))
         wait_until(lambda: line.counted("xrouter_query_held", sink="hook") == 1, LIMIT, "the wait to be told")
         assert query_of(line)["state"] == "held"
-        assert "sink hook: a write waits" in query_of(line)["reason"]
+        assert "sink hook: write stalled" in query_of(line)["reason"]
         answered.set()
         thread.join(LIMIT)
     assert not thread.is_alive()
@@ -97,7 +97,7 @@ def test_a_topic_that_is_gone_is_told_while_the_write_waits(
     thread = begun(line, rows_of(spark, 2, {}))
     wait_until(lambda: line.counted("xrouter_query_held", sink="hook") == 1, LIMIT, "the wait to be told")
     # Told by the watch, while the first write waits for the brokers to know the topic.
-    assert "a write waits" in query_of(line)["reason"]
+    assert "write stalled" in query_of(line)["reason"]
     create_topics(kafka.bootstrap, [topic])
     thread.join(LIMIT)
     assert query_of(line)["state"] == "running"

@@ -96,7 +96,7 @@ def test_a_catalog_waits_for_a_full_disk_and_a_dead_jvm_is_named(
     shop_router.wait(lambda: "No space left" in (router.readiness().get("catalog") or {}).get("held", ""))
     assert router.readiness()["catalog"]["epoch"] == epoch
     assert router.metrics()["xrouter_catalog_held"] == 1
-    assert "catalog waits; the last good one goes on" in router.log
+    assert "catalog pending; keeping the last valid one" in router.log
     (small_disk / "filling").unlink()
     shop_router.wait(lambda: router.readiness()["catalog"]["epoch"] != epoch)
     assert router.readiness()["catalog"]["held"] == ""
@@ -108,7 +108,7 @@ def test_a_catalog_waits_for_a_full_disk_and_a_dead_jvm_is_named(
     os.kill(shop_router.jvm(), signal.SIGKILL)
     assert router.wait(LIMIT) == 10, router.log[seen:]
     said = router.log[seen:]
-    assert "xrouter: error: the JVM of Spark was killed\nhint: " in said
+    assert "xrouter: error: Spark's JVM was killed\nhint: " in said
     assert not [sign for sign in NOISE if sign in said], said
     assert shop_router.ids() == {"a": 1, "b": 1, "c": 1}
 
@@ -147,7 +147,7 @@ def cut_off_by_the_limit(router: RouterProcess) -> None:
     seen = len(router.log)
     assert router.stop() == 0
     said = router.log[seen:]
-    assert said.count("batch cut off by the grace limit; it will be repeated") == 1
+    assert said.count("batch interrupted after drain_grace; it will be repeated") == 1
     assert not [sign for sign in NOISE if sign in said], said
     assert len(said.splitlines()) == 3, said
 

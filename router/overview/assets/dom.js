@@ -74,6 +74,6 @@ async function ask(path, options = {}) {
   let told = {};
   try { told = await answer.json(); } catch { /* an answer without JSON says it by its status */ }
   if (answer.status === 401) token = ''; // It is asked for again.
-  if (!answer.ok) throw new Error(told.detail || told.error || `the router answered ${answer.status}`);
+  if (!answer.ok) throw new Error(told.detail || told.error || `the router responded with ${answer.status}`);
   return told;
 }

@@ -11,10 +11,10 @@ function showState(told) {
   ].join(' · '));
   const waits = [
     ...told.reasons,
-    ...(catalog.refused_findings ? [`the newest catalog was refused: ${plural(catalog.refused_findings, 'finding')} below`] : []),
-    ...(catalog.held ? [`a changed catalog waits: ${catalog.held}`] : []),
-    ...catalog.awaited.map((uri) => `a changed catalog waits for ${uri}`),
-    ...catalog.doubted.map((reason) => `a changed catalog waits for a second look: ${reason}`),
+    ...(catalog.refused_findings ? [`the newest catalog was rejected: ${plural(catalog.refused_findings, 'finding')} below`] : []),
+    ...(catalog.held ? [`a changed catalog is pending: ${catalog.held}`] : []),
+    ...catalog.awaited.map((uri) => `a changed catalog has an unreachable reference: ${uri}`),
+    ...catalog.doubted.map((reason) => `a catalog change needs confirmation: ${reason}`),
   ];
   $('reasons-section').hidden = !waits.length;
   keyed($('reasons'), waits, (each) => each, (each) => el('li', {}, each));
@@ -57,24 +57,24 @@ function showSources(told) {
     cells[8].className = query && query.state !== 'running' ? 'bad' : '';
   });
   showUnseen(told.coverage);
-  setText($('inbox'), told.inbox.bytes ? `The inbox holds ${plural(told.inbox.records || 0, 'record')} and ${bytes(told.inbox.bytes)} on disk.` : '');
+  setText($('inbox'), told.inbox.bytes ? `The inbox has ${plural(told.inbox.records || 0, 'record')} and ${bytes(told.inbox.bytes)} on disk.` : '');
   const latency = told.latency;
-  setText($('latency'), latency.p95_seconds === null ? 'No record was finished in the last minute.' : `In the last minute half of all records were at their sinks within ${seconds(latency.p50_seconds)}, 95 % within ${seconds(latency.p95_seconds)}.`);
+  setText($('latency'), latency.p95_seconds === null ? 'No records were finished in the last minute.' : `In the last minute, half of all records reached their sinks within ${seconds(latency.p50_seconds)}, 95 % within ${seconds(latency.p95_seconds)}.`);
   const errors = (flow ? flow.sinks : []).filter((each) => each.last_error);
   $('sink-errors').hidden = !errors.length;
   keyed($('sink-errors'), errors, (each) => each.sink, () => el('li', {}), (node, each) => {
     node.className = each.holds.length ? 'bad' : 'quiet';
-    setText(node, `${each.holds.length ? 'Error' : 'Earlier error, works again'}: ${each.last_error.text} (last at ${utc(each.last_error.at)})`);
+    setText(node, `${each.holds.length ? 'Error' : 'Resolved error'}: ${each.last_error.text} (last at ${utc(each.last_error.at)})`);
   });
   refreshCharts();
 }
 
 function showUnseen(coverage) {
   $('unseen-section').hidden = !coverage.unseen;
-  setText($('unseen-title'), `${number(coverage.unseen)} of ${plural(coverage.expected, 'expected definition')} never occurred`);
+  setText($('unseen-title'), `${number(coverage.unseen)} of ${plural(coverage.expected, 'expected definition')} never seen`);
   const named = coverage.unseen_definitions, more = coverage.unseen - named.length;
   const items = named.map((each) => [`${each.endpoint} ${each.definition}`, `${each.definition} at ${each.endpoint}, expected since ${utc(each.since)}`]);
-  if (more > 0) items.push(['more', `and ${number(more)} more, which xrouter routes --unseen tells`]);
+  if (more > 0) items.push(['more', `and ${number(more)} more; list them with xrouter routes --unseen`]);
   keyed($('unseen'), items, (each) => each[0], () => el('li', {}), (node, each) => setText(node, each[1]));
 }
 
@@ -89,8 +89,8 @@ function showDefinitions(flow) {
   });
 }
 
-const STEPS = { judge: 'read and judged', held: 'held', rest: 'noted, committed', source: 'looked for records' };
-const stepName = (step) => STEPS[step] || `written to ${step.replace(/^sink /, '')}`;
+const STEPS = { judge: 'read and match', held: 'blocked', rest: 'planning and commit', source: 'polling' };
+const stepName = (step) => STEPS[step] || `write to ${step.replace(/^sink /, '')}`;
 function stepClass(step, sinks) {
   return STEPS[step] ? `s-${step}` : `s-sink${sinks.indexOf(step) % 3}`;
 }
@@ -115,7 +115,7 @@ function showQueries(told) {
   keyed($('queries'), names, (name) => name, (name) => el('div', {}, el('h3', {}, name), el('p', { class: 'quiet' }), el('div', {})), (node, name) => {
     const query = told.queries[name], times = query.time || {}, recent = times.recent;
     const words = [`${query.state}${query.reason ? `: ${query.reason}` : ''}`];
-    if (query.held_by.length) words.push(`held by ${query.held_by.map((sink) => sink || 'dead_letters.max_ratio').join(', ')}`);
+    if (query.held_by.length) words.push(`blocked by ${query.held_by.map((sink) => sink || 'dead_letters.max_ratio').join(', ')}`);
     if (times.now) words.push(`batch ${times.now.batch}: ${stepName(times.now.step)} for ${seconds(times.now.step_seconds)}`);
     else if (times.last) words.push(`last batch ${times.last.batch}: ${plural(times.last.records, 'record')} in ${seconds(times.last.seconds)}`);
     setText(node.children[1], words.join(' · '));
@@ -149,7 +149,7 @@ function epochParts(each) {
   }
   const more = difference ? difference.total - difference.changes.length : each.findings_total - each.findings.length;
   if (more > 0) list.append(el('li', { class: 'quiet' }, `and ${number(more)} more`));
-  if (!list.children.length) list.append(el('li', { class: 'quiet' }, difference ? 'Nothing changed for consumers.' : 'What changed is not known: it was the first, or another came at once.'));
+  if (!list.children.length) list.append(el('li', { class: 'quiet' }, difference ? 'Nothing changed for consumers.' : 'Changes are unknown: this was the first catalog, or another one followed at once.'));
   return [summary, list];
 }
 

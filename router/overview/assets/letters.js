@@ -33,7 +33,7 @@ async function loadLetters() {
   try {
     const told = await ask('/letters.json');
     showLetters(told.letters);
-    setText($('letters-note'), told.letters.length ? `The newest ${number(told.letters.length)}. What is marked as sensitive is hidden.` : 'There are none.');
+    setText($('letters-note'), told.letters.length ? `The newest ${number(told.letters.length)}. Sensitive values are hidden.` : 'There are none.');
     $('letters-note').className = 'note';
   } catch (error) {
     setText($('letters-note'), error.message);
@@ -49,7 +49,7 @@ function facts(pairs) {
 }
 
 function checkItem(check) {
-  const found = check.found ?? (check.holds ? 'absent, and may be' : 'nothing');
+  const found = check.found ?? (check.holds ? 'absent (optional)' : 'nothing');
   const text = check.holds ? `${check.property}: ${found}` : `${check.property}: expected ${check.expected ?? ''}, found ${found}`;
   return el('li', { class: check.holds ? null : 'bad' }, `${check.holds ? '✓' : '✗'} ${text}`);
 }
@@ -88,16 +88,16 @@ function explainedParts(now) {
 }
 
 function replayPart(letter, access) {
-  if (!access.replay) return el('p', { class: 'quiet' }, 'Replays from this page are off: they need the setting metrics.token.');
+  if (!access.replay) return el('p', { class: 'quiet' }, 'Replays from this page are off; set metrics.token.');
   const note = el('p', { role: 'status', id: 'replay-note' }, '');
-  const button = el('button', { type: 'button', class: 'main', id: 'replay' }, 'Replay this letter');
-  if (letter.standing === 'replayed') { button.disabled = true; setText(note, 'It was replayed.'); }
+  const button = el('button', { type: 'button', class: 'main', id: 'replay' }, 'Replay');
+  if (letter.standing === 'replayed') { button.disabled = true; setText(note, 'Already replayed.'); }
   button.addEventListener('click', async () => {
     button.disabled = true;
-    setText(note, 'Asking for the replay…');
+    setText(note, 'Requesting the replay…');
     try {
       await ask(`/letters/${letter.letter}/replay`, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: '{}' });
-      setText(note, 'The replay is under way.');
+      setText(note, 'Replay in progress.');
     } catch (error) {
       setText(note, error.message);
       button.disabled = false;
@@ -111,7 +111,7 @@ function showReplays(told) {
   const mine = note && told.replays.find((each) => each.letter === opened);
   if (!mine || mine.state === 'running') return;
   const word = mine.state === 'done' && mine.outcome === 'routed' ? `Replayed: routed to ${mine.detail}.`
-    : mine.outcome === 'dead-letter' ? `Replayed, and a dead letter still: ${mine.detail}.` : `Not replayed (${mine.state}): ${mine.detail}.`;
+    : mine.outcome === 'dead-letter' ? `Replayed; still a dead letter: ${mine.detail}.` : `Not replayed (${mine.state}): ${mine.detail}.`;
   if (note.dataset.began !== mine.began) {
     note.dataset.began = mine.began;
     $('replay').disabled = mine.outcome === 'routed';
@@ -123,7 +123,7 @@ function showReplays(told) {
 async function openLetter(id) {
   const dialog = $('letter'), body = $('letter-body');
   opened = id;
-  body.replaceChildren(el('p', { role: 'status' }, 'Looking for it…'));
+  body.replaceChildren(el('p', { role: 'status' }, 'Loading…'));
   setText($('letter-title'), `Dead letter ${id.slice(0, 12)}`);
   if (!dialog.open) dialog.showModal();
   $('letter-title').focus();
@@ -133,9 +133,9 @@ async function openLetter(id) {
     const history = letter.history.map((each) => el('li', {}, time(each.at), ` ${each.what}${each.reason ? `: ${each.reason}, ${each.detail}` : ''}`));
     body.replaceChildren(
       facts([['Reason', letter.reason], ['Detail', letter.detail], ['Endpoint', letter.endpoint], ['Written', time(letter.failed)],
-        ['Received', letter.received ? time(letter.received) : ''], ['Position', letter.position], ['Epoch', letter.epoch], ['Standing', `${letter.standing}, ${plural(letter.attempts, 'attempt')}`],
+        ['Received', letter.received ? time(letter.received) : ''], ['Position', letter.position], ['Epoch', letter.epoch], ['Status', `${letter.standing}, ${plural(letter.attempts, 'attempt')}`],
         ['Waiting behind it', letter.behind ? `${number(letter.behind)} of the same key` : ''], ['Sink', letter.sink]]),
-      el('h3', {}, 'Under the catalog of now'), ...explainedParts(letter.now), replayPart(letter, access),
+      el('h3', {}, 'With the current catalog'), ...explainedParts(letter.now), replayPart(letter, access),
       el('h3', {}, `Record (${letter.protocol})`), facts(letter.native),
       el('h3', {}, letter.body === null ? 'No body' : `Body, ${bytes(letter.body_bytes)}${letter.body_cut ? ', cut' : ''}`), letter.body === null ? null : el('pre', { tabindex: '0', 'aria-label': 'Body' }, letter.body),
       ...(letter.nearest.length ? [el('h3', {}, 'When it was written'), ...letter.nearest.map((near) => el('div', { class: 'candidate' }, el('p', {}, el('strong', {}, near.message)),
@@ -150,7 +150,7 @@ async function judge(event) {
   event.preventDefault();
   const verdict = $('verdict'), text = $('record').value.trim();
   if (!text) { $('record').focus(); return; }
-  verdict.replaceChildren(el('p', {}, 'Judging…'));
+  verdict.replaceChildren(el('p', {}, 'Evaluating…'));
   try {
     verdict.replaceChildren(...explainedParts(await ask('/verdict', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: text })));
   } catch (error) {

@@ -9,9 +9,9 @@ function showAccess(told) {
   const closed = access.records === 'nobody' || (access.records === 'token' && !token);
   $('letters-again').disabled = closed;
   $('try').querySelector('button').disabled = closed;
-  const why = access.records === 'nobody' ? 'Records are not shown here: that needs the setting metrics.token.' : 'Records are shown with the token: give it above.';
+  const why = access.records === 'nobody' ? 'Records are not shown here; set metrics.token.' : 'Records are shown with the token; enter it above.';
   if (closed) { setText($('letters-note'), why); setText($('try-help'), why); return; }
-  setText($('try-help'), 'It is judged by the catalog and settings in force, and goes nowhere.');
+  setText($('try-help'), 'It is evaluated with the current catalog and settings, and not sent anywhere.');
   const dead = told.flow ? told.flow.totals.dead_letters.records : 0;
   if (told.catalog.epoch && dead !== written && Date.now() - looked > LETTERS) { written = dead; looked = Date.now(); loadLetters(); }
 }
@@ -35,7 +35,7 @@ async function look() {
   try {
     show(await ask(FIGURES));
   } catch (error) {
-    setText($('state'), 'no answer');
+    setText($('state'), 'unreachable');
     $('state').className = 'badge bad';
     if (!(error instanceof TypeError)) setText($('facts'), error.message);
   }
@@ -45,14 +45,14 @@ async function look() {
 $('pause').addEventListener('click', () => {
   paused = !paused;
   $('pause').setAttribute('aria-pressed', String(paused));
-  setText($('pause'), paused ? 'Go on' : 'Pause updates');
+  setText($('pause'), paused ? 'Resume updates' : 'Pause updates');
   look();
 });
 $('token-form').addEventListener('submit', (event) => {
   event.preventDefault();
   const given = $('token').value.trim();
   $('token').value = '';
-  if (!/^[\x20-\x7e]*$/.test(given)) { setText($('letters-note'), 'A token has no such characters: check it, and give it again.'); return; }
+  if (!/^[\x20-\x7e]*$/.test(given)) { setText($('letters-note'), 'The token contains invalid characters; check it, and enter it again.'); return; }
   token = given;
   written = -1;
   looked = 0;

@@ -41,10 +41,10 @@ function drawFlow(flow) {
   const busy = flow.definitions.filter((each) => !each.gone || each.rate).slice(0, 24);
   const definitions = busy.map((each) => ({ key: `d${each.definition}`, full: each.definition, name: short(each.definition), sub: perSecond(each) }));
   const dead = flow.totals.dead_letters;
-  if (dead.records) definitions.push({ key: 'dead', full: 'What no definition takes', name: 'Dead letters', mark: dead.open === 0 ? null : 'dead', sub: `${perSecond(dead)}${dead.rate === null ? '' : `, ${deadText(dead)}`}` });
+  if (dead.records) definitions.push({ key: 'dead', full: 'Records that match no definition', name: 'Dead letters', mark: dead.open === 0 ? null : 'dead', sub: `${perSecond(dead)}${dead.rate === null ? '' : `, ${deadText(dead)}`}` });
   const sinks = flow.sinks.map((each) => ({
     key: `s${each.sink}`, full: `${each.sink} (${each.type})`, name: each.sink, mark: each.holds.length ? 'held' : null,
-    sub: each.holds.length ? 'holds a batch' : `${each.type}${each.last_error ? `, error at ${utc(each.last_error.at).slice(11)}` : ''}`,
+    sub: each.holds.length ? 'batch blocked' : `${each.type}${each.last_error ? `, error at ${utc(each.last_error.at).slice(11)}` : ''}`,
   }));
   const tall = TOP + Math.max(endpoints.length, definitions.length, sinks.length, 1) * (HIGH + APART);
   const lines = svg('g', {}), boxes = svg('g', {}), places = new Map();

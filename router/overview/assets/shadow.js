@@ -1,18 +1,18 @@
 // What the catalog beside the active one would change, in the words of `xrouter plan`.
 const DIFFERENCES = {
-  'dead-letter': 'newly dead-lettered', definition: 'matched by another definition', route: 'differently routed',
+  'dead-letter': 'newly dead-lettered', definition: 'matched by another definition', route: 'routed differently',
   event: 'changed in their event', reason: 'dead letters for another reason', matched: 'newly matched',
 };
 const SHADOW_STATES = {
-  loading: 'It is not judging yet.', judging: 'It judges beside the active catalog, and only counts.',
-  active: 'It is what is active now; the figures are those from before.', 'set-aside': 'It is set aside until it changes.',
+  loading: 'It is not evaluating records yet.', judging: 'It evaluates the same records as the active catalog, and only counts differences.',
+  active: 'It is the active catalog now; the figures are from before.', 'set-aside': 'It is disabled until it changes.',
 };
 
 function shadowWords(shadow) {
   const words = [SHADOW_STATES[shadow.state] || shadow.state];
   if (shadow.after) words.push(`Epoch ${shadow.after.slice(0, 12)} against ${shadow.before.slice(0, 12)}, since ${utc(shadow.since)}: ${plural(shadow.outcomes, 'record')} compared, ${number(shadow.unchanged)} unchanged, ${number(shadow.left_out + shadow.failed)} not compared.`);
-  if (shadow.reason) words.push(`What the settings name cannot be used: ${shadow.reason}.`);
-  if (shadow.failed) words.push(`Judging by it failed for ${plural(shadow.failed, 'record')}: ${Object.keys(shadow.errors).join(', ')}.`);
+  if (shadow.reason) words.push(`The shadow catalog cannot be used: ${shadow.reason}.`);
+  if (shadow.failed) words.push(`Evaluation failed for ${plural(shadow.failed, 'record')}: ${Object.keys(shadow.errors).join(', ')}.`);
   return [...words, ...shadow.notes.map((note) => `Note: ${note}.`)].join(' ');
 }
 

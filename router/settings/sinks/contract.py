@@ -1,7 +1,7 @@
-"""What other modules may ask of a sink without knowing its kind.
+"""The interface of a sink's settings, whatever its kind.
 
-A kind of sink is a module beside this one, a line in :data:`router.settings.sinks.kinds.KINDS`, and what it names here
-as ``module:function``, which is imported when it is called: a router does not load the libraries of sinks it lacks.
+To add a kind of sink, add a module here, a line in :data:`router.settings.sinks.kinds.KINDS`, and the functions that it
+names as ``module:function``. Those are imported when called, so that a router loads only the libraries of its sinks.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ if TYPE_CHECKING:
     from router.settings.sinks.kafka import KafkaSink
 
 Fault = tuple[str, str]
-"""A key of the settings, and what is wrong there; it names the remedy."""
+"""A key of the settings, and what is wrong there, with the fix."""
 Filled = Callable[[DestinationTemplate, Callable[[str], str]], str]
-"""Fills in what is known of a template, each value escaped by the function."""
+"""Fills in the known variables of a template; the function escapes each value."""
 
 
 class SinkSettings(Section):
-    """One sink. What stands here holds for one of a place on disk that takes both events and dead letters."""
+    """One sink. Defaults are for a sink on disk that accepts both events and dead letters."""
 
     opener: ClassVar[str]
-    """Makes the sink, as :func:`router.sinks.contract.open_sink`."""
+    """Opens the sink, as :func:`router.sinks.contract.open_sink`."""
     reader: ClassVar[str] = ""
     """Reads its dead letters back, as :func:`router.letters.stores.read_table`; see ``readable``."""
     latest: ClassVar[str] = ""
     """Reads its newest dead letters, as :func:`router.letters.reading.in_table`; given where ``reader`` is."""
     retention: ClassVar[str] = ""
-    """Finds dead letters that may go, as :func:`router.letters.retention.old_in_table`.
+    """Finds dead letters to remove, as :func:`router.letters.retention.old_in_table`.
 
-    Empty where somebody else removes letters, or nobody.
+    Empty if the router does not remove them.
     """
     pairs: ClassVar[str] = ""
-    """Makes the sink for pairs of messages, as :func:`router.sinks.pairs.open_table`; empty where it takes none."""
+    """Opens the sink for request-reply pairs, as :func:`router.sinks.pairs.open_table`; empty if it accepts none."""
     tabular: ClassVar[bool] = False
-    """Whether it has columns of its own: instants without the texts of times, and no dead letters among events."""
+    """Whether it has typed columns: times are instants, and events and dead letters need separate tables."""
     needs_connector: ClassVar[bool] = False
     """Whether Spark needs its Kafka connector for the sink."""
 
     @property
     def typed(self) -> bool:
-        """Whether it has columns for what the schemas of definitions say."""
+        """Whether it has typed columns for payloads."""
         return False
 
     @property
@@ -70,65 +70,65 @@ class SinkSettings(Section):
 
     @property
     def staged_at(self) -> str:
-        """The folder or URL that executors write to; empty where they write to no place of the settings."""
+        """The folder or URL in the settings that executors write to; empty for none."""
         return ""
 
     @property
     def topics(self) -> KafkaSink | None:
-        """The sink itself where Spark writes its rows to topics; the driver hands batches to all others."""
+        """The sink itself if Spark writes its rows to topics, else None."""
         return None
 
     @property
     def framed(self) -> KafkaSink | None:
-        """The sink itself where its bodies begin with the ids of their schemas."""
+        """The sink itself if its bodies begin with schema ids, else None."""
         return None
 
     @property
     def remote(self) -> RemoteSink | None:
-        """The sink itself where it connects to somebody else's server."""
+        """The sink itself if it connects to a server, else None."""
         return None
 
     @property
     def sends_messages(self) -> bool:
-        """Whether each event becomes a message of its own, which may be refused by itself."""
+        """Whether each event becomes one message, which the target may reject."""
         return self.remote is not None and self.topics is None
 
     @property
     def record_limit(self) -> int | None:
-        """The most bytes of one record, headers included; None for any number."""
+        """The maximum bytes of one record, headers included; None for no limit."""
         return None
 
     @property
     def unasked(self) -> str:
-        """Why it cannot be asked whether it has a batch; empty where it can."""
+        """Why it cannot tell whether it has a batch; empty if it can."""
         return ""
 
     def faults(self, key: str, *, events: bool, letters: bool) -> Iterator[Fault]:
-        """Yield what contradicts itself in the sink at *key*, which takes *events*, *letters*, both or nothing."""
+        """Yield contradictions in the sink at *key*, which receives *events*, dead *letters*, both or neither."""
         yield from ()
 
     def pair_faults(self) -> Iterator[str]:
-        """Yield why it cannot take pairs of messages, with the remedy."""
+        """Yield why it cannot accept request-reply pairs, with the fix."""
         if not self.pairs:
-            yield "takes no pairs; name a table (format: delta) or a Kafka topic"
+            yield "cannot accept request-reply pairs; name a table (format: delta) or a Kafka topic"
 
     def login_faults(self, key: str) -> Iterator[Fault]:
-        """Yield what contradicts itself in logins, certificates and the addresses that they are for."""
+        """Yield contradictions in logins, certificates and their addresses."""
         yield from ()
 
     @abstractmethod
     def destination(self, filled: Filled, *, letters: bool) -> str:
-        """Return where records go, as far as it is known."""
+        """Return where records go, with the known variables filled in."""
 
 
 class RemoteSink(SinkSettings):
-    """A sink of a message protocol: what it says of its server, and of the messages that are made for it."""
+    """A sink of a message protocol: its server, and the form of its messages."""
 
     opener = "router.sinks.messages.definitions:open_messages"
     family: ClassVar[str]
-    """The family of protocols that it speaks, as in :attr:`bindings.sending.Sending.family`."""
+    """The family of its protocol, as in :attr:`bindings.sending.Sending.family`."""
     address_field: ClassVar[str] = "uri"
-    """The key with addresses of its server."""
+    """The key with the server's addresses."""
     template_field: ClassVar[str]
     """The key with the destination, a template."""
 
@@ -149,8 +149,8 @@ class RemoteSink(SinkSettings):
 
     @property
     def unasked(self) -> str:
-        """No target remembers batches."""
-        return "a message target cannot be asked"
+        """Why it cannot tell whether it has a batch: no target remembers batches."""
+        return "a message target does not know batches"
 
     @property
     def sending(self) -> Sending:
@@ -159,97 +159,97 @@ class RemoteSink(SinkSettings):
 
     @property
     def own_addresses(self) -> tuple[str, ...]:
-        """The addresses of its server that the settings give; without any, those of its endpoint count."""
+        """The server's addresses in the settings; if empty, the endpoint's are used."""
         given = getattr(self, self.address_field) or ()
         return (given,) if isinstance(given, str) else tuple(given)
 
     @property
     def template(self) -> str:
-        """The destination; empty where the endpoint says it."""
+        """The destination's template; empty if the endpoint defines it."""
         return getattr(self, self.template_field) or ""
 
     @property
     def client_options(self) -> Mapping[str, SecretStr]:
-        """Options or headers that go to the client by their own names, which may say that they are secrets."""
+        """Options or headers of the client by name; some names mean secrets."""
         return {}
 
     @property
     def content_mode(self) -> str | None:
-        """The CloudEvents content mode that the settings ask for; None leaves it to the definitions."""
+        """The CloudEvents content mode of the settings; None leaves it to the definitions."""
         return None
 
     @property
     def least(self) -> Mapping[str, int]:
-        """Parts whose numbers a message has at least."""
+        """Minimum values of numeric parts of a message."""
         return {}
 
     @property
     def given(self) -> tuple[Part, ...]:
-        """Parts of every message for a template."""
+        """Parts that every message of a template has."""
         return ()
 
     @property
     def uncarried(self) -> frozenset[str]:
-        """Parts that the target has no place for, though the protocol has."""
+        """Parts of the protocol that the target cannot carry."""
         return frozenset()
 
     @property
     def taken_headers(self) -> frozenset[str] | None:
-        """Names, in small letters, that the client sets by itself; None where no headers of records are passed on."""
+        """Lower-case names that the client itself sets; None if no headers of records are passed on."""
         return frozenset()
 
     @property
     def body_limit(self) -> int | None:
-        """The most bytes of a body; None for what the target itself says."""
+        """The maximum bytes of a body; None for the target's own limit."""
         return None
 
     def binding(self, endpoint: Endpoint | None) -> Binding:
-        """Return the binding that the sink speaks, of those of its family."""
+        """Return the sink's protocol binding."""
         return next(each for each in BINDINGS.values() if each.sending.family == self.family)
 
     def check(self, name: str, endpoint: Endpoint | None) -> None:
-        """Make sure that the addresses can be connected to, as far as settings and catalog tell.
+        """Check addresses in settings and catalog, without connecting.
 
         Raises:
-            SinkError: they cannot.
+            SinkError: they are missing or not valid.
         """
 
     @abstractmethod
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
-        """Return the client, whose library is imported here.
+        """Return the client; imports its library.
 
         Raises:
-            SinkError, GatewayError: something that waiting does not repair.
+            SinkError, GatewayError: something that retrying does not fix.
         """
 
     def login(self) -> BrokerLogin:
-        """Return as whom to connect."""
+        """Return the login."""
         return BrokerLogin(self.username, self.password.get_secret_value() if self.password else None)
 
     def connection(self, name: str, endpoint: Endpoint | None) -> Connection:
-        """Return where and as whom to connect; addresses of the settings go before those of the endpoint.
+        """Return addresses and login; addresses of the settings precede the endpoint's.
 
         Raises:
             SinkError: neither has an address.
         """
         uris = self.own_addresses or (endpoint.uris if endpoint else ())
         if not uris:
-            raise SinkError(name, "no address is known", hint="set uri, or protocoloptions.endpoints in the catalog")
+            raise SinkError(name, "has no address", hint="set uri, or protocoloptions.endpoints in the catalog")
         return Connection(uris, self.login(), tls_of(self.tls), endpoint.options if endpoint else {})
 
     def destination(self, filled: Filled, *, letters: bool) -> str:
-        """Return the address, as far as it is known."""
+        """Return the address, with the known variables filled in."""
         sending = self.sending
         return filled(parse_address(self.template, sending), lambda value: escaped(value, sending))
 
     def own_cluster(self) -> KafkaClient | None:
-        """Return how to reach the Kafka brokers that the settings name; None where they name none."""
+        """Return the Kafka cluster of the settings, if any."""
         return None
 
     def cluster_at(self, name: str, endpoint: Endpoint | None) -> KafkaClient | None:
-        """Return how to reach the Kafka brokers of settings or endpoint; None for a sink of another protocol.
+        """Return the Kafka cluster of settings or endpoint; None for other protocols.
 
         Raises:
-            SinkError: there are none, or their addresses contradict each other or the settings.
+            SinkError: it has no brokers, or their addresses contradict each other or the settings.
         """
         return None

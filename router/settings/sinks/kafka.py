@@ -1,4 +1,4 @@
-"""Sinks of type ``kafka``: topics of a template, which Spark writes, or messages that a producer endpoint shapes."""
+"""Sinks of type ``kafka``: topics by template, written by Spark, or messages in the form of a producer endpoint."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 _SECONDS: Final = 30.0
 _FRAME_BYTES: Final = 64
-"""Bytes that are left for a frame: its id, and where the message is in its file."""
+"""Bytes reserved for a frame: its schema id, and Protobuf's message indexes."""
 
 
 class NewTopics(Section):
-    """How topics that do not exist are created."""
+    """How to create missing topics."""
 
-    partitions: int | None = Field(None, ge=1, description="Partitions of each; unset is the brokers' default.")
+    partitions: int | None = Field(None, ge=1, description="Partitions per topic; unset is the brokers' default.")
     replication: int | None = Field(
-        None, ge=1, le=32767, description="Replicas of each; unset is the brokers' default."
+        None, ge=1, le=32767, description="Replication factor; unset is the brokers' default."
     )
-    config: dict[str, str | int | bool] = Field({}, description="Options of the topics, by their own names.")
+    config: dict[str, str | int | bool] = Field({}, description="Topic configs, by their Kafka names.")
 
     @property
     def options(self) -> dict[str, str]:
@@ -53,7 +53,7 @@ class NewTopics(Section):
 
 
 class _KafkaRecords(RemoteSink):
-    """What is sent, and to which topics of which brokers."""
+    """Brokers, topics, and the form of messages."""
 
     reader = "router.letters.stores:read_topics"
     latest = "router.letters.reading:in_topics"
@@ -66,34 +66,43 @@ class _KafkaRecords(RemoteSink):
     type: Literal["kafka"] = Field(description="`kafka`.")
     endpoint: str | None = Field(None, description=ENDPOINT_TEXT, pattern=ENDPOINT)
     bootstrap_servers: str = Field(
-        "", description="Kafka brokers, HOST:PORT with commas; required unless `endpoint` has them.", min_length=1
+        "",
+        description="Kafka brokers: HOST:PORT, separated by commas; required unless `endpoint` has them.",
+        min_length=1,
     )
     topic: str = Field(
-        "", description="Topic, or a template such as events.{messagegroup}; required without `endpoint`.", min_length=1
+        "",
+        description="Topic, or a template such as events.{messagegroup}; required unless `endpoint` is set.",
+        min_length=1,
     )
     mode: Literal["binary", "structured"] = Field(
-        "binary", description="CloudEvents content mode; with `endpoint` its definitions decide."
+        "binary", description="CloudEvents content mode; with `endpoint`, its definitions decide."
     )
     missing: Missing = Field("placeholder", description=MISSING_TEXT)
-    key: str | None = Field(None, description="Template of the record key when neither event nor source gives one.")
-    lineage: bool = Field(True, description="Whether the `xrouter-*` headers are added.")
+    key: str | None = Field(None, description="Template of the record key, if neither event nor source record has one.")
+    lineage: bool = Field(True, description="Whether to add the `xrouter-*` headers.")
     max_destinations: int = Field(10_000, ge=1, description=MOST_TEXT)
     max_message_bytes: Size = Field(
-        1_000_000, ge=65_536, description="Largest record the brokers take; a larger one is `sink-rejected`."
+        1_000_000,
+        ge=65_536,
+        description="Maximum size of a record, as configured at the brokers; larger ones become dead letters "
+        "(`sink-rejected`).",
     )
     framing: Literal["none", "confluent"] = Field(
         "none",
-        description="Frame that bodies get, with the id of their definition's schema; one that has a frame keeps it.",
+        description="Wire format for bodies: `confluent` prepends the schema id of their definition, unless they begin "
+        "with one already.",
     )
     schema_registry: str | None = Field(
-        None, description="Which of `schema_registries` knows the ids of frames; unset is the default one."
+        None, description="Name in `schema_registries` that assigns schema ids; unset is the default one."
     )
     subject_names: Literal["topic", "record", "topic-record"] = Field(
-        "topic", description="How subjects are named there: TOPIC-value, the schema's full name, or TOPIC-NAME."
+        "topic",
+        description="Subject name strategy of the schema registry: TOPIC-value, the schema's full name, or TOPIC-NAME.",
     )
-    register_schemas: bool = Field(False, description="Whether a schema that its subject lacks is registered there.")
+    register_schemas: bool = Field(False, description="Whether to register schemas that their subject lacks.")
     create_topics: NewTopics | None = Field(
-        None, description="Creates topics that do not exist, `{}` with the brokers' defaults; unset creates none."
+        None, description="Create missing topics (`{}` uses the brokers' defaults); unset creates none."
     )
 
 
@@ -101,24 +110,22 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
     """Topics of a Kafka cluster, at least once."""
 
     options: Options = Field(
-        {},
-        description="More options of the Kafka producer, by their own names. Batches are compressed with lz4 unless "
-        "`compression.type` says otherwise.",
+        {}, description="More Kafka producer options, by their Kafka names. `compression.type` defaults to lz4."
     )
 
     @property
     def topics(self) -> KafkaSink | None:
-        """The sink itself, unless an endpoint shapes its messages."""
+        """The sink itself, unless an endpoint defines its messages."""
         return None if self.endpoint else self
 
     @property
     def framed(self) -> KafkaSink | None:
-        """The sink itself where its bodies get frames."""
+        """The sink itself if it prepends schema ids, else None."""
         return None if self.framing == "none" else self
 
     @property
     def record_limit(self) -> int:
-        """What the brokers take."""
+        """The brokers' limit."""
         return self.max_message_bytes - (0 if self.framing == "none" else _FRAME_BYTES)
 
     @property
@@ -127,7 +134,7 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
         return self.options
 
     def faults(self, key: str, *, events: bool, letters: bool) -> Iterator[Fault]:
-        """Yield what is missing or too much, templates that name no topics, and options that are the router's."""
+        """Yield missing and superfluous keys, invalid templates, and options that only the router may set."""
         missing = () if self.endpoint is not None else ("bootstrap_servers", "topic")
         yield from ((f"{key}.{name}", "is required; add it") for name in missing if not getattr(self, name))
         surplus = () if self.endpoint is None else ("topic", "key")
@@ -139,26 +146,26 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
         if self.key:
             yield from _name_faults(f"{key}.key", self.key)
         if self.endpoint and self.create_topics is not None:
-            yield f"{key}.create_topics", "has no use with endpoint; name brokers and a topic, or leave it out"
+            yield f"{key}.create_topics", "has no effect with endpoint; set brokers and a topic, or remove it"
         if self.framing == "none":
             chosen = [name for name in ("schema_registry", "register_schemas") if getattr(self, name)]
-            yield from ((f"{key}.{name}", "has no use without framing: confluent; add it") for name in chosen)
+            yield from ((f"{key}.{name}", "requires framing: confluent; add it") for name in chosen)
         elif self.mode == "structured":
-            yield f"{key}.framing", "is for bodies alone, which structured events are not; use mode: binary"
+            yield f"{key}.framing", "requires mode: binary; use that, or framing: none"
         yield from option_faults(f"{key}.options", self.options)
 
     def pair_faults(self) -> Iterator[str]:
-        """Yield what only events can fill in."""
+        """Yield why it cannot accept request-reply pairs: variables need an event."""
         if self.endpoint or "{" in self.topic:
-            yield "cannot take pairs; name brokers, and a topic without placeholders"
+            yield "cannot accept request-reply pairs; set brokers, and a topic without placeholders"
 
     def login_faults(self, key: str) -> Iterator[Fault]:
-        """Yield what contradicts itself in login and brokers."""
+        """Yield contradictions in login and brokers."""
         yield from kafka_login_faults(key, self, "options", self.options)
         yield from broker_faults(f"{key}.bootstrap_servers", self.bootstrap_servers, self, self.options)
 
     def check(self, name: str, endpoint: Endpoint | None) -> None:
-        """Make sure that there are brokers."""
+        """Check that brokers are known."""
         self._brokers(name, endpoint)
 
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
@@ -169,23 +176,23 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
         return KafkaPublisher(client, max_message_bytes=self.max_message_bytes, timeout=_SECONDS)
 
     def destination(self, filled: Filled, *, letters: bool) -> str:
-        """Return the topic, as far as it is known."""
+        """Return the topic, with the known variables filled in."""
         return filled(parse_name(self.topic, DEAD_LETTER_VARIABLES if letters else EVENT_VARIABLES), escape_value)
 
     def own_cluster(self) -> KafkaClient | None:
-        """Return how to reach the brokers of the settings."""
+        """Return the cluster of the settings, if any."""
         return self.cluster() if self.bootstrap_servers else None
 
     def cluster_at(self, name: str, endpoint: Endpoint | None) -> KafkaClient:
-        """Return how to reach the brokers of the settings, else those of the endpoint."""
+        """Return the cluster of the settings, else of the endpoint."""
         return kafka_client(self._brokers(name, endpoint), self, self.options)
 
     def cluster(self) -> KafkaClient:
-        """Return how to reach the brokers of the settings, which it has."""
+        """Return the cluster of the settings, which must have brokers."""
         return kafka_client(brokers_of([self.bootstrap_servers]), self, self.options)
 
     def _brokers(self, name: str, endpoint: Endpoint | None) -> Brokers:
-        """Return the brokers of the settings, else those of the endpoint.
+        """Return the brokers of the settings, else of the endpoint.
 
         Raises:
             SinkError: there are none, or their addresses contradict each other or the settings.
@@ -197,7 +204,7 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
             options=revealed(self.options),
         )
         if not brokers.servers and not fault:
-            fault = "no Kafka brokers are known"
+            fault = "has no Kafka brokers"
         if fault:
             raise SinkError(name, fault, hint="set or correct bootstrap_servers of the sink")
         return brokers

@@ -1,4 +1,4 @@
-"""The kinds of sinks there are. Another one is a module beside this, and a line in ``KINDS``."""
+"""All kinds of sinks. To add one, add a module here and a line in ``KINDS``."""
 
 # Small: it names all kinds of sinks; another one is a line here.
 

@@ -1,4 +1,4 @@
-"""Sinks of type ``amqp``, ``http``, ``mqtt`` and ``nats``: their settings, and what they share."""
+"""Settings of sinks of type ``amqp``, ``http``, ``mqtt``, ``nats``, ``table`` and ``jsonl``."""
 
 from __future__ import annotations
 
@@ -31,42 +31,43 @@ from router.settings.names import (
 from router.settings.sinks.contract import Fault, Filled, RemoteSink, SinkSettings
 from router.settings.values import ENDPOINT, Duration, Options, Size, Texts, as_text, is_url, revealed
 
-# What the sinks of all message protocols but Kafka have in common.
-
 ENDPOINT_TEXT: Final = (
-    "A `producer` endpoint of the catalog; its address, options and definitions then shape what is sent."
+    "Xid of a `producer` endpoint of the catalog; its address, options and definitions then define what is sent."
 )
-MOST_TEXT: Final = "Most distinct destinations since the router's start; past them `sink-rejected`."
-EITHER: Final = "and endpoint exclude each other; leave out one"
+MOST_TEXT: Final = (
+    "Maximum number of distinct destinations since startup; events for more become dead letters (`sink-rejected`)."
+)
+EITHER: Final = "and endpoint exclude each other; remove one"
 
 
 class MessageSink(RemoteSink):
-    """What the sinks of all message protocols but Kafka have in common: at least once, each message confirmed."""
+    """A sink of any message protocol except Kafka: at least once, each message confirmed."""
 
     endpoint: str | None = Field(None, description=ENDPOINT_TEXT, pattern=ENDPOINT)
     mode: Literal["binary", "structured"] | None = Field(
-        None, description="CloudEvents content mode; unset is what definition and endpoint ask for, else binary."
+        None, description="CloudEvents content mode; unset is the definition's or endpoint's, else binary."
     )
-    lineage: bool = Field(True, description="Whether `xrouter-*` properties are added where the mode has properties.")
+    lineage: bool = Field(True, description="Whether to add `xrouter-*` properties, in modes that have properties.")
     pass_headers: bool = Field(
         True,
-        description="Whether headers that were no attributes of the event are passed on, where the target has any.",
+        description="Whether to pass on headers of the record that are not attributes, if the protocol has headers.",
     )
     max_destinations: int = Field(10_000, ge=1, description=MOST_TEXT)
     missing: Missing = Field("placeholder", description=MISSING_TEXT)
     username: str | None = Field(None, description="User name at the target.")
     password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
     allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
-    tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
-    timeout: Duration = Field(timedelta(seconds=30), gt=timedelta(0), description="Longest wait for a confirmation.")
+    tls: TlsSettings | None = Field(None, description="TLS; `{}` trusts the system's CAs.")
+    timeout: Duration = Field(timedelta(seconds=30), gt=timedelta(0), description="Timeout for a confirmation.")
     max_body: Size | None = Field(
         None,
         ge=1,
-        description="Largest body sent, for targets that cannot say theirs; a larger one is `sink-rejected`.",
+        description="Maximum size of a body, for targets that do not announce theirs; larger ones become dead letters "
+        "(`sink-rejected`).",
     )
 
     schemes: ClassVar[tuple[str, ...]]
-    """What addresses may begin with."""
+    """URI schemes of addresses."""
 
     @property
     def content_mode(self) -> Literal["binary", "structured"] | None:
@@ -75,7 +76,7 @@ class MessageSink(RemoteSink):
 
     @property
     def taken_headers(self) -> frozenset[str] | None:
-        """Nothing, or None where no headers are passed on."""
+        """Empty, or None if no headers are passed on."""
         return frozenset() if self.pass_headers else None
 
     @property
@@ -85,14 +86,14 @@ class MessageSink(RemoteSink):
 
     @property
     def seconds(self) -> float:
-        """The longest wait for a confirmation."""
+        """The timeout for a confirmation, in seconds."""
         return self.timeout.total_seconds()
 
     def faults(self, key: str, *, events: bool, letters: bool) -> Iterator[Fault]:
         """Yield what is wrong with destination and addresses."""
         field = f"{key}.{self.template_field}"
         if not self.has_template and self.endpoint is None:
-            yield field, "is required; add it, or name a producer endpoint"
+            yield field, "is required; add it, or set endpoint"
         if self.has_template and self.endpoint is not None:
             yield field, EITHER
         if self.has_template:
@@ -105,18 +106,18 @@ class MessageSink(RemoteSink):
     def address_faults(self, key: str) -> Iterator[Fault]:
         """Yield what is wrong with the addresses of the server."""
         if not self.own_addresses and self.endpoint is None:
-            yield f"{key}.uri", "is required; add the broker's address, or name a producer endpoint"
+            yield f"{key}.uri", "is required; add the broker's address, or set endpoint"
         for uri in self.own_addresses:
             yield from uri_faults(f"{key}.uri", uri, self.schemes)
 
     @property
     def has_template(self) -> bool:
-        """Whether the settings say the destination."""
+        """Whether the settings have a destination."""
         return getattr(self, self.template_field) is not None
 
 
 def rival_ways(sink: MessageSink, *ways: str) -> tuple[str, ...]:
-    """Return which of several ways to log in a sink has; there should be one."""
+    """Return which of several ways to log in a sink uses; more than one is a fault."""
     return tuple(name for name in ways if getattr(sink, name) is not None)
 
 
@@ -126,34 +127,36 @@ def uri_faults(key: str, uri: str, schemes: tuple[str, ...]) -> Iterator[Fault]:
         parts = urlsplit(uri)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        yield key, f"is no address: {error}"
+        yield key, f"is not a valid address: {error}"
         return
     if parts.scheme.lower() not in schemes or not host:
         yield key, f"must be {' or '.join(f'{scheme}://' for scheme in schemes)} and a host"
     if parts.password is not None:
-        yield key, "holds a password; write username and password of the sink instead"
+        yield key, "contains a password; set username and password of the sink instead"
 
 
 # Sinks of type ``amqp``.
 
 
 class AmqpSink(MessageSink):
-    """Nodes of an AMQP 1.0 broker, each message accepted by it."""
+    """Nodes of an AMQP 1.0 broker, which accepts each message."""
 
     family = "amqp"
     template_field = "node"
     schemes = ("amqp", "amqps")
 
     type: Literal["amqp"] = Field(description="`amqp`.")
-    uri: Texts = Field((), description="Address such as amqp://host:5672 or amqps://host, or several tried in turn.")
+    uri: Texts = Field(
+        (), description="Broker URI such as amqp://host:5672 or amqps://host; several are tried in turn."
+    )
     node: str | None = Field(None, description="Node (queue, topic), or a template such as events/{messagegroup}.")
 
     def login_faults(self, key: str) -> Iterator[Fault]:
-        """Yield addresses without TLS beside certificates."""
+        """Yield addresses without TLS where tls is set."""
         yield from clear_faults(f"{key}.uri", self.uri, self.tls)
 
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
-        """Return a client; messages are durable, and accepted by the broker."""
+        """Return a client that sends durable messages and waits for ``accepted``."""
         from bindings.amqp.sender import AmqpSender, message_of
 
         ours = f"xrouter-{name}-{os.getpid()}"
@@ -165,7 +168,7 @@ class AmqpSink(MessageSink):
 
 
 class HttpSink(MessageSink):
-    """HTTP targets, each message confirmed by a 2xx answer."""
+    """HTTP targets; a 2xx response confirms each message."""
 
     family = "http"
     address_field = "url"
@@ -174,17 +177,19 @@ class HttpSink(MessageSink):
 
     type: Literal["http"] = Field(description="`http`.")
     url: str | None = Field(None, description="URL, or a template such as https://host/events/{messagegroup}/{type}.")
-    method: str = Field("POST", description="Method, unless the endpoint or a definition has one.", pattern="^[A-Z]+$")
-    headers: Options = Field({}, description="More headers, by name; those that are secret only by reference.")
+    method: str = Field("POST", description="Method, unless endpoint or definition has one.", pattern="^[A-Z]+$")
+    headers: Options = Field({}, description="More request headers, by name; secret ones by reference.")
     bearer: SecretStr | None = Field(None, description="Bearer token, by reference.")
     api_key: SecretStr | None = Field(None, description="API key, by reference, sent in the header `api_key_header`.")
     api_key_header: str = Field("X-API-Key", description="Header of `api_key`.", pattern="^[A-Za-z0-9-]+$")
     version: Annotated[Literal["1.1", "2"], BeforeValidator(as_text)] | None = Field(
-        None, description="HTTP version; unset takes HTTP/2 where TLS offers it; 2 without TLS is prior knowledge."
+        None, description="HTTP version; unset negotiates HTTP/2 by TLS (ALPN); 2 without TLS uses prior knowledge."
     )
-    in_flight: int = Field(8, ge=1, le=256, description="Most requests at a time; those of one partition keep order.")
+    in_flight: int = Field(
+        8, ge=1, le=256, description="Maximum number of concurrent requests; those of one partition keep their order."
+    )
     webhook_origin: str | None = Field(
-        None, description="Our name in the validation handshake of webhooks; unset sends none."
+        None, description="`WebHook-Request-Origin` for the webhook validation handshake; unset does no handshake."
     )
 
     @property
@@ -201,19 +206,19 @@ class HttpSink(MessageSink):
         return frozenset(name.lower() for name in (*self.headers, *key))
 
     def address_faults(self, key: str) -> Iterator[Fault]:
-        """Yield what is wrong with the URL, and headers that are made from each event."""
+        """Yield what is wrong with the URL, and headers that events set."""
         if len(rival_ways(self, "username", "bearer")) > 1:
             yield f"{key}.bearer", "and username both make an Authorization header; keep one"
         if self.url is not None:
             yield from uri_faults(f"{key}.url", self.url.partition("{")[0], self.schemes)
             if self.tls is not None and self.url.lower().startswith("http:"):
-                yield f"{key}.tls", "has no use with http://; write https:// or leave out tls"
+                yield f"{key}.tls", "has no effect with http://; use https:// or remove tls"
         for name in self.headers:
             if name.lower().startswith("ce-") or name.lower() in ("content-type", "content-length", "host"):
-                yield f"{key}.headers.{name}", "is set from each event; leave it out"
+                yield f"{key}.headers.{name}", "is set from each event; remove it"
 
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
-        """Return a client; a 2xx answer confirms a message."""
+        """Return a client; a 2xx response confirms a message."""
         from bindings.http.poster import HttpPoster, request_of
 
         login = self.login()
@@ -233,7 +238,7 @@ class HttpSink(MessageSink):
         return Translating(client, partial(request_of, self.method))
 
     def own_headers(self) -> list[tuple[str, str]]:
-        """Return the headers that go with every request; some are secrets."""
+        """Return the headers of every request; some are secrets."""
         headers = list(revealed(self.headers).items())
         if self.bearer is not None:
             headers.append(("Authorization", f"Bearer {self.bearer.get_secret_value()}"))
@@ -246,19 +251,21 @@ class HttpSink(MessageSink):
 
 
 class MqttSink(MessageSink):
-    """Topics of an MQTT broker, each message acknowledged by it."""
+    """Topics of an MQTT broker, which acknowledges each message."""
 
     family = "mqtt"
     template_field = "topic"
     schemes = ("mqtt", "mqtts", "tcp", "ssl")
 
     type: Literal["mqtt"] = Field(description="`mqtt`.")
-    uri: Texts = Field((), description="Address such as mqtt://host:1883 or mqtts://host, or several tried in turn.")
+    uri: Texts = Field(
+        (), description="Broker URI such as mqtt://host:1883 or mqtts://host; several are tried in turn."
+    )
     topic: str | None = Field(None, description="Topic, or a template such as events/{messagegroup}/{type}.")
-    qos: int = Field(1, ge=0, le=1, description="Least quality of service; 0 is not confirmed by the broker.")
-    retain: bool = Field(False, description="Whether the broker keeps the last message of each topic.")
+    qos: int = Field(1, ge=0, le=1, description="Minimum QoS; the broker does not acknowledge QoS 0.")
+    retain: bool = Field(False, description="Whether to set the retain flag.")
     version: Annotated[Literal["5.0", "3.1.1"], BeforeValidator(as_text)] | None = Field(
-        None, description="Protocol version; unset is the endpoint's, else 5.0. 3.1.1 has structured mode only."
+        None, description="MQTT version; unset is the endpoint's, else 5.0. 3.1.1 has structured mode only."
     )
 
     @property
@@ -268,12 +275,12 @@ class MqttSink(MessageSink):
 
     @property
     def given(self) -> tuple[Part, ...]:
-        """Quality of service, and whether the broker keeps the message."""
+        """QoS and retain flag."""
         retain = b"true" if self.retain else b"false"
         return Part("qos", b"%d" % self.qos, JSON_KIND), Part("retain", retain, JSON_KIND)
 
     def binding(self, endpoint: Endpoint | None) -> Binding:
-        """Return the version of the settings, else of the endpoint, else 5."""
+        """Return the binding of the settings' version, else the endpoint's, else MQTT 5."""
         named = f"MQTT/{self.version}" if self.version else endpoint.protocol if endpoint else None
         return BINDINGS[named or "MQTT/5.0"]
 
@@ -287,7 +294,7 @@ class MqttSink(MessageSink):
         """Return a client; with QoS 0 a message is confirmed once it is written."""
         from bindings.mqtt.publisher import MqttPublisher, message_of
 
-        # Each process has a name of its own: two clients of one name would disconnect each other for ever.
+        # Each process has its own client id: two clients with the same id would disconnect each other forever.
         ours = f"xrouter-{name}-{uuid.uuid4().hex[:12]}"
         version: Literal["MQTT/5.0", "MQTT/3.1.1"] = "MQTT/5.0" if binding.binary else "MQTT/3.1.1"
         client = MqttPublisher(self.connection(name, endpoint), protocol=version, client_id=ours, timeout=self.seconds)
@@ -298,17 +305,17 @@ class MqttSink(MessageSink):
 
 
 class NatsSink(MessageSink):
-    """Subjects of a NATS server; with JetStream each message is stored by a stream."""
+    """Subjects of a NATS server; with JetStream, a stream stores each message."""
 
     family = "nats"
     template_field = "subject"
     schemes = ("nats", "tls")
 
     type: Literal["nats"] = Field(description="`nats`.")
-    uri: Texts = Field((), description="Address such as nats://host:4222 or tls://host, or several tried in turn.")
+    uri: Texts = Field((), description="Server URI such as nats://host:4222 or tls://host; several are tried in turn.")
     subject: str | None = Field(None, description="Subject, or a template such as events.{messagegroup}.{type}.")
     jetstream: bool = Field(
-        True, description="Whether a stream must confirm each message; false is core NATS, which may lose some."
+        True, description="Whether a JetStream stream must confirm each message; false is core NATS: at most once."
     )
     token: SecretStr | None = Field(None, description="Token, by reference.")
     credentials: str | None = Field(None, description="File with a user's JWT and seed (`.creds`).")
@@ -316,7 +323,7 @@ class NatsSink(MessageSink):
 
     @property
     def uncarried(self) -> frozenset[str]:
-        """JetStream's own acknowledgement takes the place of ``reply-to``."""
+        """``reply-to``, which JetStream uses for its acknowledgement."""
         return frozenset({"reply-to"} if self.jetstream else ())
 
     def login(self) -> BrokerLogin:
@@ -331,10 +338,10 @@ class NatsSink(MessageSink):
         yield from super().address_faults(key)
         ways = rival_ways(self, "username", "token", "credentials", "seed")
         if len(ways) > 1:
-            yield f"{key}.{ways[1]}", f"is one way to log in and {ways[0]} another; keep one"
+            yield f"{key}.{ways[1]}", f"and {ways[0]} are two ways to log in; keep one"
 
     def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
-        """Return a client; with JetStream a repeat inside its window is dropped there."""
+        """Return a client; JetStream drops a duplicate within its window."""
         from bindings.nats.publisher import NatsPublisher, message_of
 
         connection = self.connection(name, endpoint)
@@ -342,19 +349,17 @@ class NatsSink(MessageSink):
         return Translating(client, partial(message_of, name))
 
 
-# Sinks of type ``table`` and ``jsonl``: their settings.
-
-# Sinks of type ``table``: a Delta table or Parquet files, wide or one for each definition.
+# Sinks of type ``table``: a Delta table or Parquet files, for all events or one table per definition.
 
 _TIMES: Final = ("day", "hour")
 EVENT_PARTITIONS: Final = (*_TIMES, "message", "endpoint", "epoch", "protocol", "type", "source")
 LETTER_PARTITIONS: Final = (*_TIMES, "reason", "endpoint", "epoch", "protocol")
-"""Columns with few enough values to part a table by, for events and for dead letters."""
+"""Columns with few enough values to partition a table by, for events and for dead letters."""
 _OF_DELTA: Final = ("partition_by", "compact_after", "file_bytes", "keep_replaced")
 
 
 class TableSink(SinkSettings):
-    """A table on disk or in an object store, one append for each batch, exactly once."""
+    """A table on disk or in an object store: one append per batch, exactly once."""
 
     opener = "router.sinks.tables.opening:open_tables"
     reader = "router.letters.stores:read_table"
@@ -364,27 +369,31 @@ class TableSink(SinkSettings):
     tabular = True
 
     type: Literal["table"] = Field(description="`table`.")
-    format: Literal["delta", "parquet"] = Field(
-        "delta", description="Table format; parquet is one file for each batch."
-    )
-    path: str = Field(description="Folder of the table, or of all tables; for delta also a URL.", min_length=1)
+    format: Literal["delta", "parquet"] = Field("delta", description="Table format; parquet writes one file per batch.")
+    path: str = Field(description="Folder of the table, or of all tables; for delta, also a URL.", min_length=1)
     layout: Literal["wide", "definition"] = Field(
-        "wide", description="One table for everything, or one for each definition, with the payload as typed columns."
+        "wide",
+        description=(
+            "`wide`: one table for all records. `definition`: one table per definition, with typed columns for the "
+            "payload."
+        ),
     )
     table: str = Field(
-        "{messagegroup}/{messageid}", description="Layout definition: place of a table below `path`.", min_length=1
+        "{messagegroup}/{messageid}",
+        description="With `layout: definition`, template of a table's path below `path`.",
+        min_length=1,
     )
     partition_by: Texts = Field(
-        (), description="Delta: columns to partition by: `day` or `hour` of `received`, or text columns of the table."
+        (), description="Delta: columns to partition by: `day` or `hour` (of `received`), or text columns of the table."
     )
     compact_after: int = Field(
-        100, ge=0, description="Delta: batches after which small files of a table are merged; 0 is never."
+        100, ge=0, description="Delta: number of batches after which small files are compacted; 0 is never."
     )
-    file_bytes: Size = Field(64 * 2**20, ge=2**20, description="Delta: size that merged files should have.")
+    file_bytes: Size = Field(64 * 2**20, ge=2**20, description="Delta: target size of compacted files.")
     keep_replaced: Duration = Field(
         timedelta(days=1),
         ge=timedelta(hours=1),
-        description="Delta: how long replaced files and old entries of the log stay for readers.",
+        description="Delta: how long replaced files and old log entries are kept for readers.",
     )
 
     @property
@@ -394,18 +403,18 @@ class TableSink(SinkSettings):
 
     @property
     def staged_at(self) -> str:
-        """Executors write the files of Delta tables on a disk; those in an object store are written by the router."""
+        """The path of a Delta table on disk; the router itself writes files in an object store."""
         return "" if self.format == "parquet" or is_url(self.path.removeprefix("file://")) else self.path
 
     @property
     def typed(self) -> bool:
-        """The table of a definition has its payload as columns."""
+        """Whether tables have typed columns for payloads."""
         return self.layout == "definition"
 
     @property
     def unasked(self) -> str:
-        """Tables of definitions know batches one by one."""
-        return "each of its tables knows for itself" if self.layout == "definition" else ""
+        """Why it cannot tell whether it has a batch: tables of definitions know only their own."""
+        return "each of its tables knows only its own batches" if self.layout == "definition" else ""
 
     def faults(self, key: str, *, events: bool, letters: bool) -> Iterator[Fault]:
         """Yield each contradiction in the table at *key*."""
@@ -414,14 +423,14 @@ class TableSink(SinkSettings):
                 yield f"{key}.path", "must be a local folder; only delta tables can be at a URL"
             for name in _OF_DELTA:
                 if name in self.model_fields_set:
-                    yield f"{key}.{name}", "is for delta tables; leave it out, or set format: delta"
+                    yield f"{key}.{name}", "is for delta tables; remove it, or set format: delta"
         known = LETTER_PARTITIONS if letters else EVENT_PARTITIONS
         for name in self.partition_by:
             if name not in known:
-                yield f"{key}.partition_by", f"{name!r} is no column to partition by; they are {', '.join(known)}"
+                yield f"{key}.partition_by", f"cannot partition by {name!r}; use {', '.join(known)}"
         if self.layout == "wide":
             if "table" in self.model_fields_set:
-                yield f"{key}.table", "is for layout: definition; leave it out, or set that"
+                yield f"{key}.table", "is for layout: definition; remove it, or set that"
             return
         if letters:
             yield f"{key}.layout", "dead letters have no definition; use layout: wide"
@@ -432,9 +441,9 @@ class TableSink(SinkSettings):
                 yield f"{key}.table", str(error)
 
     def pair_faults(self) -> Iterator[str]:
-        """Yield what only tables of events can be."""
+        """Yield why it cannot accept request-reply pairs."""
         if self.format != "delta" or self.layout != "wide" or self.partition_by:
-            yield "cannot take pairs; let it be format: delta and layout: wide, without partition_by"
+            yield "cannot accept request-reply pairs; use format: delta and layout: wide, without partition_by"
 
     def destination(self, filled: Filled, *, letters: bool) -> str:
         """Return the folder of the table."""
@@ -448,7 +457,7 @@ class TableSink(SinkSettings):
 
 
 class JsonLinesSink(SinkSettings):
-    """JSON lines, one file for each batch in a folder, or standard output (at least once)."""
+    """JSON lines: one file per batch in a folder, or standard output (at least once)."""
 
     opener = "router.sinks.jsonlines:open_lines"
     reader = "router.letters.stores:read_lines_of"
@@ -465,7 +474,7 @@ class JsonLinesSink(SinkSettings):
 
     @property
     def readable(self) -> bool:
-        """Whether there is a folder."""
+        """Whether dead letters can be read back: only from a folder."""
         return not self.is_stdout
 
     @property

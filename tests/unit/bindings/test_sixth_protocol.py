@@ -126,8 +126,11 @@ def test_an_endpoint_shapes_what_its_own_matcher_takes(tmp_path: Path) -> None:
     ("sink", "fault"),
     [
         ({"uri": "mqtt://h", "pipe": "a"}, "must be pipe:// and a host"),
-        ({"uri": "pipe://h:1", "pipe": "a b"}, "must have letters, '-' and '/' besides its {variables}"),
-        ({"uri": "pipe://h:1", "pipe": "a", "username": "u", "password": "${X}"}, "would get a secret in plain text"),
+        ({"uri": "pipe://h:1", "pipe": "a b"}, "must have letters, '-' and '/' outside its {variables}"),
+        (
+            {"uri": "pipe://h:1", "pipe": "a", "username": "u", "password": "${X}"},
+            "would receive a secret in plain text",
+        ),
         ({"uri": "pipe://h:1"}, "sinks.out.pipe: is required"),
         ({"kind": 1}, "unknown key 'kind'"),
     ],

@@ -89,10 +89,10 @@ def test_the_commands_start_without_spark() -> None:
         ("{}", "nobody may use this registry"),
         ("open: true\nhttp: {host: 0.0.0.0}", "open is for loopback addresses"),
         ("open: true\nnothing: 1", "nothing"),
-        ("http: {auth: {bearer: {me: secret}}}", "a secret must not be written out"),
+        ("http: {auth: {bearer: {me: secret}}}", "a secret must not be in plain text"),
         ("store: {url: 'postgresql://u:p@h/d'}", "store.url holds a password"),
         ("open: true\nreplication: [{url: 'http://127.0.0.1:1/messagecatalog'}]", "replication needs an authority"),
-        ("open: true\nauthority: urn:x\nreplication: [{url: 'http://h/c', bearer: 'a'}]", "must not be written out"),
+        ("open: true\nauthority: urn:x\nreplication: [{url: 'http://h/c', bearer: 'a'}]", "must not be in plain text"),
         ("open: true\nauthority: urn:x\nreplication: [{url: 'http://h/c', bearer: '${HOME}'}]", "in plain text"),
         ("open: true\nauthority: urn:x\nreplication: [{url: 'http://h/c', password: '${HOME}'}]", "username"),
         ("open: true\nauthority: urn:x\nreplication: [{url: 'ftp://h'}]", "replication.0.url"),
@@ -120,7 +120,7 @@ def test_the_environment_overrides_settings(tmp_path: Path) -> None:
     given, settings = load_registry(config, environ)
     assert (settings.port, settings.store) == (2, "postgresql+psycopg://u:secret@h/d")
     assert given.roles.administrators == ("a",)
-    with pytest.raises(ConfigError, match="XREGISTRY_HTTP__PROT is no setting"):
+    with pytest.raises(ConfigError, match="XREGISTRY_HTTP__PROT is not a setting"):
         load_registry(config, {"XREGISTRY_HTTP__PROT": "2"})
     with pytest.raises(ConfigError, match="did you mean port"):
         config.write_text("http: {prot: 1}\n")

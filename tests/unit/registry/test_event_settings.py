@@ -74,7 +74,7 @@ def test_what_a_subscriber_wants(tmp_path: Path, wanted: dict[str, Any], count: 
         ({"to": {**KAFKA, "topic": "{nothing}"}}, "nothing"),
         ({"to": {"type": "kafka", "topic": "t"}}, "bootstrap_servers"),
         ({"to": {"type": "mqtt", "uri": "mqtt://b", "topic": "t", "qos": 0}}, "no broker confirms"),
-        ({"to": {"type": "http", "url": "https://h", "bearer": "written"}}, "must not be written out"),
+        ({"to": {"type": "http", "url": "https://h", "bearer": "written"}}, "must not be in plain text"),
         ({"to": {"type": "http", "url": "http://h/", "bearer": "${SECRET}"}}, "in plain text"),
         ({"to": {"type": "file", "path": "x"}}, "to"),
         ({"to": KAFKA, "below": "/x", "kinds": ["resource"]}, "kinds"),

@@ -203,7 +203,7 @@ def test_doctor_finds_a_java_that_is_missing(xrouter: Any, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     status, out, _ = xrouter("doctor")
-    assert status == 1 and "fail java: there is no java command (remedy: install Java 17 or 21" in out
+    assert status == 1 and "fail java: java command not found (remedy: install Java 17 or 21" in out
 
 
 RECORDS = b"""\

@@ -89,7 +89,7 @@ def test_faults_of_the_world(error: BaseException) -> None:
                 (SPARK, ABORTED), (SPARK, "Python worker exited unexpectedly (crashed)"), ("java.io.EOFException", None)
             ),
             "worker",
-            "a Python worker died, of a signal or for want of memory",
+            "a Python worker died (signal or out of memory)",
         ),
         (
             JavaError(
@@ -100,7 +100,7 @@ def test_faults_of_the_world(error: BaseException) -> None:
                 )
             ),
             "worker",
-            "executors died, one after the other, of a task",
+            "executors died repeatedly while running a task",
         ),
         (
             JavaError(("org.apache.spark.SparkArithmeticException", "[DIVIDE_BY_ZERO] Division by zero.")),

@@ -73,7 +73,7 @@ def test_it_fits_a_phone_in_the_light_and_in_the_dark(tmp_path: Path, dark: bool
         page.locator("#letters tr").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         page.locator("#letters button").click()
-        page.locator("#letter-body", has_text="Under the catalog of now").wait_for()
+        page.locator("#letter-body", has_text="With the current catalog").wait_for()
         assert letter_id(1)[:12] in page.locator("#letter-title").inner_text()
         assert not hard_to_use(page)
         assert said == []

@@ -235,5 +235,5 @@ def test_a_short_token_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PAGE_TOKEN", "short")
     with pytest.raises(Exception, match=r"metrics\.token"):
         Served(tmp_path, token="${PAGE_TOKEN}")
-    with pytest.raises(Exception, match="must not be written out"):
+    with pytest.raises(Exception, match="must not be in plain text"):
         Served(tmp_path, token=TOKEN)

@@ -55,7 +55,7 @@ def test_status_json_tells_what_flows_from_where_to_where(served: Served) -> Non
     assert letters["records"] == 2
     totals = {name: each["records"] for name, each in flow["totals"].items()}
     assert totals == {"routed": 7, "dead_letters": 2, "empty": 1, "arriving": 0} and endpoint["empty"]["records"] == 1
-    assert told["ready"] is False and told["reasons"] == ["no query has been started"]
+    assert told["ready"] is False and told["reasons"] == ["no query is running yet"]
     assert told["access"] == {"records": "all", "replay": False}
 
 

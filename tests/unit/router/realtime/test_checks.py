@@ -53,7 +53,7 @@ def test_topics_of_one_cluster_are_taken() -> None:
             "realtime.rest",
             "a:",
         ),
-        (plan({"a": ORDERS}, trigger="1s", realtime={"rest": "orders"}), "realtime.rest", "round for ever"),
+        (plan({"a": ORDERS}, trigger="1s", realtime={"rest": "orders"}), "realtime.rest", "loop forever"),
         (plan({"a": ORDERS}, UNSETTLED), "trigger", "no definition"),
     ],
 )

@@ -289,20 +289,20 @@ def test_a_letter_is_spilled_by_the_limit_of_its_own_route(tmp_path: Path) -> No
     [
         (
             [{"when": {"outcome": "dead-letter", "message": "x"}, "to": ["dead"]}],
-            "routes.0.when.message: has no meaning",
+            "routes.0.when.message: cannot match dead letters",
         ),
         ([{"when": {"outcome": "dead-letter", "context": {"a": "b"}}, "to": ["dead"]}], "use endpoint and reason"),
-        ([{"when": {"reason": "no-match"}, "to": ["out"]}], "routes.0.when.reason: is of dead letters"),
+        ([{"when": {"reason": "no-match"}, "to": ["out"]}], "routes.0.when.reason: is for dead letters"),
         ([{"when": {"outcome": "dead-letter", "reason": "nomatch"}, "to": ["dead"]}], "did you mean no-match?"),
         (
             [{"when": {"outcome": "dead-letter"}, "to": ["dead"], "validate": "never"}],
-            "routes.0.validate: has no meaning",
+            "routes.0.validate: has no effect",
         ),
-        ([{"when": {"outcome": "dead-letter"}, "to": ["dead"]}] * 2, "routes.0: takes every dead letter"),
-        ([{"when": {"outcome": "dead-letter"}, "to": ["mqtt"]}], "routes.0.to: mqtt sends events only"),
-        ([{"when": {"outcome": "dead-letter"}, "to": ["lake"]}, {"to": ["lake"]}], "table lake also takes events"),
-        ([{"when": {"attributes": {"Type": "x"}}, "to": ["out"]}], "'Type' is no attribute name"),
-        ([{"when": {"outcome": "dead-letter"}, "to": ["deed"]}], "no sink is named 'deed'; did you mean dead?"),
+        ([{"when": {"outcome": "dead-letter"}, "to": ["dead"]}] * 2, "routes.0: matches every dead letter"),
+        ([{"when": {"outcome": "dead-letter"}, "to": ["mqtt"]}], "routes.0.to: mqtt supports events only"),
+        ([{"when": {"outcome": "dead-letter"}, "to": ["lake"]}, {"to": ["lake"]}], "table lake also receives events"),
+        ([{"when": {"attributes": {"Type": "x"}}, "to": ["out"]}], "'Type' is not a valid attribute name"),
+        ([{"when": {"outcome": "dead-letter"}, "to": ["deed"]}], "sink 'deed' not found; did you mean dead?"),
     ],
 )
 def test_contradictions_name_place_and_remedy(routes: list[dict[str, Any]], told: str, tmp_path: Path) -> None:
@@ -324,5 +324,5 @@ def test_the_last_route_of_events_takes_everything_whatever_letters_follow(tmp_p
         plan_of(Catalog(), {"sinks": sinks, "routes": [{"to": ["out"]}, letters]}, tmp_path).routes.letters("", "x")
         == -1
     )
-    with pytest.raises(ConfigError, match="records would have nowhere to go"):
+    with pytest.raises(ConfigError, match="records have no destination"):
         plan_of(Catalog(), {"sinks": sinks, "routes": [letters]}, tmp_path)

@@ -51,9 +51,9 @@ def test_an_inbox_that_misses_a_segment_has_no_figures(tmp_path: Path) -> None:
                 aside.rename(segment)
                 wait_until(lambda: backlogs.current()[INBOX] == Backlog(16, 0), LIMIT, "what waits to be told again")
             lost, again = logged
-            assert (lost["event"], lost["log_level"]) == ("backlog of a source is not known", "warning") and lost[
+            assert (lost["event"], lost["log_level"]) == ("source unreachable; its lag is unknown", "warning") and lost[
                 "problem"
             ]
-            assert (again["event"], again["log_level"]) == ("connected again", "info")
+            assert (again["event"], again["log_level"]) == ("source reachable again", "info")
         finally:
             inbox.close()

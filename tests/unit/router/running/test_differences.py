@@ -208,7 +208,7 @@ def test_a_source_does_not_lose_all_its_candidates_by_a_slip(
     (finding,) = reloads.status.ready()[1]["catalog"]["refused"]
     assert finding["rule"] == "incompatible-change"
     assert (
-        "the source /endpoints/e would have no candidate left, and had 1 (/messagegroups/g/messages/m)"
+        "the source /endpoints/e would have no candidates left; it had 1 (/messagegroups/g/messages/m)"
         in (finding["message"])
     )
     assert missing in finding["message"]
@@ -216,7 +216,7 @@ def test_a_source_does_not_lose_all_its_candidates_by_a_slip(
     assert "catalog.on_incompatible" in finding["hint"]
     assert reloads.metrics.registry.get_sample_value("xrouter_catalog_refused") == 1
     assert reloads.changes("false") == 0
-    assert "would have no candidate left" in caplog.text
+    assert "would have no candidates left" in caplog.text
     # The catalog of before is put back: nothing is refused any more, and nothing was reloaded.
     write(reloads.catalog, ["/messagegroups/g"])
 

@@ -78,7 +78,7 @@ def test_the_last_good_catalog_is_taken_while_the_registry_is_away(tmp_path: Pat
         again = Watched(settings)
         catalog, stale = again.started()
         assert catalog == before
-        assert again.reasons == [stale] and url in stale and "the last good one, of 20" in stale
+        assert again.reasons == [stale] and url in stale and "the last valid one, saved 20" in stale
         assert again.metrics.registry.get_sample_value("xrouter_catalog_awaited") == 1
         assert again.status.ready()[1]["catalog"]["awaited"] == [url]
 

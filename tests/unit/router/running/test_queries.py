@@ -72,7 +72,7 @@ def test_a_query_waits_for_brokers_that_are_away_and_nobody_waits_for_it(
     check()
     assert (len(tries), running.away_since) == (2, None)
     log = capsys.readouterr().err
-    assert log.count("query waits for its brokers") == log.count("brokers answer, query starts") == 1
+    assert log.count("brokers unreachable; query waits") == log.count("brokers reachable again; starting query") == 1
     assert "error" not in log
 
 

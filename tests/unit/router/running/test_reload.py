@@ -154,8 +154,8 @@ def test_events_during_a_look_nudge_once_it_has_ended(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("catalog", "says"),
     [
-        ("events: /endpoints/nobody", "catalog.events: /endpoints/nobody is no source"),
-        ("events: /endpoints/e, poll: 0", "catalog.poll: is the net below catalog.events"),
+        ("events: /endpoints/nobody", "catalog.events: /endpoints/nobody is not a source"),
+        ("events: /endpoints/e, poll: 0", "catalog.poll: cannot be 0 with catalog.events"),
     ],
 )
 def test_events_come_from_a_source_and_have_a_net(tmp_path: Path, catalog: str, says: str) -> None:

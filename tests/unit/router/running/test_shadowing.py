@@ -180,7 +180,7 @@ def test_one_that_waits_is_told_until_it_is_what_it_was_again(running: Running) 
     waits["messagegroups"]["Plant"]["messages"]["Door"] |= schema
     running.write("next.json", waits)
     told = running.until(shadowing, "judging", broken=True)
-    assert "cannot be reached" in told["reason"] and told["after"] == good
+    assert "unreachable references" in told["reason"] and told["after"] == good
     running.write("next.json", more("Door"))
     assert running.until(shadowing, "judging")["after"] == good
 

@@ -26,7 +26,7 @@ FAULTS: Final = {
     "4: http.port: input should be a valid integer, unable to parse string as an integer",
     "6: sinks.events.path: is required; add it",
     "6: sinks.events.pth: unknown key 'pth'; did you mean path?",
-    "7: sinks.out: unknown type; known are table, kafka, jsonl, mqtt, amqp, nats, http",
+    "7: sinks.out: unknown type; known: table, kafka, jsonl, mqtt, amqp, nats, http",
 }
 
 
@@ -101,7 +101,7 @@ def test_an_error_of_the_whole_file_has_its_own_place(config: Path, capsys: pyte
 )
 def test_what_is_no_master_is_told_by_the_settings(config: Path, master: str) -> None:
     config.write_text(json.dumps({"spark": {"master": master}}))
-    with pytest.raises(ConfigError, match="is no Spark master; write local") as caught:
+    with pytest.raises(ConfigError, match="is not a valid Spark master; write local") as caught:
         load_settings(config)
     assert caught.value.places == (f"{config}:1",)
 

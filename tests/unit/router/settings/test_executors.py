@@ -32,23 +32,23 @@ def loaded(folder: Path, text: str) -> Settings:
     ("text", "expected"),
     [
         (PLAIN + "spark: {master: 'spark://h:7077', shared_folders: lake}", "spark.driver_host: is required"),
-        (PLAIN + MASTER % "", "sinks.events.path: is a folder of this machine, and executors write there"),
-        (PLAIN + MASTER % "shared_folders: lak", "sinks.events.path: is a folder of this machine"),
+        (PLAIN + MASTER % "", "sinks.events.path: is a local folder, but executors write there"),
+        (PLAIN + MASTER % "shared_folders: lak", "sinks.events.path: is a local folder"),
         (PLAIN + MASTER % "conf: {spark.submit.deployMode: cluster}", "spark.conf.spark.submit.deployMode: must be"),
         (
             PLAIN + MASTER % "shared_folders: lake" + "\nschema_registries: {r: {url: 'https://r', bearer_file: t}}",
-            "schema_registries.r.bearer_file: is a file of this machine, and executors read it",
+            "schema_registries.r.bearer_file: is a local file, but executors read it",
         ),
         (
             SINKS % ("options: {ssl.truststore.location: /jks}", "bus") + MASTER % "",
-            "sinks.bus.options.ssl.truststore.location: is a file of this machine",
+            "sinks.bus.options.ssl.truststore.location: is a local file",
         ),
         (
             SINKS % ("username: u, password: '${P}', allow_plaintext_password: true, sasl: oauthbearer, "
                      "token_endpoint: 'https://i/t', token_ca: i.pem", "bus") + MASTER % "",
-            "sinks.bus.token_ca: is a file of this machine",
+            "sinks.bus.token_ca: is a local file",
         ),
-        (SINKS % ("", "bus") + "spark: {min_partitions: 8}", "overtake each other on their way to bus"),
+        (SINKS % ("", "bus") + "spark: {min_partitions: 8}", "reorder records of one partition on their way to bus"),
     ],
 )  # fmt: skip
 def test_what_executors_cannot_reach(tmp_path: Path, text: str, expected: str) -> None:

@@ -112,12 +112,12 @@ def test_long_names_end_in_a_digest() -> None:
 @pytest.mark.parametrize(
     ("template", "fault"),
     [
-        ("{mesage}", r"unknown \{mesage\}; known are message, messagegroup, .*context.NAME"),
+        ("{mesage}", r"unknown \{mesage\}; known: message, messagegroup, .*context.NAME"),
         ("{context.}", "unknown"),
         ("{attributes.Type}", "unknown"),
-        ("a b", "illegal text 'a b'"),
-        ("a/{type}", "illegal text 'a/'"),
-        ("{type", "a brace without its partner"),
+        ("a b", "invalid text 'a b'"),
+        ("a/{type}", "invalid text 'a/'"),
+        ("{type", "an unbalanced brace"),
         ("", "empty"),
     ],
 )

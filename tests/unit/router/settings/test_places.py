@@ -86,5 +86,5 @@ def test_a_token_of_a_subscription_is_not_written_out(tmp_path: Path) -> None:
     assert subscription.token.get_secret_value() == "t0ken"
     assert "t0ken" not in str(settings.unresolved)
     written["sources"][0]["subscription"]["token"] = "t0ken"
-    with pytest.raises(ConfigError, match="must not be written out"):
+    with pytest.raises(ConfigError, match="must not be in plain text"):
         settings_from_dict(written, {}, tmp_path)

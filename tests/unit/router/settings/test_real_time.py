@@ -54,15 +54,15 @@ def test_what_it_is_able_to_do_is_read(tmp_path: Path) -> None:
     [
         ("realtime", None, "realtime.rest", "is required with trigger: realtime"),
         ("realtime", {}, "realtime.rest", "is required"),
-        ("realtime.rest", "out", "realtime.rest", "is the topic of sink"),
+        ("realtime.rest", "out", "realtime.rest", "is also the topic of sink"),
         ("realtime.checkpoint", "4s", "realtime.checkpoint", "greater than or equal to 5 seconds"),
-        ("routes.0.to", "files", "sinks.files", "writes to Kafka topics alone"),
-        ("routes.0.to", ["bus", "far"], "sinks.far.bootstrap_servers", "is another cluster"),
+        ("routes.0.to", "files", "sinks.files", "writes to Kafka topics only"),
+        ("routes.0.to", ["bus", "far"], "sinks.far.bootstrap_servers", "has another cluster"),
         ("routes.0.to", ["bus", "files"], "routes.0.to", "names several sinks"),
         ("sinks.bus.mode", "structured", "sinks.bus.mode", "use binary"),
-        ("match.validate", "always", "match.validate", "looks at no body"),
-        ("routes.0.validate", "always", "routes.0.validate", "looks at no body"),
-        ("dead_letters.max_ratio", 0.5, "dead_letters.max_ratio", "before a share is known"),
+        ("match.validate", "always", "match.validate", "does not read bodies"),
+        ("routes.0.validate", "always", "routes.0.validate", "does not read bodies"),
+        ("dead_letters.max_ratio", 0.5, "dead_letters.max_ratio", "before the ratio is known"),
         ("dead_letters.order", "park", "dead_letters.order", "use continue"),
         ("trigger", "quickly", "trigger", "or realtime"),
     ],
@@ -79,5 +79,5 @@ def test_what_it_is_not_able_to_do_is_refused_by_name(
 def test_the_rest_topic_may_be_read_out_in_batches(tmp_path: Path) -> None:
     settings = load(tmp_path, {**GOOD, "trigger": "1s"})
     assert not settings.is_real_time and settings.between_batches == timedelta(seconds=1)
-    with pytest.raises(ConfigError, match="needs a Kafka sink of events"):
+    with pytest.raises(ConfigError, match="requires a Kafka sink of events"):
         load(tmp_path, {**GOOD, "trigger": "1s", "routes": [{"to": "files"}]})

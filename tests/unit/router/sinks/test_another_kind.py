@@ -116,7 +116,7 @@ def test_it_is_checked_and_named_with_the_others(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has only letters"):
         settings_of(tmp_path, "7")
     (tmp_path / "router.yaml").write_text("sinks: {s: {type: cupboard}}\nroutes: [{to: s}]")
-    with pytest.raises(ConfigError, match=r"known are table, kafka, jsonl, mqtt, amqp, nats, http, shelf"):
+    with pytest.raises(ConfigError, match=r"known: table, kafka, jsonl, mqtt, amqp, nats, http, shelf"):
         load_settings(tmp_path / "router.yaml", {})
     assert ("sinks.NAME[shelf].shelf", "string", "required", "Name of the shelf.") in settings_reference()
 

@@ -131,7 +131,7 @@ def test_a_repository_that_is_no_url_is_refused(tmp_path: Path, monkeypatch: pyt
 def test_a_cache_that_cannot_be_written_is_named(repository: Path, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.touch()
-    with pytest.raises(ResolutionError, match="cannot keep"):
+    with pytest.raises(ResolutionError, match="cannot store"):
         resolve(request_for(APP), blocked / "cache")
 
 

@@ -52,7 +52,7 @@ def test_a_second_signal_while_the_first_is_answered_ends_at_once(monkeypatch: p
     monkeypatch.setattr("os._exit", ended.append)
     with signals(threading.Event()):
         signal.raise_signal(signal.SIGINT)
-    assert told[:2] == ["draining", "ended at once by a second signal; a batch in hand is repeated"]
+    assert told[:2] == ["draining", "ended at once by a second signal; the current batch will be repeated"]
     assert ended == [128 + signal.SIGINT]
 
 

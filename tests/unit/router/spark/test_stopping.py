@@ -52,7 +52,7 @@ def test_a_start_between_two_steps_begins_no_work(lines: list[str]) -> None:
         sent(signal.SIGINT)
         with pytest.raises(Stopped):
             stop.begin_work()
-    assert lines == ["stopping before it has started"]
+    assert lines == ["stopping before startup has finished"]
 
 
 def test_an_order_that_came_before_is_not_forgotten() -> None:
@@ -83,4 +83,4 @@ def test_a_signal_around_a_fork_is_neither_printed_nor_forgotten(lines: list[str
     with signals(stop), pytest.raises(Stopped), stop.at_once():
         # Only with a function for the child does Python call those around a fork.
         subprocess.run(["true"], preexec_fn=os.getpid, check=True)
-    assert lines == ["stopping before it has started"] and not awaited
+    assert lines == ["stopping before startup has finished"] and not awaited

@@ -173,7 +173,7 @@ def test_without_a_ledger_nothing_is_made_to_look(tmp_path: Path) -> None:
     [
         (lambda path: _sql(path, "PRAGMA user_version = 99"), "format 99"),
         (lambda path: path.write_bytes(b"no database" * 500), "damaged"),
-        (lambda path: _replace(path, "CREATE TABLE other (a)"), "no ledger of this router"),
+        (lambda path: _replace(path, "CREATE TABLE other (a)"), "is not a state database of this router"),
         (lambda path: _replace(path, ""), "cannot be used"),
     ],
 )

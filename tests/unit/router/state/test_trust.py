@@ -69,12 +69,12 @@ def admitted(plan: Plan) -> Pins:
         (
             "type: kafka, bootstrap_servers: k, topic: t, tls: {}, sasl: oauthbearer, token_endpoint: 'http://i/',"
             f" {LOGIN}",
-            "sinks.out.token_endpoint: http://i would get the client secret in plain text",
+            "sinks.out.token_endpoint: http://i would receive the client secret in plain text",
         ),
-        (f"type: mqtt, uri: 'mqtt://127.0.0.1', topic: t, {LOGIN}", "mqtt://127.0.0.1 would get a secret"),
+        (f"type: mqtt, uri: 'mqtt://127.0.0.1', topic: t, {LOGIN}", "mqtt://127.0.0.1 would receive a secret"),
         (f"type: amqp, uri: 'amqp://h', node: n, {LOGIN}", "sinks.out.allow_plaintext_password"),
-        ("type: nats, uri: ['tls://h', 'nats://h'], subject: n, token: '${P}'", "nats://h would get a secret"),
-        ("type: http, url: 'http://h/{type}', bearer: '${P}'", "http://h would get a secret in plain text"),
+        ("type: nats, uri: ['tls://h', 'nats://h'], subject: n, token: '${P}'", "nats://h would receive a secret"),
+        ("type: http, url: 'http://h/{type}', bearer: '${P}'", "http://h would receive a secret in plain text"),
         ("type: http, url: 'http://h', api_key: '${P}'", "sinks.out.allow_plaintext_password"),
         ("type: http, url: 'http://h', headers: {X-Access-Token: '${P}'}", "sinks.out.allow_plaintext_password"),
     ],
@@ -112,7 +112,7 @@ def test_a_registry_gets_its_password_over_tls_only(tmp_path: Path) -> None:
         if good:
             load_settings(file, SECRETS)
         else:
-            with pytest.raises(ConfigError, match=r"http://registry would get its password in plain text"):
+            with pytest.raises(ConfigError, match=r"http://registry would receive its password in plain text"):
                 load_settings(file, SECRETS)
 
 
@@ -169,7 +169,7 @@ def test_names_of_queries_do_not_change_with_plain_addresses(tmp_path: Path) -> 
 def test_a_source_of_the_catalog_needs_leave_too(tmp_path: Path, kind: str) -> None:
     write_catalog(tmp_path, f"{kind}://127.0.0.1:5", kind=kind)
     plan = plan_of(tmp_path, SOURCE % LOGIN)
-    with pytest.raises(ConfigError, match="would get a secret in plain text") as caught:
+    with pytest.raises(ConfigError, match="would receive a secret in plain text") as caught:
         admitted(plan)
     assert caught.value.key == "sources.0.allow_plaintext_password" and not (tmp_path / "state" / FILE).exists()
     admitted(plan_of(tmp_path, SOURCE % f"{LOGIN}, allow_plaintext_password: true"))
@@ -293,7 +293,7 @@ def test_no_process_starts_with_a_catalog_that_moved(
     assert status_of([command, str(tmp_path / "router.yaml")]) == 3
     err = capsys.readouterr().err
     assert "its credentials are for mqtts://h:8883; the catalog says mqtts://127.0.0.1:1" in err
-    assert "hint: if that is meant, set sources.0.uris to it, or remove the entry from" in err and "hush" not in err
+    assert "hint: if that is intended, set sources.0.uris to it, or remove the entry from" in err and "hush" not in err
 
 
 def test_a_sink_without_an_address_yet_is_not_pinned_to_none(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_the_log_says_once_why_nothing_is_taken(status: int, reason: str) -> Non
     with capture_logs() as log, Webhook(lambda request: Answer(status)) as server:
         with telemetry(settings(server.url, traces=False).telemetry.otlp, registry(), Steps(Clock())):
             wait_until(lambda: len(server.seen) > 1, LIMIT, "requests")
-    (line,) = [each for each in log if each["event"] == "telemetry is not taken"]
+    (line,) = [each for each in log if each["event"] == "telemetry not accepted"]
     assert reason in line["problem"]
 
 

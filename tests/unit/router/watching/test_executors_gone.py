@@ -89,7 +89,7 @@ def test_no_limit_counts_while_nobody_works(master: str, stranded: bool, monkeyp
     # Whoever reads the status and then the metrics finds the same in both.
     assert seen[: 2 * stranded] == [("held", True), ("running", False)] * stranded
     assert [line["event"] for line in logged] == [
-        *(["batch waits", "batch goes on"] * stranded),
+        *(["batch blocked", "batch resumed"] * stranded),
         "batch takes too long",
     ]
     assert {(line["endpoints"], line["topics"], line["query"], line["batch"]) for line in logged} == {
@@ -119,7 +119,7 @@ def test_a_slow_sink_is_told_once_and_the_router_stays_ready(monkeypatch: pytest
         write(lambda: True)
         assert [(line["log_level"], line["event"]) for line in logged] == [
             ("warning", "sink is slow"),
-            ("info", "sink is quick again"),
+            ("info", "sink is no longer slow"),
         ]
         assert logged[0]["sink"] == logged[1]["sink"] == "hook" and logged[1]["seconds"] >= 0.9
         monkeypatch.setattr(batches, "WAITS_SECONDS", 0.2)

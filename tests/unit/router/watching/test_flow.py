@@ -37,7 +37,7 @@ def test_one_line_a_minute_has_the_counts_of_each_endpoint() -> None:
     minutes.flow.add({("/endpoints/b", ROUTED, ""): 9, ("/endpoints/c", ROUTED, ""): 0})
     assert minutes.told(EVERY_SECONDS / 2) == []
     [line] = minutes.told(EVERY_SECONDS / 2)
-    assert line["event"] == "records went through"
+    assert line["event"] == "throughput"
     assert (line["records"], line["dead_letters"], line["seconds"]) == (16, 2, EVERY_SECONDS)
     assert line["endpoints"] == {"/endpoints/b": {"routed": 9}, "/endpoints/a": {"routed": 5, "no-match": 2}}
     assert minutes.told() == [], "a minute without a record has no line"

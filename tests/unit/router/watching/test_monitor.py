@@ -63,7 +63,7 @@ def reasons(status: RouterStatus) -> list[str]:
 def test_a_fresh_router_is_alive_and_not_ready() -> None:
     status = RouterStatus()
     assert status.healthy()[0]
-    assert reasons(status) == ["no catalog is active", "no query has been started"]
+    assert reasons(status) == ["no catalog is active", "no query is running yet"]
 
 
 def test_ready_when_all_is_up(status: RouterStatus) -> None:
@@ -76,7 +76,7 @@ def test_ready_when_all_is_up(status: RouterStatus) -> None:
 
 def test_not_ready_while_the_first_batch_is_warmed(status: RouterStatus) -> None:
     status.warming(True)
-    assert reasons(status) == ["Spark's workers start and load the catalog, for the first batch"]
+    assert reasons(status) == ["Spark workers are starting and loading the catalog"]
     status.warming(False)
     assert not reasons(status)
 
@@ -164,7 +164,7 @@ def test_what_a_catalog_waits_for_is_told_and_keeps_a_first_start_from_being_rea
     assert status.ready()[1]["catalog"]["awaited"] == []
     first = RouterStatus()
     first.awaiting(uris[:2])
-    told = "no catalog is active: it refers to what cannot be reached: https://example.com/0, https://example.com/1"
+    told = "no catalog is active: unreachable references: https://example.com/0, https://example.com/1"
     assert told in reasons(first)
 
 

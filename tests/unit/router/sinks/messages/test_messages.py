@@ -197,7 +197,7 @@ def test_no_value_adds_a_level_or_a_wildcard(type_: str, kind: str) -> None:
     ("kind", "template", "fault"),
     [
         ("mqtt", "a/#", "'+', '#'"),
-        ("mqtt", "a/{nope}", "unknown {nope}; known are message"),
+        ("mqtt", "a/{nope}", "unknown {nope}; known: message"),
         ("nats", "a..{type}", "no empty token"),
         ("nats", "a b", "no spaces"),
         ("http", "https://{type}/x", "before any variable"),
