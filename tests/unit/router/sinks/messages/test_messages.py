@@ -202,7 +202,7 @@ def test_no_value_adds_a_level_or_a_wildcard(type_: str, kind: str) -> None:
         ("nats", "a b", "no spaces"),
         ("http", "https://{type}/x", "before any variable"),
         ("http", "https://h{type}", "before any variable"),
-        ("http", "ftp://h/x", "begins with http"),
+        ("http", "ftp://h/x", "begin with http"),
         ("amqp", "a{b", "no control characters or braces"),
     ],
 )
