@@ -240,7 +240,5 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
             context.load_cert_chain(tls.certificate, tls.key, password="")
         except (OSError, ValueError) as error:
             pair = f"certificate {tls.certificate} with key {tls.key or tls.certificate}"
-            raise GatewayError(
-                f"{pair} cannot be used: {error}; both must be PEM, and the key must have no password"
-            ) from error
+            raise GatewayError(f"{pair} cannot be used: {error}; both must be PEM, the key unencrypted") from error
     return context

@@ -1,6 +1,6 @@
 """Events as objects of the ``cloudevents`` SDK, for Python callers; the router itself does not use them."""
 
-# Small on purpose: users' code imports it.
+# Small: users' code imports it.
 
 from __future__ import annotations
 

@@ -598,9 +598,7 @@ class AmqpGateway:
                 self._connection.mailbox.post(Stop(grace))
         thread.join(grace + _JOIN_SECONDS)
         if thread.is_alive():
-            _logger.warning(
-                "the AMQP gateway did not stop within %s s; its broker takes unsettled messages back", grace
-            )
+            _logger.warning("the AMQP gateway did not stop within %s s; unsettled messages are redelivered", grace)
 
     def _run(self, shared: Shared) -> None:
         backoff = reconnecting()

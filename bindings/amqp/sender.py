@@ -255,7 +255,7 @@ MAX_LINKS: Final = 200
 Refused = tuple[int, str, str]
 
 
-class _DeliveryModes(SenderOption):
+class _LinkModes(SenderOption):
     """At least once, with every outcome understood: otherwise a broker would end the link to reject a message."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
@@ -471,9 +471,7 @@ class Outlet(Handler):
     def _attach(self, address: str) -> _Node:
         assert self._container is not None and self._connection is not None
         name = f"{self._container_id}|{address}|{next(self._tags)}"
-        link = self._container.create_sender(
-            self._connection, address, name=name, options=_DeliveryModes(self._properties)
-        )
+        link = self._container.create_sender(self._connection, address, name=name, options=_LinkModes(self._properties))
         node = self._nodes[address] = _Node(link)
         return node
 

@@ -99,9 +99,7 @@ class RequestReader:
         self._target.append(url)
         self._size += len(url)
         if self._size > self._limits.max_target:
-            raise HttpProblem(
-                HTTPStatus.REQUEST_URI_TOO_LONG, f"a target may have at most {self._limits.max_target} bytes"
-            )
+            raise HttpProblem(HTTPStatus.REQUEST_URI_TOO_LONG, f"a target has at most {self._limits.max_target} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header; those after the body are dropped."""

@@ -374,11 +374,7 @@ def shadows(routes: Sequence[HttpRoute]) -> Iterator[tuple[HttpRoute, HttpRoute]
             continue
         for at, earlier in enumerate(routes[:place]):
             open_to_more = earlier.users is None or not earlier.users <= later.users
-            if (
-                open_to_more
-                and set(earlier.methods) & set(later.methods)
-                and _paths_overlap(patterns[at], patterns[place])
-            ):
+            if open_to_more and set(earlier.methods) & set(later.methods) and _overlap(patterns[at], patterns[place]):
                 yield earlier, later
 
 
@@ -395,12 +391,12 @@ def _segments(path: str) -> list[Pattern]:
     return [tuple(each) for each in segments]
 
 
-def _paths_overlap(one: Sequence[Pattern], other: Sequence[Pattern]) -> bool:
+def _overlap(one: Sequence[Pattern], other: Sequence[Pattern]) -> bool:
     """Whether some path fits both."""
-    return len(one) == len(other) and all(map(_segments_overlap, one, other))
+    return len(one) == len(other) and all(map(_segments_meet, one, other))
 
 
-def _segments_overlap(one: Pattern, other: Pattern) -> bool:
+def _segments_meet(one: Pattern, other: Pattern) -> bool:
     """Whether some text fits both, by walking every pair of positions that a common text may reach.
 
     A position is an index and whether the gap before it may continue; there are few, so this takes at most four times

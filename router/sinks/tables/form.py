@@ -1,4 +1,4 @@
-"""What a Delta table asks of those who write to it: its features, and the rules of its rows."""
+"""What a Delta table requires of its writers: features, and rules for its rows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _APPENDED: Final = frozenset(
         "variantType-preview",
     }
 )
-"""Features that an append can honour, or that ask nothing of it unless they are in use (:func:`_in_use`)."""
+"""Features that an append can satisfy, or that require nothing unless they are in use (:func:`_in_use`)."""
 _BY_DELTA: Final = frozenset(
     {
         "appendOnly",
@@ -73,7 +73,7 @@ _ROWS_KEPT: Final = frozenset({"rowTracking", "clustering", "columnMapping"})
 
 @dataclass(frozen=True, slots=True)
 class TableConstraint:
-    """A condition of SQL that each row has to meet, and what to call it."""
+    """A condition in SQL that each row must meet, and its name."""
 
     name: str
     sql: str
@@ -81,7 +81,7 @@ class TableConstraint:
 
 @dataclass(frozen=True, slots=True)
 class TableRequirements:
-    """What a table asks. ``refused`` says why nobody here can write to it, empty for a table that can be written.
+    """A table's requirements. ``refused`` says why the router cannot write to it, empty if it can.
 
     ``checks`` are the conditions of its rows. ``computed`` has an expression of SQL for each column that has to be
     filled where rows lack it. With ``mapped`` its files have other names for its columns.
@@ -97,7 +97,7 @@ class TableRequirements:
 
     @classmethod
     def of(cls, table: DeltaTable) -> Self:
-        """Read the form of a table that was opened."""
+        """Read the requirements of an open table."""
         protocol, configuration = table.protocol(), table.metadata().configuration
         features = frozenset((*(protocol.writer_features or ()), *(protocol.reader_features or ())))
         fields = json.loads(table.schema().to_json())["fields"]
@@ -105,7 +105,7 @@ class TableRequirements:
         refused = f"the table has features that cannot be written here: {', '.join(unknown)}" if unknown else ""
         if protocol.min_writer_version > _WRITER or protocol.min_reader_version > _READER:
             versions = f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}"
-            refused = f"the table has a protocol that is not known here: {versions}"
+            refused = f"the table has an unsupported protocol: {versions}"
         return cls(
             refused,
             features,
@@ -123,7 +123,7 @@ class TableRequirements:
 
     @property
     def rules(self) -> bool:
-        """Whether rows are to be looked at before they are written."""
+        """Whether rows must be checked before they are written."""
         return bool(self.checks or self.computed)
 
     @property
@@ -239,11 +239,11 @@ def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-# Rows held against the rules of their table: constraints, invariants, what may not be null, generated columns.
+# Rows are checked against the rules of their table: constraints, invariants, NOT NULL, generated columns.
 #
-# A table says them in Spark's SQL, so Spark evaluates them: no other engine is right for any expression. A condition
-# that is not true of a row is broken by it, null included (the Delta protocol, "CHECK Constraints"). What cannot be
-# computed of a row is null (no ANSI mode): a row never stops the others.
+# A table has them in Spark's SQL, so Spark evaluates them: no other engine is right for every expression. A row breaks
+# a condition that is not true, null included (the Delta protocol, "CHECK Constraints"). What cannot be computed for a
+# row is null (no ANSI mode): a row never blocks the others.
 
 _ROW: Final = "__row"
 _BROKEN: Final = "__broken"
@@ -393,7 +393,7 @@ def _session(sink: str) -> SparkSession:
 
     running = SparkSession._instantiatedSession
     if running is None:
-        raise SinkError(sink, "the table has rules, which only Spark can evaluate", hint="drop the rules of the table")
+        raise SinkError(sink, "the table has rules that only Spark can evaluate", hint="drop the rules of the table")
     session = running.newSession()
     session.conf.set("spark.sql.ansi.enabled", "false")
     session.conf.set("spark.sql.caseSensitive", "false")

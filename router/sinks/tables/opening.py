@@ -1,4 +1,4 @@
-"""From the settings of a table to the sink: one Delta table, one for each definition, or Parquet files."""
+"""Create table sinks from their settings: one Delta table, one per definition, or Parquet files."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from router.sinks.tables.staging import TableStaging, conformed, evolved
 from router.sinks.tables.unwrapping import Framings, typed
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 
-# A table for each message definition: the wide table's columns, and the payload as typed columns.
+# A table per message definition: the wide table's columns, and the payload as typed columns.
 #
-# A batch is parted by table first, and each table gets its rows in one commit, several tables at a time. Every table
-# knows the batches it has, so a batch that was cut off between two tables is completed by writing it again.
+# A batch is split by table first, and each table gets its rows in one commit, several tables at a time. Every table
+# knows the batches it has, so a batch that was interrupted between two tables is completed by writing it again.
 
 # Rows of the wide table by the table of their definition, with payloads as typed columns.
 
@@ -319,7 +319,7 @@ class DefinitionTablesSink(ArrowSink):
                 continue
             self._logged.add((each.message, each.column))
             if each.column is None:
-                said = "a body does not parse by its schema, so payload is null in that row"
+                said = "a body does not parse with its schema, so payload is null in that row"
                 _log.warning(said, message=each.message, rows=each.detail)
             else:
                 said = "a value does not fit its column, which is null in that row"
@@ -343,7 +343,7 @@ class ParquetSink(BatchFiles):
 
 
 def open_tables(name: str, settings: TableSink, kind: str, catalog: Catalog, framings: Framings | None) -> ArrowSink:
-    """Make the table of events or dead letters, or the tables of definitions."""
+    """Create the table of events or dead letters, or the tables of definitions."""
     rules = UpkeepRules(settings.compact_after, settings.file_bytes, settings.keep_replaced)
     upkeep = Upkeep(name, rules) if settings.format == "delta" else None
 

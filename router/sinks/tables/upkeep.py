@@ -288,7 +288,7 @@ class Upkeep:
             try:
                 self.tend(uri)
             except (DeltaError, OSError) as error:
-                _log.warning("table was not tidied, will try again", sink=self._sink, table=uri, error=str(error)[:300])
+                _log.warning("table maintenance failed; retrying", sink=self._sink, table=uri, error=str(error)[:300])
             finally:
                 with self._lock:
                     self._waiting.discard(uri)

@@ -47,13 +47,17 @@ def test_an_address_is_split_as_its_protocol_writes_it(kind: str, uri: str, tls:
 @pytest.mark.parametrize(
     ("kind", "uri", "says"),
     [
-        ("mqtt", "http://u:secret@h", "http://h is no MQTT address; write mqtt://host:1883 or mqtts://host:8883"),
-        ("mqtt", "mqtt://u:secret@h:port", "mqtt://h:port is no MQTT address: its host or port is none"),
-        ("mqtt", "u:secret@:1", ":1 is no MQTT address: it lacks a host or a port; write mqtt://host:1883"),
+        (
+            "mqtt",
+            "http://u:secret@h",
+            "http://h is not a valid MQTT address; write mqtt://host:1883 or mqtts://host:8883",
+        ),
+        ("mqtt", "mqtt://u:secret@h:port", "mqtt://h:port is not a valid MQTT address: its host or port is invalid"),
+        ("mqtt", "u:secret@:1", ":1 is not a valid MQTT address: it lacks a host or a port; write mqtt://host:1883"),
         ("amqp", "h:5672", "a URI of an AMQP broker is not valid; write amqp://host:5672 or amqps://host:5671"),
         ("nats", "mqtt://u:secret@h", "h: NATS over mqtt:// is not supported; use nats:// or tls://"),
-        ("nats", "nats://u:secret@h:port", "a NATS address has no form; write nats://host:4222 or tls://host:4222"),
-        ("nats", "nats://", "a NATS address names no host; write nats://host:4222 or tls://host:4222"),
+        ("nats", "nats://u:secret@h:port", "the NATS address is not valid; write nats://host:4222 or tls://host:4222"),
+        ("nats", "nats://", "the NATS address has no host; write nats://host:4222 or tls://host:4222"),
     ],
 )
 def test_an_address_of_no_form_is_refused_without_its_secrets(kind: str, uri: str, says: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from bindings.amqp.binding import node_of, option
 from bindings.amqp.client import LONGEST_WAIT_SECONDS, Dialer, reconnecting
 from bindings.amqp.gateway import AmqpGateway
-from bindings.amqp.sender import AmqpSender, _DeliveryModes
+from bindings.amqp.sender import AmqpSender, _LinkModes
 from bindings.gateways import (
     BrokerLogin,
     Connection,
@@ -129,7 +129,7 @@ def test_a_gateway_that_never_ran_stops_at_once() -> None:
 
 def test_a_sending_link_tells_the_broker_its_properties() -> None:
     link = proton.Connection().session().sender("s")
-    _DeliveryModes({"tenant": "a"}).apply(link)
+    _LinkModes({"tenant": "a"}).apply(link)
     assert link.properties == {proton.symbol("tenant"): "a"}
     with pytest.raises(GatewayError, match="linkproperties"):
         AmqpSender(Connection(("amqp://h",), options={"link-properties": {"tenant": 7}}), container_id="c")

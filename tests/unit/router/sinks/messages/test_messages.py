@@ -198,7 +198,7 @@ def test_no_value_adds_a_level_or_a_wildcard(type_: str, kind: str) -> None:
     [
         ("mqtt", "a/#", "'+', '#'"),
         ("mqtt", "a/{nope}", "unknown {nope}; known are message"),
-        ("nats", "a..{type}", "no empty token"),
+        ("nats", "a..{type}", "not have an empty token"),
         ("nats", "a b", "no spaces"),
         ("http", "https://{type}/x", "before any variable"),
         ("http", "https://h{type}", "before any variable"),
