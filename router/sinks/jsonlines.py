@@ -205,8 +205,8 @@ def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
         *chain(*(string_member_if_any(name, _text(rows, name)) for name in RARE)),
         "}\n",
     )
-    odd = _unusual(extensions, _OURS) | _unusual(context, frozenset()) | valid(_text(rows, TYPED))
-    return _with_exact(lines, rows, odd, wide_to_json_line)
+    fallback = _unusual(extensions, _OURS) | _unusual(context, frozenset()) | valid(_text(rows, TYPED))
+    return _with_exact(lines, rows, fallback, wide_to_json_line)
 
 
 def letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
@@ -215,11 +215,11 @@ def letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
     Instants are of the years 1 to 9999.
     """
     members: list[Pieces] = []
-    odd = np.zeros(rows.num_rows, bool)
+    fallback = np.zeros(rows.num_rows, bool)
     for name in DEAD_LETTER.names:
         if name in ("nearest", "native"):
             texts = or_null(_text(rows, name))
-            odd |= ~sound_json(texts) | _has_line_breaks(texts)
+            fallback |= ~sound_json(texts) | _has_line_breaks(texts)
             members.append([f'"{name}":', texts])
         elif name in ("received", "failed"):
             members.append(string_member(name, _instants(rows, name), plain=True))
@@ -230,11 +230,11 @@ def letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
         else:
             members.append(string_member(name, _text(rows, name)))
     pieces = [piece for member in members for piece in (*member, ",")][:-1]
-    return _with_exact(together("{", *pieces, "}\n"), rows, odd, dead_letter_to_json_line)
+    return _with_exact(together("{", *pieces, "}\n"), rows, fallback, dead_letter_to_json_line)
 
 
-def _with_exact(lines: pa.StringArray, rows: pa.RecordBatch, odd: Bool, form: JsonForm) -> pa.StringArray:
-    at = np.flatnonzero(odd)
+def _with_exact(lines: pa.StringArray, rows: pa.RecordBatch, fallback: Bool, form: JsonForm) -> pa.StringArray:
+    at = np.flatnonzero(fallback)
     if not len(at):
         return lines
     exact = [form(row).decode() + "\n" for row in rows.take(pa.array(at)).to_pylist()]

@@ -102,7 +102,7 @@ def _came(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
     try:
         parts: Parts = source.parts(msgspec.json.decode(native))
     except (msgspec.DecodeError, RecordError):
-        return  # the native record is shown, not relied on: an odd one has no headers
+        return  # the native record is shown, not relied on: an unusual one has no headers
     types = types_of(parts)
     bare = source.rule.prefixes[0] in CARRIED
     is_event = any(attribute_name(part.key, source.rule) == "specversion" for part in parts)
@@ -238,7 +238,7 @@ def source_key(event: RoutedEvent) -> bytes | None:
     try:
         part = first(binding.parts(msgspec.json.decode(event.native)), binding.partition_key)
     except (msgspec.DecodeError, RecordError):
-        return None  # the native record is shown, not relied on: an odd one has no key
+        return None  # the native record is shown, not relied on: an unusual one has no key
     return None if part is None else part.value
 
 

@@ -1,4 +1,4 @@
-"""A Delta table, one append for each batch, exactly once."""
+"""A Delta table: one append per batch, exactly once."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class DeltaSink(ArrowSink):
     every Delta transaction, a version not above the last of its app counts as written. On local disk, files and log
     entry are synchronised before ``write`` returns, since delta-rs leaves that to the operating system: a batch that
     was reported survives power loss, while power loss inside ``write`` may leave a torn last log entry.
-    A :class:`DeltaError` that the rows cause is raised unchanged (:mod:`router.sinks.tables.delta`): no wait would mend
-    it. Where the table lies on the local disk, workers stage a batch and the driver commits their files, in an entry of
+    A :class:`DeltaError` that the rows cause is raised unchanged (:mod:`router.sinks.tables.delta`): waiting would not
+    fix it. If the table is on the local disk, workers stage a batch and the driver commits their files, in an entry of
     the same form; a table in an object store takes it as rows of the driver. Others may write to the table as well
     (OPERATIONS.md#tables-that-others-write-to). Rows that break a rule of the table are rejected.
     The table is created at the first batch. It has exactly the columns of *schema*, or with *grows* at least those:

@@ -68,7 +68,7 @@ _BY_DELTA: Final = frozenset(
 )
 """Features of tables that delta-rs itself writes to."""
 _ROWS_KEPT: Final = frozenset({"rowTracking", "clustering", "columnMapping"})
-"""Features by which a table knows where its rows are: its files are left to engines that keep that."""
+"""Features that track the location of rows: merging is left to engines that maintain them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +133,12 @@ class TableRequirements:
 
 
 def plain(schema: pa.Schema) -> pa.Schema:
-    """Return the columns without what else a table says of them: nothing is required, and nothing has metadata."""
+    """Return the columns without constraints and metadata."""
     return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
 
 
 def grown(metadata: Mapping[str, Any], columns: pa.Schema) -> dict[str, Any]:
-    """Return the action ``metaData`` of a table with these columns, which has all that it said of its own."""
+    """Return a table's action ``metaData`` with these columns, and all else unchanged."""
     known, wanted = json.loads(metadata["schemaString"]), json.loads(Schema.from_arrow(columns).to_json())
     return {**metadata, "schemaString": json.dumps(_grown(known, wanted), ensure_ascii=False)}
 
@@ -187,7 +187,7 @@ def _grown(known: Any, wanted: Any) -> Any:
 
 
 def _in_use(configuration: Mapping[str, str], fields: list[Any]) -> Iterator[str]:
-    """Yield what a table uses of the features that an append cannot honour."""
+    """Yield the features in use that an append cannot satisfy."""
     if any(name.startswith("delta.identity.") for field in _all(fields) for name in field["metadata"]):
         yield "identityColumns"
     for name in ("IcebergCompatV1", "IcebergCompatV2", "IcebergCompatV3"):
@@ -196,7 +196,7 @@ def _in_use(configuration: Mapping[str, str], fields: list[Any]) -> Iterator[str
 
 
 def _all(fields: list[Any]) -> Iterator[Any]:
-    """Yield fields, and those inside of them."""
+    """Yield fields and nested fields."""
     for field in fields:
         yield field
         kinds = [field["type"]]
@@ -207,7 +207,7 @@ def _all(fields: list[Any]) -> Iterator[Any]:
 
 
 def _not_null(value: str, kind: Any, depth: int) -> Iterator[str]:
-    """Yield the conditions that say of a value that nothing inside of it is null that may not be."""
+    """Yield the conditions that nothing in a value is null that must not be."""
     if not isinstance(kind, dict):
         return
     if kind["type"] == "struct":
@@ -252,7 +252,7 @@ _PLACE: Final = ("position", "endpoint", "message")
 
 @dataclass(slots=True)
 class RowsOfCommit:
-    """Rows of a commit, and those of them that the table's rules reject."""
+    """Rows of a commit, and those that the table's rules reject."""
 
     sink: str
     rows: pa.Table
@@ -267,7 +267,7 @@ class RowsOfCommit:
 
 
 class FilesOfCommit:
-    """Files of a commit as they go into the log: those that workers staged, or what the table's rules left of them."""
+    """Files of a commit for the log: those that workers staged, or their rows that the table's rules allow."""
 
     def __init__(self, sink: str, staging: TableStaging, staged: Staged) -> None:
         self.staged = staged
@@ -280,7 +280,7 @@ class FilesOfCommit:
         self._held_to: tuple[TableRequirements, pa.Schema] | None = None
 
     def hold_to(self, form: TableRequirements, columns: pa.Schema) -> None:
-        """Write files anew that have rows which break a rule of the table, or lack what it computes."""
+        """Rewrite files with rows that break a rule of the table, or lack its computed columns."""
         if self._held_to == (form, columns) or not form.rules:
             return
         self.discard_own()
@@ -300,23 +300,23 @@ class FilesOfCommit:
             raise fault
 
     def missing(self) -> list[StagedFile]:
-        """Return the files that are not there as they were written."""
+        """Return the files that are missing or changed."""
         return missing_files(self.folder, self.files)
 
     def discard_rest(self) -> None:
-        """Remove the files that workers staged and others stand for."""
+        """Remove the staged files that were rewritten."""
         kept = {file.path for file in self.files}
         self._staging.discard(file for file in self.staged.files if file.path not in kept)
 
     def discard_own(self) -> None:
-        """Remove what was written anew."""
+        """Remove the rewritten files."""
         theirs = {file.path for file in self.staged.files}
         self._staging.discard(file for file in self.files if file.path not in theirs)
         self.files = self.staged.files
 
 
 def missing_files(folder: Path, files: Iterable[StagedFile]) -> list[StagedFile]:
-    """Return the files that are not there as they were written."""
+    """Return the files that are missing or changed."""
 
     def is_there(file: StagedFile) -> bool:
         try:
@@ -328,7 +328,7 @@ def missing_files(folder: Path, files: Iterable[StagedFile]) -> list[StagedFile]
 
 
 def rows_of(folder: Path, file: StagedFile) -> pa.Table:
-    """Return the rows of a staged file, with the columns that it was parted by."""
+    """Return the rows of a staged file, including its partition columns."""
     rows = pq.ParquetFile(folder / file.path).read()
     schema = pa.ipc.read_schema(pa.py_buffer(file.schema))
     for name, text in file.partition.items():
@@ -344,10 +344,10 @@ def rows_of(folder: Path, file: StagedFile) -> pa.Table:
 def by_rules(
     sink: str, rows: pa.Table, form: TableRequirements, columns: pa.Schema
 ) -> tuple[pa.Table, tuple[Rejected, ...]]:
-    """Return the rows that the rules of a table of these columns allow, with what it computes, and the others.
+    """Return the rows that the table's rules allow, with its computed columns, and the rejected ones.
 
     Raises:
-        SinkError: a rule cannot be evaluated, or rows break one that have no place to name them by.
+        SinkError: a rule cannot be evaluated, or rows without a position break one.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F
@@ -388,7 +388,7 @@ def _rejected(sink: str, rows: pa.Table, row: int, names: list[str]) -> Rejected
 
 
 def _session(sink: str) -> SparkSession:
-    """Return a session of the router's Spark in which what cannot be computed is null."""
+    """Return a session of the router's Spark without ANSI mode: what cannot be computed is null."""
     from pyspark.sql import SparkSession
 
     running = SparkSession._instantiatedSession

@@ -51,7 +51,7 @@ DRAFT: Final = "_commit_*.json.tmp"
 ENGINE: Final = f"xregistry-router {version('xregistry-router')}"
 _CHECKPOINT: Final = re.compile(r"([0-9]{20})\.checkpoint\..*(?:parquet|json)")
 _ADDING: Final = frozenset({"add", "remove", "cdc", "commitInfo", "txn", "domainMetadata", "checkpointMetadata"})
-"""Kinds of actions that change neither what a table is nor how it is written."""
+"""Kinds of actions that change neither a table's definition nor how it is written."""
 
 
 class TableLog:
@@ -61,14 +61,14 @@ class TableLog:
         self._folder = folder / "_delta_log"
 
     def entry(self, number: int) -> Path:
-        """Return where the entry of a version is."""
+        """Return the path of a version's entry."""
         return self._folder / f"{number:020d}.json"
 
     def actions(self, number: int) -> list[Any]:
         """Return the actions of a version.
 
         Raises:
-            FileNotFoundError: there is no such entry, or not any more.
+            FileNotFoundError: the entry does not exist, or no longer.
         """
         # Lines end in a line feed and nothing else: texts of statistics hold other separators of Unicode as they are.
         return [msgspec.json.decode(line) for line in self.entry(number).read_bytes().split(b"\n") if line.strip()]
@@ -101,10 +101,10 @@ class TableLog:
         return {key: add for key, add in known.items() if add["size"] < below}
 
     def link(self, number: int, actions: Iterable[Action]) -> None:
-        """Write the entry of a version, which is on the disk then.
+        """Write the entry of a version durably.
 
         Raises:
-            CommitFailedError: another entry was there first, or took the place of ours.
+            CommitFailedError: another entry was first, or replaced ours.
             OSError: the file system refuses; nothing was written.
         """
         # Old entries are removed from the oldest on: without the one before, the next may have been there and be gone.
@@ -148,7 +148,7 @@ def _file_key(file: Action) -> tuple[str, str]:
 
 
 def changes_the_table(action: Action) -> bool:
-    """Whether an action may change what a table is, or how it is written."""
+    """Whether an action may change a table's definition, or how it is written."""
     return not action.keys() <= _ADDING
 
 
@@ -178,7 +178,7 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-# Files that are there wholly or not at all, also after a crash of the machine.
+# Files that are complete or absent, also after a crash of the machine.
 
 _REWRITING: Final = ".xrouter-rewriting.lock"
 _REMEDIES: Final = {
@@ -199,7 +199,7 @@ def write_atomically(target: Path, fill: Callable[[BinaryIO], None]) -> None:
     The temporary file is hidden and has one name for each target, so that a left-over is written over.
 
     Raises:
-        OSError: the file system refuses; *target* is as it was.
+        OSError: the file system refuses; *target* is unchanged.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with replaced(target, target.with_name(f".{target.name}.tmp"), private=False) as file:
@@ -271,7 +271,7 @@ _ROW_IDS: Final = "delta.rowTracking"
 
 
 class TableHead:
-    """What is known of a table's log up to ``version``. ``table`` may be older; later entries only changed its files.
+    """The state of a table's log up to ``version``. ``table`` may be older; later entries only changed its files.
 
     ``schema`` are the table's columns without what is required of them, ``form`` is what the table asks.
     """
@@ -307,9 +307,9 @@ class TableHead:
         return _without_empty(self._log.newest("metaData", self.version))
 
     def append(self, files: Iterable[StagedFile], commit: Commit, metadata: Mapping[str, Any] | None = None) -> None:
-        """Add files to the table in one entry, which is on the disk then, as are the folders that name it and them.
+        """Add files to the table in one durable entry; the folders of entry and files are durable too.
 
-        The files themselves are to be there already. With *metadata* the table has other columns from then on.
+        The files themselves must exist already. With *metadata* the table's columns change.
 
         Raises:
             CommitFailedError: another entry was there first.
@@ -327,7 +327,7 @@ class TableHead:
         self._written[commit.app] = commit.version
 
     def take_back(self, files: Iterable[StagedFile], commit: Commit) -> None:
-        """Remove a commit of ours from the table: these files of its, and that it was ever there.
+        """Remove a commit of ours from the table: its files, and its transaction.
 
         Raises:
             CommitFailedError: another entry was there first.
@@ -427,7 +427,7 @@ class TableHead:
         return {"txn": {"appId": app, "version": number, "lastUpdated": time.time_ns() // 1_000_000}}
 
     def _folders(self, path: str) -> Iterator[Path]:
-        """Yield the folders that a file lies in, up to the table's own: those of partitions may be new."""
+        """Yield a file's folders up to the table's own: those of partitions may be new."""
         yield from (self._folder / parent for parent in Path(path).parents)
 
 
@@ -461,7 +461,7 @@ def dataset_of(table: DeltaTable) -> Any:
     it (SIGABRT), whatever its exit code was to be. For object stores there is no other way yet.
 
     Raises:
-        DeltaError: the table asks for what this reader cannot do.
+        DeltaError: the table requires a feature that this reader lacks.
     """
     place = urlsplit(table.table_uri)
     if place.scheme != _LOCAL:
