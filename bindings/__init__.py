@@ -1,1 +1,1 @@
-"""Protocols: native records as parts, what receives them durably, and what sends them."""
+"""Protocol bindings: convert native records to parts, receive them durably, and send messages."""

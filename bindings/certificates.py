@@ -1,4 +1,4 @@
-"""When our own certificates expire, as a metric: one second later no connection can use them."""
+"""The expiry of our certificates, as a metric."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from catalog.values import over_websockets
 _PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]{1,100000}-----END CERTIFICATE-----")
 _SEQUENCE, _VERSION, _UTC_TIME, _GENERAL_TIME = 0x30, 0xA0, 0x17, 0x18
 _LARGEST: Final = 1 << 20
-"""Bytes of a file of certificates that are looked at."""
+"""Maximum bytes read from a certificate file."""
 
 
 class CertificateCollector(Collector):
-    """Tells when certificates end, by the keys of the settings that name their files; the first of a chain counts.
+    """Reports when certificates expire, by the settings key that names the file; the first of a chain counts.
 
-    Files of *kept* are read once, as the server that shows them does; files of *renewed* whenever they change.
+    Files of *kept* are read once, as the server that uses them does; files of *renewed* whenever they change.
     """
 
     def __init__(self, kept: Mapping[str, Path], renewed: Mapping[str, Path] | None = None) -> None:
@@ -37,11 +37,11 @@ class CertificateCollector(Collector):
         self._seen: dict[str, tuple[int, float | None]] = {}
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Give the registry the name, so that no other collector can take it."""
+        """Register the name, so that no other collector can use it."""
         yield self._family()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Give the ends, as they are now; a file that cannot be read has none."""
+        """Return the current expiry times; an unreadable file has none."""
         family = self._family()
         for key, end in {**self._ends, **dict(self._ends_now())}.items():
             family.add_metric([key], end)
@@ -61,20 +61,20 @@ class CertificateCollector(Collector):
 
     @staticmethod
     def _family() -> GaugeMetricFamily:
-        text = "When a certificate of ours ends, in seconds since 1970."
+        text = "When a certificate of this router expires, in seconds since 1970."
         return GaugeMetricFamily("xrouter_certificate_end_timestamp_seconds", text, labels=["certificate"])
 
 
 def end_of(pem: str) -> float:
-    """Return when the first certificate of a PEM text ends, in seconds since 1970.
+    """Return when the first certificate of a PEM text expires, in seconds since 1970.
 
     Raises:
-        ValueError: there is none, or it is malformed.
+        ValueError: it has none, or it is malformed.
     """
     block = _PEM.search(pem)
     if block is None:
-        raise ValueError("there is no certificate")
-    # The standard library gives the end of a peer's certificate only; finding it takes few steps (RFC 5280, 4.1).
+        raise ValueError("no certificate found")
+    # The standard library only gives the expiry of a peer's certificate; finding it takes few steps (RFC 5280, 4.1).
     certificate = _part(ssl.PEM_cert_to_DER_cert(block[0]), _SEQUENCE)[0]
     rest = _part(certificate, _SEQUENCE)[0]
     if rest[:1] == bytes((_VERSION,)):
@@ -90,19 +90,19 @@ def _end_of(path: Path) -> float | None:
         with open(path, "rb", opener=open_regular) as file:
             return end_of(file.read(_LARGEST).decode("ascii", "replace"))
     except (OSError, ValueError):
-        return None  # The server that shows the certificate reports what is wrong with it.
+        return None  # The server that uses the certificate reports what is wrong with it.
 
 
 def _part(text: bytes, kind: int | None = None) -> tuple[bytes, bytes]:
-    """Return the content of the first element of DER, and what is behind it."""
+    """Return the content of the first DER element, and what follows it."""
     if len(text) < 2 or (kind is not None and text[0] != kind):
-        raise ValueError("it is no certificate")
+        raise ValueError("not a certificate")
     length, start = text[1], 2
     if length & 0x80:
         start += length & 0x7F
         length = int.from_bytes(text[2:start], "big")
     if len(text) < start + length:
-        raise ValueError("it is cut off")
+        raise ValueError("truncated")
     return text[start : start + length], text[start + length :]
 
 
@@ -111,18 +111,18 @@ def _time(element: bytes) -> float:
     if element[0] == _UTC_TIME:
         content = ("19" if content[:2] >= "50" else "20") + content
     elif element[0] != _GENERAL_TIME:
-        raise ValueError("it has no end")
+        raise ValueError("no expiry")
     return datetime.strptime(content, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
 
-# Addresses of brokers and servers: how each protocol writes them, and how one is split into server, TLS and login.
+# Addresses of brokers and servers: how each protocol writes them, and how to split one into server, TLS and login.
 #
-# Kafka's have a form of their own: :mod:`bindings.kafka.binding`.
+# Kafka has its own form: :mod:`bindings.kafka.binding`.
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One server and our login there; ``scheme`` says whether TLS is used. The text form leaves the login out."""
+    """A server and our login there; ``scheme`` says whether TLS is used. The text form leaves the login out."""
 
     scheme: str
     host: str
@@ -143,10 +143,10 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class AddressForm:
-    """How one protocol writes addresses: ports by scheme, without TLS (``plain``) and with it (``secure``).
+    """How a protocol writes addresses: ports by scheme, without TLS (``plain``) and with it (``secure``).
 
-    An address without a scheme has the scheme ``bare``, unless that is empty. With ``raised``, settings for TLS make
-    plain addresses use it: a login that somebody meant to protect must not leave in the clear. The texts say what is
+    ``bare`` is the scheme of an address without one; if empty, a scheme is required. With ``raised``, TLS settings make
+    plain addresses use TLS: a login that was meant to be protected must not be sent in the clear. The texts say what is
     wrong with an address; ``{address}`` in them is without login.
     """
 
@@ -161,21 +161,21 @@ class AddressForm:
 
     @property
     def ports(self) -> Mapping[str, int]:
-        """The port that each scheme means."""
+        """The default port of each scheme."""
         return {**self.plain, **self.secure}
 
     @property
     def secure_port(self) -> int:
-        """The port for TLS, whatever the scheme."""
+        """The default port for TLS."""
         return next(iter(self.secure.values()))
 
     def is_plain(self, address: str, *, tls: bool) -> bool:
-        """Tell whether a connection to *address* would be without TLS; *tls* is whether there are settings for it."""
+        """Whether a connection to *address* would not use TLS; *tls* is whether TLS is configured."""
         scheme = address.partition("://")[0].lower() if "://" in address else self.bare
         return scheme in self.plain and not (tls and self.raised)
 
     def read(self, uri: str, *, tls: bool) -> Address:
-        """Split an address; *tls* is whether there are settings for TLS.
+        """Split an address; *tls* is whether TLS is configured.
 
         Raises:
             GatewayError: it is not an address of this protocol.
@@ -202,7 +202,7 @@ class AddressForm:
 
 
 def addresses_of(form: AddressForm, connection: Connection) -> tuple[Address, ...]:
-    """Return the addresses of a connection, in the order in which they are tried; all but those over WebSockets.
+    """Return the addresses of a connection in the order in which they are tried, without those over WebSockets.
 
     Raises:
         GatewayError: one is not an address of this protocol, or all are over WebSockets.
@@ -210,35 +210,35 @@ def addresses_of(form: AddressForm, connection: Connection) -> tuple[Address, ..
     uris = [uri for uri in connection.uris if not over_websockets(uri)]
     if connection.uris and not uris:
         example = f"{next(iter(form.secure))}://host:{form.secure_port}"
-        text = f"{form.protocol} over WebSockets (ws, wss) is not spoken; give an address such as {example}"
+        text = f"{form.protocol} over WebSockets (ws, wss) is not supported; use an address such as {example}"
         raise GatewayError(text)
     return tuple(form.read(uri, tls=connection.tls is not None) for uri in uris)
 
 
 def with_login(address: Address, login: BrokerLogin) -> Address:
-    """Return an address with the login of the settings, which goes before its own."""
+    """Return an address with the login of the settings, which overrides its own."""
     username = login.username if login.username is not None else address.username
     given = login.username is not None or login.password is not None
     return replace(address, username=username, password=login.password if given else address.password)
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
-    """Return the TLS context of a client; it always checks certificates and host names.
+    """Return the TLS context of a client; it always verifies certificates and host names.
 
     Raises:
-        GatewayError: a certificate or key cannot be used; names the file.
+        GatewayError: a certificate or key cannot be used; the text names the file.
     """
     if tls.key is not None and tls.certificate is None:
-        raise GatewayError(f"key {tls.key} has no certificate; give both, or neither")
+        raise GatewayError(f"key {tls.key} has no certificate; set both, or neither")
     try:
         context = ssl.create_default_context(cafile=tls.ca)
     except (OSError, ValueError) as error:
         raise GatewayError(f"certificate authority {tls.ca} cannot be read: {error}") from error
     if tls.certificate is not None:
         try:
-            # An empty password: a key that is encrypted fails here, instead of asking on the terminal.
+            # An empty password: an encrypted key fails here instead of prompting on the terminal.
             context.load_cert_chain(tls.certificate, tls.key, password="")
         except (OSError, ValueError) as error:
             pair = f"certificate {tls.certificate} with key {tls.key or tls.certificate}"
-            raise GatewayError(f"{pair} cannot be used: {error}; it must be PEM, its key without a password") from error
+            raise GatewayError(f"{pair} cannot be used: {error}; both must be PEM, the key unencrypted") from error
     return context

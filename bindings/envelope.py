@@ -1,8 +1,7 @@
-"""Is this record a CloudEvent, and in which mode? (JUDGING.md#cloudevents, CloudEvents 1.0.2 protocol bindings)
+"""Whether a record is a CloudEvent, and in which mode (JUDGING.md#cloudevents, CloudEvents 1.0.2 protocol bindings).
 
-The exact, plain reading of one record. ``match`` and ``run`` use it for every record whose columns alone do not
-settle the question; those that do are read by :mod:`bindings.kafka.facts` and :mod:`bindings.columns.envelopes`, which
-tests hold equal to this.
+The exact reader of one record. ``match`` and ``run`` use it for every record that columns alone cannot decide;
+:mod:`bindings.kafka.facts` and :mod:`bindings.columns.envelopes` read the others, and tests check that they agree.
 """
 
 from __future__ import annotations
@@ -35,25 +34,25 @@ ATTRIBUTE_NAME: Final = re.compile(r"[a-z0-9]+")
 BATCH: Final = "application/cloudevents-batch+json"
 STRUCTURED: Final = "application/cloudevents+json"
 EVENT_MEDIA: Final = "application/cloudevents"
-"""How the media types of events in every format begin, of batches too."""
+"""The prefix of the media types of events in every format, including batches."""
 DATA: Final = "data"
 UNESCAPED: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
-"""What the CloudEvents HTTP binding leaves as it is in a header value."""
+"""Characters that the CloudEvents HTTP binding does not encode in a header value."""
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _WHOLE: Final = re.compile(rb"-?+[0-9]++")
-_NO_VALUE: Final = "a list, a map or a number with a fraction is no CloudEvents value"
+_NO_VALUE: Final = "a list, a map or a number with a fraction is not a CloudEvents value"
 NO_NUMBERS: Final = (b"NaN", b"Infinity", b"-Infinity")
-"""Texts that stand for numbers of AMQP for which JSON has none."""
+"""Texts for AMQP numbers that JSON does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttributeRule:
-    """Where a protocol keeps CloudEvents attributes in binary mode.
+    """Where a protocol puts CloudEvents attributes in binary mode.
 
-    ``prefixes`` are part-key prefixes; ``content_type`` the part with the native content type. ``encoded`` means
-    values are quoted and percent-encoded as in HTTP headers; ``strict`` that a name below the prefix which is no
-    attribute name is a fault; ``typed`` that values have types of their own, some of which CloudEvents lacks.
+    ``prefixes`` are part-key prefixes; ``content_type`` is the part with the native content type. ``encoded``: values
+    are quoted and percent-encoded as in HTTP headers. ``strict``: a prefixed name that is not an attribute name is a
+    fault. ``typed``: values have types, some of which CloudEvents does not have.
     """
 
     prefixes: tuple[str, ...]
@@ -66,11 +65,11 @@ class AttributeRule:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What one record says of itself.
+    """The CloudEvents envelope of one record.
 
-    ``attributes`` hold text values, ``datacontenttype`` among them; ``data`` is the body, which for native and
-    binary records is the record's own. ``faults`` name each thing that makes the event invalid; ``detail`` says why
-    a record is undecodable. ``content_type`` is the native one.
+    ``attributes`` are text values, including ``datacontenttype``; ``data`` is the event's data, for native and binary
+    records the record's body. ``faults`` are what makes the event invalid; ``detail`` says why a record is undecodable.
+    ``content_type`` is the native one.
     """
 
     mode: Mode
@@ -91,8 +90,8 @@ def envelope_of(
 ) -> Envelope:
     """Read the envelope of a record.
 
-    ``sniff`` tells whether the record's channel lets a JSON body count as a structured event without its media
-    type; ``binary`` is False for MQTT 3.1.1, which has no headers.
+    ``sniff`` returns whether the record's channel allows a JSON body to be a structured event without its media type;
+    ``binary`` is False for MQTT 3.1.1, which has no headers.
     """
     content_part = next((part for part in values(parts, rule.content_type) if part.value is not None), None)
     content_type = content_part.text if content_part else None
@@ -108,7 +107,7 @@ def envelope_of(
         attributes, faults = binary_attributes(parts, rule)
         if "specversion" in attributes or any(fault.startswith("specversion:") for fault in faults):
             if content_part is not None and content_type is None:
-                faults.append("datacontenttype: the value is no UTF-8 text")
+                faults.append("datacontenttype: the value is not UTF-8")
             if content_type is not None and not (rule.own_datacontenttype and "datacontenttype" in attributes):
                 attributes["datacontenttype"] = content_type
             return Envelope("binary", attributes, body, (*faults, *core_faults(attributes, faults)), content_type)
@@ -118,7 +117,7 @@ def envelope_of(
 
 
 def binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str, str], list[str]]:
-    """Return the attributes of binary mode, first value of each name, and the faults of names and values.
+    """Return the attributes of binary mode, the first value of each name, and the faults of names and values.
 
     A header without a value counts as absent.
     """
@@ -136,11 +135,11 @@ def binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str, str]
         if name == "datacontenttype" and not rule.own_datacontenttype:
             continue
         seen.add(name)
-        # AMQP's binary is the CloudEvents type Binary, whose text is base64.
+        # AMQP binary is the CloudEvents type Binary, whose text is base64.
         binary = part.kind == BINARY_KIND
         text = base64.b64encode(part.value).decode("ascii") if binary else part.text
         if text is None:
-            faults.append(f"{name}: the value is no UTF-8 text")
+            faults.append(f"{name}: the value is not UTF-8")
             continue
         if rule.typed and (fault := _type_fault(name, part, parts)):
             faults.append(f"{name}: {fault}")
@@ -150,7 +149,7 @@ def binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str, str]
         if rule.encoded:
             decoded = header_text(text)
             if decoded is None:
-                faults.append(f"{name}: percent sequences that are no UTF-8")
+                faults.append(f"{name}: percent-encoded bytes are not UTF-8")
                 continue
             text = decoded
         attributes[name] = text
@@ -160,8 +159,8 @@ def binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str, str]
 def attribute_part(rule: AttributeRule, name: str, value: str) -> Part:
     """Return the part that carries a CloudEvents attribute in binary mode.
 
-    ``datacontenttype`` travels as the native content type, in every protocol (NATS has both and takes either). An
-    integer or boolean is one in AMQP, and its text elsewhere.
+    ``datacontenttype`` becomes the native content type in every protocol (NATS has both and accepts either). Integers
+    and booleans keep their type in AMQP, and are text elsewhere.
     """
     if name == "datacontenttype":
         return Part(rule.content_type, value.encode())
@@ -171,9 +170,9 @@ def attribute_part(rule: AttributeRule, name: str, value: str) -> Part:
 
 
 def attribute_parts(rule: AttributeRule, attributes: Mapping[str, str]) -> list[Part]:
-    """Return the parts of :func:`attribute_part` for all attributes, and the AMQP types that these do not show."""
+    """Return the parts of :func:`attribute_part` for all attributes, and the AMQP types that parts do not show."""
     parts = [attribute_part(rule, *pair) for pair in attributes.items()]
-    # CloudEvents has int for its Integer, where a whole number is a long else; a boolean shows its type by itself.
+    # A CloudEvents Integer is an AMQP int, where an untyped integer would be a long; a boolean needs no type.
     types = {part.key: "int" for part in parts if part.kind == JSON_KIND and part.value not in (b"true", b"false")}
     return [*parts, Part("types", msgspec.json.encode(types), JSON_KIND)] if types else parts
 
@@ -181,29 +180,29 @@ def attribute_parts(rule: AttributeRule, attributes: Mapping[str, str]) -> list[
 def name_fault(name: str) -> str:
     """Return what is wrong with the name of an attribute."""
     if name == DATA:
-        return f"{DATA}: the name of an event's data, and so none of an attribute"
-    return f"{name[:40]}: no attribute name; those are lower-case letters and digits"
+        return f"{DATA}: reserved for the event's data, and not an attribute name"
+    return f"{name[:40]}: not an attribute name; use lower-case letters and digits"
 
 
 def header_text(value: str) -> str | None:
-    """Return the attribute value that an HTTP or NATS header carries: unquoted, then percent-decoded.
+    """Return the attribute value in an HTTP or NATS header: unquoted, then percent-decoded.
 
-    None for percent sequences that are no UTF-8. Quotes that do not end and malformed sequences stay as written.
+    None if the percent-decoded bytes are not UTF-8. Unterminated quotes and malformed sequences stay unchanged.
     """
     quoted = _QUOTED.fullmatch(value)
     return percent_decoded(value if quoted is None else _ESCAPED.sub(r"\1", quoted.group(1)))
 
 
 def _type_fault(name: str, part: Part, parts: Parts) -> str:
-    """Return why a typed value is none of CloudEvents', empty when it is; ``types`` has what JSON loses.
+    """Return why a typed value is not valid in CloudEvents; empty if it is. ``types`` has what JSON loses.
 
-    It may be a text, bytes, a boolean or an integer, and only a text where CloudEvents has a text.
+    A text, bytes, a boolean or an integer is valid, and only a text where CloudEvents requires one.
     """
     if part.kind == JSON_KIND:
         if part.value not in (b"true", b"false") and not _WHOLE.fullmatch(part.value or b""):
             return _NO_VALUE
         if name in TEXTS:
-            return "an AMQP number or boolean, where a string is due"
+            return "an AMQP number or boolean; it must be a string"
         return "" if part.value in (b"true", b"false") else number_fault(part.text or "")
     if part.kind is not None or part.value not in NO_NUMBERS:
         return ""
@@ -216,7 +215,7 @@ def _type_fault(name: str, part: Part, parts: Parts) -> str:
 
 
 def attribute_name(key: str, rule: AttributeRule) -> str | None:
-    """Return the attribute that a part key stands for; None when the part is no attribute."""
+    """Return the attribute that a part key stands for; None if the part is not an attribute."""
     for prefix in rule.prefixes:
         if key.startswith(prefix):
             return key[len(prefix) :]
@@ -224,8 +223,8 @@ def attribute_name(key: str, rule: AttributeRule) -> str | None:
 
 
 def core_faults(attributes: Mapping[str, str], known: list[str]) -> list[str]:
-    """Return what makes an event invalid by CloudEvents 1.0.2: missing or empty required attributes, unknown version,
-    and characters that no String has.
+    """Return what makes an event invalid in CloudEvents 1.0.2: missing or empty required attributes, an unknown
+    version, and characters that a String must not contain.
     """
     named = {fault.partition(":")[0] for fault in known}
     faults: list[str] = []
@@ -234,14 +233,14 @@ def core_faults(attributes: Mapping[str, str], known: list[str]) -> list[str]:
         if "specversion" not in named:
             faults.append("specversion: missing")
     elif version != "1.0":
-        faults.append(f"specversion: {version[:20]!r} is unknown; 1.0 is expected")
+        faults.append(f"specversion: {version[:20]!r} is unknown; it must be 1.0")
     for name in REQUIRED:
         if name not in named and not attributes.get(name):
             faults.append(f"{name}: {'empty' if name in attributes else 'missing'}")
     for name, text in attributes.items():
-        # What is printable to Python has none of them; the rest is looked at.
+        # Text that Python considers printable has none of them; the rest is checked.
         if not text.isprintable() and FORBIDDEN.search(text):
-            faults.append(f"{name[:40]}: a control character or noncharacter is in no CloudEvents value")
+            faults.append(f"{name[:40]}: a control character or noncharacter is not allowed")
     return faults
 
 

@@ -1,7 +1,7 @@
 """The byte-exact codec for CloudEvents in JSON, structured and batched (CloudEvents JSON format 1.0.2).
 
-``data`` is cut out of the text as it was written: numbers, escapes and white space survive. One codec serves
-``match`` and ``run``; nothing else in the project reads an event envelope.
+``data`` is extracted as written: numbers, escapes and white space survive. ``match`` and ``run`` use the same codec;
+nothing else in the project parses an event envelope.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _SPACE: Final = " \t\r\n"
 _VALUE: Final = json.JSONDecoder(parse_int=str, parse_float=str)
 TEXTS: Final = frozenset(("id", "source", "type", "subject", "time", "dataschema", "datacontenttype"))
-"""Attributes that are texts, and no number or boolean that reads like one (JUDGING.md#cloudevents)."""
+"""Attributes that are strings, never numbers or booleans that read like one (JUDGING.md#cloudevents)."""
 FORBIDDEN: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef"
     + "".join(chr(plane + last) for plane in range(0, 0x110000, 0x10000) for last in (0xFFFE, 0xFFFF))
     + "]"
 )
-"""Characters that a CloudEvents String has not: control characters and noncharacters."""
+"""Characters that a CloudEvents String must not contain: control characters and noncharacters."""
 _MOST_DIGITS: Final = len("-2147483648")
 _WHOLE: Final = re.compile(r"-?+[0-9]++", re.ASCII)
 _BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 
 
 class NotAnEvent(Exception):
-    """The bytes are no JSON event; the message says why, without the body's own text."""
+    """The bytes are not a JSON event; the message says why, without quoting the body."""
 
 
 class CloudEvent(NamedTuple):
-    """One event: ``attributes`` as text, ``data`` as the bytes of the body (None for no body), ``faults`` of types.
+    """An event: ``attributes`` as text, ``data`` as the bytes of the body (None for no body), ``faults`` of types.
 
-    ``datacontenttype`` is among the attributes where the event says it, and where its ``data`` are JSON by default.
+    The attributes include ``datacontenttype`` if the event has it, or if its ``data`` is JSON by default.
     """
 
     attributes: dict[str, str]
@@ -52,9 +52,9 @@ class CloudEvent(NamedTuple):
 
 
 class TypedText(str):
-    """The text of an attribute that is an integer or a boolean, which it is again wherever the event leaves as JSON.
+    """The text of an attribute that is an integer or boolean; it becomes one again when the event is written as JSON.
 
-    As any other text it is compared, mapped, and sent in binary mode (but for AMQP's, which has these types).
+    It is compared, mapped, and sent in binary mode as text (except in AMQP, which has these types).
     """
 
     __slots__ = ()
@@ -66,7 +66,7 @@ class TypedText(str):
 
 
 class _Number(str):
-    """A JSON number as it was written, never rounded."""
+    """A JSON number as written, never rounded."""
 
     __slots__ = ()
 
@@ -75,7 +75,7 @@ def decode_event(body: bytes | None) -> CloudEvent:
     """Decode a structured-mode event.
 
     Raises:
-        NotAnEvent: no JSON object, duplicate keys, NaN, more than 512 levels, no UTF-8, or trailing bytes.
+        NotAnEvent: not a JSON object, duplicate keys, NaN, more than 512 levels, not UTF-8, or trailing bytes.
     """
     members = _parse(body, dict)
     try:
@@ -89,7 +89,7 @@ def decode_batch(body: bytes | None) -> list[bytes]:
     """Return the raw text of each event of a batch; an event's own faults are found when it is decoded.
 
     Raises:
-        NotAnEvent: the body is no JSON array, or is not valid as :func:`decode_event` demands.
+        NotAnEvent: the body is not a JSON array, or not valid in the way that :func:`decode_event` requires.
     """
     if not _parse(body, list):
         return []
@@ -100,7 +100,7 @@ def decode_batch(body: bytes | None) -> list[bytes]:
 
 
 def looks_like_event(body: bytes | None) -> bool:
-    """Tell whether a body is a JSON object with a ``specversion`` string (JUDGING.md#cloudevents)."""
+    """Whether a body is a JSON object with a ``specversion`` string (JUDGING.md#cloudevents)."""
     if not body or (b"specversion" not in body and b"\\u" not in body):
         return False
     if body.lstrip(b" \t\r\n")[:1] != b"{":
@@ -113,7 +113,7 @@ def looks_like_event(body: bytes | None) -> bool:
 
 
 def encode_event(attributes: Mapping[str, str], data: bytes | None) -> bytes:
-    """Write one event in structured form; JSON data goes in as the bytes it is, other data as text or base64."""
+    """Encode an event in structured mode; JSON data is written unchanged, other data as text or base64."""
     members = members_of(attributes)
     if data is not None:
         members.update(data_member(attributes.get("datacontenttype"), data))
@@ -121,9 +121,9 @@ def encode_event(attributes: Mapping[str, str], data: bytes | None) -> bytes:
 
 
 def data_member(content_type: str | None, data: bytes) -> dict[str, Any]:
-    """Return ``data`` or ``data_base64`` such that decoding the event gives the same bytes and content type again.
+    """Return ``data`` or ``data_base64`` such that decoding the event gives the same bytes and content type.
 
-    Data without a content type are ``data_base64``: in ``data`` they would be JSON.
+    Data without a content type becomes ``data_base64``: in ``data`` it would be JSON.
     """
     if is_json(content_type):
         try:
@@ -142,29 +142,27 @@ def data_member(content_type: str | None, data: bytes) -> dict[str, Any]:
 
 
 def members_of(attributes: Mapping[str, str]) -> dict[str, Any]:
-    """Return attributes as the members that they are in JSON."""
+    """Return attributes as JSON members."""
     return {name: text.value if isinstance(text, TypedText) else text for name, text in attributes.items()}
 
 
 def typed_names(attributes: Mapping[str, str]) -> str | None:
-    """Return the names of the attributes that are no texts, with a space between them; None when all are texts."""
+    """Return the names of the attributes that are not strings, separated by spaces; None if all are strings."""
     return " ".join([name for name, text in attributes.items() if isinstance(text, TypedText)]) or None
 
 
 def with_types(attributes: Mapping[str, str], names: str | None) -> dict[str, str]:
-    """Return attributes with the types that :func:`typed_names` gave; *names* of attributes that are not there are
-    ignored.
-    """
+    """Return attributes with the types from :func:`typed_names`; *names* of absent attributes are ignored."""
     typed = set(names.split(" ")) if names else ()
     return {name: TypedText(text) if name in typed else text for name, text in attributes.items()}
 
 
 def number_fault(text: str) -> str:
-    """Return why a number is no CloudEvents Integer; empty when it is one."""
+    """Return why a number is not a CloudEvents Integer; empty if it is one."""
     if not _WHOLE.fullmatch(text):
-        return "a number that is no integer is no CloudEvents value"
+        return "a number that is not an integer is not a CloudEvents value"
     if len(text) > _MOST_DIGITS or not -(2**31) <= int(text) < 2**31:
-        return "an integer beyond 32 bits is no CloudEvents value"
+        return "an integer beyond 32 bits is not a CloudEvents value"
     return ""
 
 
@@ -177,19 +175,19 @@ def _event(members: dict[str, Any], raw: dict[str, msgspec.Raw]) -> CloudEvent:
         if isinstance(value, bool):
             attributes[name] = TypedText("true" if value else "false")
             if name in TEXTS:
-                faults.append(f"{name}: a JSON boolean, where a JSON string is due")
+                faults.append(f"{name}: a JSON boolean; it must be a JSON string")
         elif isinstance(value, _Number):
             attributes[name] = TypedText(value)
             if name in TEXTS:
-                faults.append(f"{name}: a JSON number, where a JSON string is due")
+                faults.append(f"{name}: a JSON number; it must be a JSON string")
             elif fault := number_fault(value):
                 faults.append(f"{name}: {fault}")
         elif isinstance(value, str):
             attributes[name] = value
             if not _encodable(value):
-                faults.append(f"{name}: a lone surrogate is no Unicode text")
+                faults.append(f"{name}: a lone surrogate is not valid Unicode")
         else:
-            faults.append(f"{name}: an array or object is no CloudEvents value")
+            faults.append(f"{name}: an array or object is not a CloudEvents value")
     data = _data(members, raw, attributes.get("datacontenttype"), faults)
     if members.get("data") is not None and members.get("data_base64") is None:
         attributes.setdefault("datacontenttype", DEFAULT_CONTENT_TYPE)
@@ -202,7 +200,7 @@ def _data(
     encoded = members.get("data_base64")
     if encoded is not None:
         if members.get("data") is not None:
-            faults.append("data and data_base64 exclude each other")
+            faults.append("data and data_base64 must not both be present")
         try:
             if not isinstance(encoded, str):
                 raise ValueError("not a string")
@@ -215,7 +213,7 @@ def _data(
         return None
     if isinstance(data, str) and not isinstance(data, _Number) and not holds_json(content_type):
         if not _encodable(data):
-            faults.append("data: a lone surrogate is no Unicode text")
+            faults.append("data: a lone surrogate is not valid Unicode")
         return data.encode("utf-8", "replace")
     return bytes(raw["data"])
 
@@ -241,7 +239,7 @@ def _parse(body: bytes | None, kind: type) -> Any:
         raise NotAnEvent(f"the body is not UTF-8 at byte {error.start}") from error
     value = _load(text)
     if not isinstance(value, kind):
-        raise NotAnEvent(f"the body is no JSON {'object' if kind is dict else 'array'}")
+        raise NotAnEvent(f"the body is not a JSON {'object' if kind is dict else 'array'}")
     return value
 
 
@@ -265,9 +263,9 @@ def _load(text: str, levels: int = MAX_DEPTH) -> Any:
 
 
 def _slices(text: str) -> list[msgspec.Raw]:
-    """Cut out the values of a valid object or array, in order, where msgspec will not.
+    """Extract the values of a valid object or array, in order, when msgspec cannot.
 
-    It takes the escape of a lone surrogate, which RFC 8259 allows, for broken JSON.
+    It treats the escape of a lone surrogate, which RFC 8259 allows, as invalid JSON.
     """
     slices: list[msgspec.Raw] = []
     named = text.lstrip(_SPACE)[0] == "{"
@@ -309,4 +307,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")

@@ -1,7 +1,7 @@
-"""What gateways of brokers have in common: how their connections are described, and what they promise.
+"""The contract of broker gateways: their configuration, and what they guarantee.
 
-A gateway is a client of one broker that takes messages and stores them in the inbox. It acknowledges a message after it
-is on disk, never before; what it has not acknowledged the broker delivers again. HTTP, whose gateway is a server, has
+A gateway is a client of one broker that receives messages and stores them in the inbox. It acknowledges a message only
+after it is on disk; the broker redelivers what was not acknowledged. HTTP, whose gateway is a server, has
 :mod:`bindings.http.gateway`.
 """
 
@@ -21,7 +21,7 @@ from catalog.values import text_of
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Certificates, PEM files. Verification and host names are always checked; ``ca`` None trusts the system's."""
+    """PEM files for TLS. Chains and host names are always verified; ``ca`` None uses the system's authorities."""
 
     ca: Path | None = None
     certificate: Path | None = None
@@ -30,7 +30,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogin:
-    """Who we are. Secrets are not in the representation.
+    """Our login at a broker. Secrets are not in its representation.
 
     ``token`` and the files ``credentials`` (a ``.creds`` file) and ``seed`` (an nkey seed) are for NATS.
     """
@@ -44,8 +44,8 @@ class BrokerLogin:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One broker. ``uris`` are tried in turn (``mqtt://host:1883``, ``amqps://…``, ``nats://…``); user and password in
-    them count when ``login`` has none. ``options`` are those of the endpoint, under their names in xRegistry 1.0.
+    """A broker. ``uris`` are tried in turn (``mqtt://host:1883``, ``amqps://…``, ``nats://…``); user and password in
+    them are used if ``login`` has none. ``options`` are the endpoint's, under their xRegistry 1.0 names.
     """
 
     uris: tuple[str, ...]
@@ -56,7 +56,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class EndpointSubscription:
-    """What is taken for one endpoint: a topic filter, node or subject, and the endpoint's options about it."""
+    """What to receive for an endpoint: a topic filter, node or subject, and the endpoint's options for it."""
 
     endpoint: str
     address: str
@@ -64,18 +64,18 @@ class EndpointSubscription:
 
 
 class RowStore(Protocol):
-    """Where gateways put rows: the inbox, or a Kafka topic that stands for it."""
+    """Where gateways store rows: the inbox, or a Kafka topic in its place."""
 
     def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
-        """Store rows; the future is done when they survive a crash, or fails with an ``InboxError``."""
+        """Store rows; the future completes when they are durable, or fails with an ``InboxError``."""
         ...
 
 
 class GatewayCounters(Protocol):
-    """What gateways count, by endpoint; called on the gateway's own thread."""
+    """A gateway's counters by endpoint; called on the gateway's own thread."""
 
     def received(self, endpoint: str) -> None:
-        """Count a message that arrived."""
+        """Count a received message."""
 
     def acknowledged(self, endpoint: str) -> None:
         """Count a message that is stored and was acknowledged."""
@@ -83,12 +83,11 @@ class GatewayCounters(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GatewayLimits:
-    """What one message, and all of them together, may cost.
+    """Limits of one message, and of all messages in flight.
 
-    No protocol of brokers can refuse a message for its size, so one of more than ``max_body_bytes`` is stored whole all
-    the same, with a part ``oversized`` whose value is the number of bytes as text; the router dead-letters it.
-    ``max_in_flight`` messages are held between arrival and disk; past them the broker has to wait (receive maximum,
-    credit, pull size).
+    Brokers' protocols cannot reject a message for its size. So one of more than ``max_body_bytes`` is stored whole,
+    with a part ``oversized`` whose value is the number of bytes as text; the router dead-letters it. ``max_in_flight``
+    messages are held between arrival and disk; beyond that the broker must wait (receive maximum, credit, pull size).
     """
 
     max_body_bytes: int = 2**20
@@ -97,10 +96,10 @@ class GatewayLimits:
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """What a gateway is made of.
+    """The configuration of a gateway.
 
-    ``client_id`` is our name at the broker. What the broker keeps for us (a session, durable subscriptions, consumers)
-    belongs to it, so it has to stay the same from run to run and differ between gateways that run side by side.
+    ``client_id`` is our name at the broker, which keeps our session, durable subscriptions and consumers under it. So
+    it must stay the same across runs, and differ between gateways that run at the same time.
     """
 
     connection: Connection
@@ -116,71 +115,69 @@ class Gateway(Protocol):
 
     @property
     def connected(self) -> bool:
-        """Whether it is connected and subscribed now. It reconnects by itself for as long as it runs."""
+        """Whether it is connected and subscribed now. It reconnects automatically while it runs."""
         ...
 
     @property
     def alive(self) -> bool:
-        """Whether it runs at all; False when it ended by a fault of its own."""
+        """Whether it runs at all; False after an internal error ended it."""
         ...
 
     @property
     def trouble(self) -> str:
-        """What keeps it from being connected, in one line without secrets; empty when nothing does."""
+        """The reason why it is not connected, in one line without secrets; empty if it is."""
         ...
 
     def start(self) -> None:
-        """Begin to connect, and return at once: a broker that is away is waited for, with backoff and jitter.
+        """Start connecting, and return at once; an unreachable broker is retried with backoff and jitter.
 
         Raises:
-            GatewayError: something that waiting does not repair: a certificate that cannot be read, a malformed
-            address.
+            GatewayError: a fault that waiting does not fix: an unreadable certificate, a malformed address.
         """
         ...
 
     def replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
-        """Take other subscriptions from now on; what is in flight is finished."""
+        """Use other subscriptions from now on; what is in flight is finished."""
         ...
 
     def stop(self, grace: float) -> None:
-        """Take nothing more, store and acknowledge what is in flight for up to *grace* seconds, and disconnect."""
+        """Stop receiving, store and acknowledge what is in flight for up to *grace* seconds, and disconnect."""
         ...
 
 
 class GatewayError(Exception):
-    """A gateway that can never work with its settings; the message names what is wrong, and the remedy."""
+    """A gateway that can never work with its settings; the message says what is wrong and how to fix it."""
 
 
-# The receiving side of protocols with brokers: what to subscribe to for an endpoint, and the gateway that does.
+# Receiving from brokers: what to subscribe to for an endpoint, and the gateway that does it.
 #
-# Each protocol has it in its folder, and :data:`bindings.protocols.BINDINGS` names it. How gateways of brokers behave
-# is in :mod:`bindings.gateways`.
+# Each protocol's folder implements it, and :data:`bindings.protocols.BINDINGS` lists it.
 
 
-def _any_fits(_subscriptions: Sequence[EndpointSubscription]) -> None:
+def _accept_all(_subscriptions: Sequence[EndpointSubscription]) -> None:
     """Accept all subscriptions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receiving:
-    """How messages of one protocol are taken from brokers.
+    """How messages of one protocol are received from brokers.
 
-    ``addresses`` returns what to subscribe to for an endpoint (topic filters, nodes, subjects), the widest ones only:
-    what the endpoint's options name, else the path of its address, else a filter for each definition expected there
+    ``addresses`` returns what to subscribe to for an endpoint (topic filters, nodes, subjects), the broadest ones only:
+    what the endpoint's options name, else the path of its address, else a filter per definition of the endpoint
     (JUDGING.md#sources), else nothing. It raises ValueError, with what is wrong, for a malformed option or path.
-    ``overlap`` tells whether one message may come by both of two addresses. ``gateway`` makes what does not connect
-    before its start, and raises GatewayError for a subscription that can never work. ``check`` raises the same for the
-    subscriptions of one connection, without the client's library.
+    ``overlap`` returns whether one message may arrive through both of two addresses. ``gateway`` builds a gateway,
+    which does not connect before its start, and raises GatewayError for a subscription that can never work. ``check``
+    raises the same for the subscriptions of one connection, without the client's library.
     """
 
     addresses: Callable[[Endpoint, Catalog], tuple[str, ...]]
     overlap: Callable[[str, str], bool]
     gateway: Callable[[GatewayConfig], Gateway]
-    check: Callable[[Sequence[EndpointSubscription]], None] = _any_fits
+    check: Callable[[Sequence[EndpointSubscription]], None] = _accept_all
 
 
 def paths_of(endpoint: Endpoint) -> Iterator[str]:
-    """Give the addresses that stand in the path of a URI."""
+    """Yield the addresses in the paths of an endpoint's URIs."""
     for uri in endpoint.uris:
         path = unquote(urlsplit(uri).path).strip("/")
         if path:
@@ -188,7 +185,7 @@ def paths_of(endpoint: Endpoint) -> Iterator[str]:
 
 
 def templates_of(endpoint: Endpoint, catalog: Catalog, name: str) -> Iterator[str]:
-    """Give the values of the option *name*, such as a topic, that the endpoint's definitions of its protocol have."""
+    """Yield the values of the option *name*, such as a topic, of the endpoint's definitions of its protocol."""
     for xid in endpoint.candidates:
         definition = catalog.definitions.get(xid)
         if definition is None or definition.protocol not in (None, endpoint.protocol):

@@ -1,4 +1,4 @@
-"""A native record taken apart: one ordered list of (key, value, kind), the same for every protocol.
+"""Parts of a native record: one ordered list of (key, value, kind), the same for every protocol.
 
 A key is the path of a member in the native record of JUDGING.md#records (``topic``, ``headers.ce_type``,
 ``properties.subject``). Repeats and order are kept, since both carry meaning. The inbox stores records in this
@@ -17,7 +17,7 @@ from catalog.findings import RecordError
 from catalog.record import bytes_of, text_or_base64
 
 JSON_KIND: Final = "json"
-"""The value is the JSON text of something that is no string: a number, a boolean, a list, an object."""
+"""The value is the JSON text of a number, a boolean, a list or an object."""
 BINARY_KIND: Final = "binary"
 """The value is bytes that the native JSON form writes as base64 (MQTT correlation data, AMQP binary)."""
 
@@ -31,7 +31,7 @@ class Part(NamedTuple):
 
     @property
     def text(self) -> str | None:
-        """The value as text, as constraints compare it; None when it is no UTF-8, or there is none."""
+        """The value as text, as constraints compare it; None if it is not UTF-8, or there is none."""
         if self.value is None:
             return None
         try:
@@ -44,7 +44,7 @@ Parts = Sequence[Part]
 
 
 class InboxRow(NamedTuple):
-    """One native record, taken apart.
+    """A native record as parts.
 
     ``received`` is the arrival in microseconds since 1970 UTC. ``properties`` keep order and repeats; a part
     without a value is a header without one. ``body`` None means that there is none.
@@ -58,7 +58,7 @@ class InboxRow(NamedTuple):
 
 
 class NativeForm(NamedTuple):
-    """How a protocol's native record is laid out.
+    """The structure of a protocol's native record.
 
     ``lists`` are members holding name/value lists, ``maps`` members holding maps, ``binary`` scalar members
     written in base64. ``lower`` names the lists whose names compare without regard to case.
@@ -71,10 +71,10 @@ class NativeForm(NamedTuple):
 
 
 def parts_of(native: Mapping[str, Any], form: NativeForm) -> list[Part]:
-    """Take a native record apart.
+    """Split a native record into parts.
 
     Raises:
-        RecordError: a list member is no list of name/value objects, a map is no map, or base64 is broken.
+        RecordError: a list member is not a list of name/value objects, a map is not a map, or base64 is invalid.
     """
     parts: list[Part] = []
     for member, value in native.items():
@@ -96,7 +96,7 @@ def parts_of(native: Mapping[str, Any], form: NativeForm) -> list[Part]:
 
 
 def native_of(parts: Iterable[Part], form: NativeForm) -> dict[str, Any]:
-    """Put a native record together again; the inverse of :func:`parts_of`."""
+    """Build a native record from parts: the inverse of :func:`parts_of`."""
     native: dict[str, Any] = {}
     for part in parts:
         member, _, name = part.key.partition(".")
@@ -112,7 +112,7 @@ def native_of(parts: Iterable[Part], form: NativeForm) -> dict[str, Any]:
 
 
 def first(parts: Parts, key: str) -> Part | None:
-    """Return the first part of that key; ``headers.content-type`` is found in any letter case."""
+    """Return the first part with that key; ``headers.content-type`` is found in any case."""
     any_case = key == "headers.content-type"
     for part in parts:
         if part.key == key or (any_case and part.key.lower() == key):
@@ -121,7 +121,7 @@ def first(parts: Parts, key: str) -> Part | None:
 
 
 def values(parts: Parts, key: str) -> list[Part]:
-    """Return all parts of that key, in order; ``headers.content-type`` in any letter case."""
+    """Return all parts with that key, in order; ``headers.content-type`` in any case."""
     if key == "headers.content-type":
         return [part for part in parts if part.key.lower() == key]
     return [part for part in parts if part.key == key]
@@ -167,22 +167,21 @@ def _plain(part: Part) -> Any:
 
 
 def json_of(text: bytes) -> Any:
-    """Return what a JSON text stands for; one that is none, which only others write to an inbox topic, as text."""
+    """Return the value of a JSON text; invalid JSON, which only others write to an inbox topic, as text."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         return text.decode("utf-8", "replace")
 
 
-# Where a message says that its body is coded (``content-encoding``), in each protocol.
-#
-# HTTP and AMQP have a place of their own for it; Kafka, NATS and MQTT 5 have headers and user properties of that name.
+# The parts for ``content-encoding`` in each protocol: HTTP and AMQP have their own member; Kafka, NATS and MQTT 5 use
+# headers and user properties of that name.
 
 NAME: Final = "content-encoding"
 KEYS: Final = frozenset({f"headers.{NAME}", f"properties.{NAME}", f"user_properties.{NAME}"})
-"""The parts that name the coding."""
+"""The parts that name the content coding."""
 
 
 def coding_of(parts: Parts) -> str:
-    """Return the content coding of a message's body, empty when it names none; the first of several counts."""
+    """Return the content coding of a message's body, empty if none is named; the first of several counts."""
     return next((part.text or "" for part in parts if part.key in KEYS and part.value is not None), "")

@@ -1,6 +1,6 @@
-"""Files and folders for their owner alone, whatever the umask of the process says, and files replaced durably.
+"""Files and folders for their owner only, whatever the process's umask, and durable replacement of files.
 
-The umask is for what others may read: the files of local sinks. State holds payloads, and references to secrets.
+The umask decides who may read the files of local sinks. State contains payloads and references to secrets.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _STATUS: Final = Path("/proc/self/status")
 
 
 def open_to(readers: Readers) -> None:
-    """Keep files that this process makes from now on from all but *readers*; a stricter umask stays as it is."""
+    """Deny access to all but *readers* on files created from now on; a stricter umask is kept."""
     os.umask(os.umask(0o077) | _DENIED[readers])
 
 
 def umask() -> int:
-    """Return the umask: the rights that this process denies others on the files that it makes."""
+    """Return the umask: the rights that this process denies others on files that it creates."""
     with suppress(OSError, ValueError):
         return int(_STATUS.read_bytes().partition(b"\nUmask:")[2].partition(b"\n")[0], 8)
     mask = os.umask(0o077)  # Not Linux: for a moment, other threads deny more.
@@ -39,7 +39,7 @@ def umask() -> int:
 
 @contextmanager
 def denying(mask: int) -> Iterator[None]:
-    """Make files with that umask; for processes of one thread."""
+    """Create files with that umask; for processes of one thread."""
     before = os.umask(mask)
     try:
         yield
@@ -48,7 +48,7 @@ def denying(mask: int) -> Iterator[None]:
 
 
 def private_folder(path: Path) -> None:
-    """Make *path* and the parents it lacks, durably, all with mode 0700; what exists stays as it is."""
+    """Create *path* and missing parents, durably, all with mode 0700; existing folders are unchanged."""
     missing = [path, *path.parents]
     for each in reversed(missing[: next((n for n, one in enumerate(missing) if one.is_dir()), len(missing))]):
         each.mkdir(FOLDER_MODE, exist_ok=True)
@@ -57,7 +57,7 @@ def private_folder(path: Path) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Make durable the bytes of a file, or which entries a folder has: what was created, renamed or removed in it."""
+    """Make a file's bytes durable, or a folder's entries: what was created, renamed or removed in it."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -66,13 +66,13 @@ def sync_path(path: Path) -> None:
 
 
 def private_file(path: Path, mode: str) -> IO[Any]:
-    """Open *path* as :func:`open` does; a file that is made has mode 0600. Text is UTF-8."""
+    """Open *path* as :func:`open` does; a new file gets mode 0600. Text is UTF-8."""
     return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=_open_private)
 
 
 @contextmanager
 def replaced(path: Path, temporary: Path, *, private: bool = True, anew: bool = True) -> Iterator[BinaryIO]:
-    """Replace *path* by what the block writes: after a crash it is the old or the new, and the new once this returns.
+    """Replace *path* by what the block writes: after a crash it is the old or the new, the new once this returns.
 
     The block writes to *temporary*, in the same folder, which goes when the block fails; what a crash left of it is
     written over. Without *anew*, a file that was removed meanwhile does not come back.
@@ -98,7 +98,7 @@ def replaced(path: Path, temporary: Path, *, private: bool = True, anew: bool = 
 def narrow(root: Path) -> int:
     """Remove all rights of others than the owner from *root* and what is below; return how many entries had some.
 
-    Links are left alone. An entry that vanishes meanwhile is no fault.
+    Links are skipped. An entry that vanishes meanwhile is not an error.
 
     Raises:
         OSError: an entry belongs to somebody else, or is neither file nor folder: whoever reads it would wait for ever.
@@ -167,7 +167,7 @@ def _kind(path: Path) -> str:
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether a process holds the lock of :func:`take_lock` now."""
+    """Whether a process holds the lock of :func:`take_lock` now."""
     try:
         with open(path, opener=open_regular) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

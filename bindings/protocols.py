@@ -1,4 +1,4 @@
-"""The protocols this router speaks. A sixth one is a folder beside this file and a line in ``BINDINGS``."""
+"""The supported protocols. To add one, add a folder beside this file and an entry in ``BINDINGS``."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ from bindings.sending import Sending
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """How one protocol's records are taken apart and put together, and where CloudEvents attributes lie.
+    """How one protocol's records are split into parts and built, and where it puts CloudEvents attributes.
 
-    ``id_key`` and ``time_key`` name the parts that give a mapped event its ``id`` and ``time``; ``partition_key`` the
-    one that is its ``partitionkey``, and that an event with this attribute is sent with. ``binary`` is
-    False where the protocol has no headers to carry attributes. ``sending`` is the sending side, which versions share;
-    ``receiving`` how a gateway takes messages from brokers, None where there are none (HTTP) or Spark reads (Kafka).
-    A record may call the protocol by ``aliases``, and where it is ``versioned`` with any version behind a slash.
-    ``form`` is that of native records where ``native`` is :func:`bindings.parts.native_of` with it, which lets
-    many be written at once; None where it does more.
+    ``id_key`` and ``time_key`` are the parts that give a mapped event its ``id`` and ``time``; ``partition_key`` is the
+    one for its ``partitionkey``, in both directions. ``binary`` is False if the protocol has no headers for attributes.
+    ``sending`` is shared by versions; ``receiving`` says how a gateway receives from brokers, None if there are none
+    (HTTP) or Spark reads (Kafka). A record may name the protocol by ``aliases``, and a ``versioned`` one with any
+    version after a slash. ``form`` is that of native records if ``native`` is :func:`bindings.parts.native_of` with it,
+    so that many can be written at once; None if it does more.
     """
 
     protocol: str
@@ -50,13 +49,13 @@ class Binding:
     form: NativeForm | None = None
 
     def is_called(self, name: str) -> bool:
-        """Tell whether *name*, in small letters, means this protocol."""
+        """Whether *name*, in lower case, means this protocol."""
         own = self.protocol.lower()
         return name == own or name in self.aliases or (self.versioned and name.startswith(f"{own}/"))
 
     @property
     def headers(self) -> str:
-        """The list or map whose members are headers: ``user_properties``."""
+        """The list or map of headers, such as ``user_properties``."""
         return self.rule.prefixes[0].partition(".")[0]
 
     def envelope(self, parts: Parts, body: bytes | None, sniff: Callable[[], bool]) -> Envelope:
@@ -101,7 +100,7 @@ BINDINGS: Final[dict[str, Binding]] = {
 
 
 CARRIED: Final = tuple(dict.fromkeys(f"{binding.headers}." for binding in BINDINGS.values()))
-"""The beginning of keys of parts that are headers; headers are passed on with a message."""
+"""Prefixes of header parts; headers are passed on with a message."""
 
 
 def binding_of(protocol: str) -> Binding | None:
@@ -114,7 +113,7 @@ def binding_of(protocol: str) -> Binding | None:
 
 
 def sending_of(family: str) -> Sending:
-    """Return the sending side of a family of protocols, such as ``mqtt``."""
+    """Return the sending side of a protocol family, such as ``mqtt``."""
     return next(binding.sending for binding in BINDINGS.values() if binding.sending.family == family)
 
 

@@ -1,8 +1,8 @@
-"""The sending side of the protocols: messages, what becomes of them, and what each protocol says of its own.
+"""The sending side of protocols: messages, their outcomes, and each protocol's own rules.
 
-Sinks make :class:`Outbound` messages of parts, the form in which our codecs read records, and hand them to a
-:class:`Publisher`. How messages of a protocol are addressed and put together is its :class:`Sending`, in the folder of
-the protocol; :data:`bindings.protocols.BINDINGS` names it.
+Sinks build :class:`Outbound` messages of parts, the form in which our codecs read records, and pass them to a
+:class:`Publisher`. How a protocol addresses and builds messages is in its :class:`Sending`, in the protocol's folder;
+:data:`bindings.protocols.BINDINGS` lists it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ M_contra = TypeVar("M_contra", contravariant=True)
 class Outbound:
     """One message for one protocol. ``address`` is the topic, node, subject or URL.
 
-    ``lane`` names what it keeps its order with: the partition its record came from. ``id`` is the same for every retry.
+    ``lane`` is the partition of its record, within which order is kept. ``id`` is the same for every retry.
     """
 
     address: str
@@ -41,14 +41,14 @@ class Outbound:
 
 @dataclass(frozen=True, slots=True)
 class MessageRefusal:
-    """A message that will never be taken, and why, in one line without secrets of ours."""
+    """A message that will never be accepted, and why, in one line without our secrets."""
 
     reason: str
 
 
 class Unsettled(Exception):
-    """Not every message was settled, for a reason that may pass: send again what is not in ``settled``, which has what
-    became of the others by place; None is taken. The message says what is wrong, in one line without secrets.
+    """Some messages were not settled, for a temporary reason: send again what is not in ``settled``, which has the
+    outcomes of the others by index; None is delivered. The message says what is wrong, in one line without secrets.
     """
 
     def __init__(self, message: str, settled: Mapping[int, MessageRefusal | None] | None = None) -> None:
@@ -57,24 +57,24 @@ class Unsettled(Exception):
 
 
 class SendingClient(Protocol[M_contra]):
-    """A client of one server that sends. It connects when it is first needed, and again after a connection broke."""
+    """A client of one server that sends. It connects when first needed, and again after a connection broke."""
 
     def send(self, messages: Sequence[M_contra]) -> list[MessageRefusal | None]:
-        """Send messages and wait until each is confirmed; a refusal says why that one will never be taken.
+        """Send messages and wait until each is confirmed; a refusal says why that one will never be accepted.
 
         Raises:
-            Unsettled: the server takes nothing now; send again.
-            GatewayError: an address, certificate or login that waiting does not repair.
+            Unsettled: the server accepts nothing now; send again.
+            GatewayError: an address, certificate or login has a fault that waiting does not fix.
         """
         ...
 
     def close(self) -> None:
-        """Disconnect; a later ``send`` connects again."""
+        """Disconnect; a later ``send`` reconnects."""
         ...
 
 
 Publisher = SendingClient[Outbound]
-"""What a binding gives to sinks."""
+"""What a binding provides to sinks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,64 +94,64 @@ class Translating(Generic[M]):
 
 
 class Sending:
-    """What the sending side of a protocol says of addresses and parts; one subclass for each family of protocols.
+    """A protocol's rules for addresses and parts when sending; one subclass per protocol family.
 
-    What stands here holds for a protocol of headers whose address is one part of the message, such as a topic.
+    The defaults are for a protocol with headers whose address is one part of the message, such as a topic.
     """
 
     family: ClassVar[str]
-    """The protocol without its versions, which sinks and sources of it are called by: ``mqtt``."""
+    """The protocol without its version, as used in the types of sinks and sources: ``mqtt``."""
     form: ClassVar[AddressForm]
-    """How addresses of its servers are written; Kafka's have a form of their own."""
+    """How addresses of its servers are written; Kafka has its own form."""
     literal: ClassVar[tuple[re.Pattern[str], str]]
-    """What a template of addresses may have between its variables, and this rule in words."""
+    """What an address template may have between its variables, as a pattern and in words."""
     whole: ClassVar[tuple[re.Pattern[str], str]]
-    """What an address may be, and this rule in words."""
+    """What an address may be, as a pattern and in words."""
     most_bytes: ClassVar[int]
-    """The longest address, in bytes of UTF-8."""
+    """The maximum length of an address, in bytes of UTF-8."""
     authority: ClassVar[re.Pattern[str] | None] = None
-    """What must stand before the first variable of a template; None where a variable may stand anywhere."""
+    """What must precede the first variable of a template; None if a variable may be anywhere."""
     escape: ClassVar[str] = "%"
-    """The sign with which values are escaped in addresses."""
+    """The escape character of values in addresses."""
     dotted: ClassVar[bool] = False
-    """Whether dots part the levels of an address, and not slashes."""
+    """Whether dots, not slashes, separate the levels of an address."""
     address: ClassVar[str] = ""
-    """The part that has the address in a record; empty where it has none, or the address is made of several."""
+    """The part with the address in a record; empty if it has none, or the address is made of several."""
     key: ClassVar[str] = ""
-    """The part with the key of a record; empty where records have none."""
+    """The part with the key of a record; empty if records have none."""
     by_channel: ClassVar[frozenset[str]] = frozenset()
-    """Options that the channel settles when a definition requires them without a value."""
+    """Options that the channel determines when a definition requires them without a value."""
     listed: ClassVar[tuple[str, ...]] = ()
-    """Options of an endpoint that list names and values which go with each message."""
+    """Options of an endpoint that list names and values to send with each message."""
     scalars: ClassVar[tuple[str, ...]] = ()
-    """Options of an endpoint that are parts of each message, unless a definition has them."""
+    """Options of an endpoint that become parts of each message, unless a definition has them."""
     least: ClassVar[Mapping[str, int]] = {}
-    """Parts whose numbers are raised to these: with lower ones nothing would be confirmed."""
+    """Minimum values of numeric parts: with lower ones nothing would be confirmed."""
     blobs: ClassVar[frozenset[str]] = frozenset()
-    """Options that are bytes by the protocol, and base64 in a record, whatever type is declared."""
+    """Options that are bytes in the protocol, and base64 in a record, whatever type is declared."""
     texts: ClassVar[tuple[str, ...]] = ("headers.",)
     """Prefixes of options whose values are texts, whatever type is declared."""
     bare: ClassVar[frozenset[str]] = frozenset()
-    """Parts that a version of the protocol without headers carries."""
+    """Parts that a protocol version without headers carries."""
 
     def escaped(self, value: str) -> str:
-        """Return a value, escaped to ``[A-Za-z0-9._-]`` by now, such that it stays one level of an address."""
+        """Return a value as one level of an address; it is already escaped to ``[A-Za-z0-9._-]``."""
         return value.replace(".", "%2E") if self.dotted else value
 
     def encoded(self, value: str) -> str:
-        """Percent-encode a value for an address of an endpoint, as RFC 6570 does, and dots where they part levels."""
+        """Percent-encode a value for an endpoint's address, as RFC 6570 does, and dots if they separate levels."""
         return self.escaped(percent_encode(value))
 
     def exposed(self, addresses: Iterable[str], *, tls: bool, login: bool, options: Mapping[str, str]) -> str:
-        """Return the first address that would be spoken to without TLS, less user, path and query; empty for none.
+        """Return the first address without TLS, less user, path and query; empty if there is none.
 
-        *tls* and *login* tell whether the settings have certificates and a user, *options* are those of the client.
+        *tls* and *login* say whether the settings have certificates and a user; *options* are the client's.
         """
         plain = (each for each in addresses if self.form.is_plain(each, tls=tls))
         return next((shown(address) for address in plain), "")
 
     def origins(self, addresses: Iterable[str]) -> Iterator[str]:
-        """Give scheme, host and port of addresses, in one form for all ways to write them."""
+        """Yield scheme, host and port of addresses, normalized."""
         full = (each if "://" in each else f"{self.family}://{each}" for each in addresses)
         return (origin_of(each, self.form.ports, self.form.secure_port) for each in full)
 
@@ -160,32 +160,32 @@ class Sending:
         return [self._part(prop, text) for prop, text in options]
 
     def channel(self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False) -> dict[str, str]:
-        """Return where a record goes by its channel, for what the definition itself leaves open; values are templates.
+        """Return a record's address parts by its channel, for what the definition leaves open; values are templates.
 
-        Without an endpoint, or one that says it, the address is the name of the message. With *connected* the record is
-        sent to the endpoint's own addresses, whose paths count then.
+        Without an endpoint, or an endpoint's own address, the address is the message's name. With *connected* the
+        record is sent to the endpoint's own addresses, whose paths then count.
         """
         options = endpoint.options if endpoint else {}
         return {self.address: str(options.get(self.address) or definition.messageid)} if self.address else {}
 
     def address_of(self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand) -> str:
-        """Return where a message of these parts goes.
+        """Return the address of a message with these parts.
 
-        *declared* tells whether its definition has a path, *base* is a URL in place of the endpoint's own, *expand*
-        fills in a template of the endpoint.
+        *declared*: its definition has a path. *base* is a URL in place of the endpoint's own; *expand* expands a
+        template of the endpoint.
         """
         return next((part.text or "" for part in parts if part.key == self.address), "")
 
     def carries_bytes(self, key: str) -> bool:
-        """Tell whether the protocol has a place for bytes that are no text in this part."""
+        """Whether this part may be bytes that are not text."""
         return key.startswith("headers.") or key in self.blobs or key == self.key
 
     def header(self, name: str, part: Part) -> Part | None:
-        """Return what a header of another record becomes, under its name here; None for one without a form here."""
+        """Return the part for a header of another record, under its name here; None if it cannot be carried."""
         return Part(name, part.value)
 
     def received(self, message: Outbound, *, binary: bool) -> Iterator[Part]:
-        """Give the parts that a receiver of the message reads; *binary* tells whether the version has headers."""
+        """Yield the parts that a receiver of the message reads; *binary*: the version has headers."""
         if self.address:
             yield Part(self.address, message.address.encode())
         for part in message.parts:
@@ -193,9 +193,9 @@ class Sending:
                 yield part
 
     def _part(self, prop: Property, text: str) -> Part:
-        """Return the part for one option; numbers and booleans keep their type where the protocol has types.
+        """Return the part for one option; numbers and booleans keep their type if the protocol has types.
 
-        A text of type ``binary`` is the base64 of the bytes to be sent.
+        A text of type ``binary`` is the base64 of the bytes to send.
         """
         if prop.type == "binary" or prop.name in self.blobs:
             return Part(prop.name, binary_value(text), BINARY_KIND)
@@ -214,7 +214,7 @@ def shown(address: str) -> str:
 
 
 def origin_of(address: str, ports: Mapping[str, int], default: int) -> str:
-    """Return scheme, host and port of an address; the port that its scheme means, else *default*, where it has none."""
+    """Return scheme, host and port of an address; without a port the scheme's, else *default*."""
     scheme, _, rest = address.partition("://")  # urlsplit knows no scheme with an underscore
     try:
         parts = urlsplit(f"//{rest}")
@@ -227,35 +227,35 @@ def origin_of(address: str, ports: Mapping[str, int], default: int) -> str:
 
 
 def headers_of(parts: Iterable[Part], prefix: str = "headers.") -> Iterator[tuple[str, Part]]:
-    """Give the headers among these parts, in order and with repeats: names, and parts with their values."""
+    """Yield the headers among these parts, in order and with repeats: names, and parts with their values."""
     return ((part.key.removeprefix(prefix), part) for part in parts if part.key.startswith(prefix))
 
 
 # Messages at which a broker ends the connection, and when that is the message's own fault.
 #
-# An ended connection says nothing by itself: a broker that restarts ends connections as well. So the messages that were
-# under way are sent again, fewer at a time, until one is alone on a connection that the broker has accepted. When that
-# one ends it again and again, the messages behind it in its lane wait, and the others pass. It is given up when the
-# broker took others, or says that the message is at fault, and still ends the connection at this one; where nothing
-# else shows that the broker works, it takes many calls.
+# An ended connection alone proves nothing: a broker that restarts ends connections as well. So the messages in flight
+# are sent again, fewer at a time, until one is alone on an accepted connection. If that one ends it again and again,
+# the messages behind it in its lane wait, and the others are sent. It is given up if the broker accepted others, or
+# says that the message is at fault, and still ends the connection at this one. If no other message shows that the
+# broker works, that needs many calls.
 
 ALONE: Final = 3
-"""Times that a message by itself ends the connection before it is a suspect."""
+"""Times that a message alone ends the connection before it is a suspect."""
 LONELY: Final = 10
-"""Calls in which a message was a suspect before it is given up with no other message to compare with."""
+"""Calls in which a message was a suspect before it is given up without another message to compare with."""
 IN_A_ROW: Final = 8
-"""Suspects, one after the other, after which the broker counts as down."""
+"""Consecutive suspects after which the broker counts as down."""
 PAUSE: Final = 0.1
-"""Seconds between the tries of a message by itself, longer each time."""
+"""Seconds between the tries of a message alone, longer each time."""
 _REMEMBERED: Final = 1000
 
 R = TypeVar("R")
 
 
 class Ended(Exception):
-    """The broker ended a connection that it had accepted, with messages under way; the text has no secrets.
+    """The broker ended a connection that it had accepted, with messages in flight; the text has no secrets.
 
-    *sure* when the broker says itself that what it was sent is at fault.
+    *sure*: the broker says that a message is at fault.
     """
 
     def __init__(self, text: str, *, sure: bool = False) -> None:
@@ -265,7 +265,7 @@ class Ended(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """One message: ``lane`` names what it keeps its order with, ``key`` is the same in each of its calls."""
+    """A message: ``lane`` is the scope of its order, ``key`` is the same in each of its calls."""
 
     lane: str
     key: int
@@ -279,7 +279,7 @@ class Calls:
         self._lock = threading.Lock()
 
     def count(self, key: int) -> int:
-        """Count one more call, and return how many there were."""
+        """Count one more call, and return the total."""
         with self._lock:
             if len(self._calls) >= _REMEMBERED:
                 self._calls.clear()
@@ -287,13 +287,13 @@ class Calls:
         return calls
 
     def forget(self, key: int) -> None:
-        """Forget a message that is settled."""
+        """Forget a settled message."""
         with self._lock:
             self._calls.pop(key, None)
 
 
 class Suspects(Generic[R]):
-    """Sends messages past those at which the broker ends the connection. *refusal* makes an outcome of a reason."""
+    """Sends messages past those at which the broker ends the connection. *refusal* turns a reason into an outcome."""
 
     def __init__(self, refusal: Callable[[str], R], *, pause: float = PAUSE) -> None:
         self._refusal = refusal
@@ -303,13 +303,13 @@ class Suspects(Generic[R]):
     def send(
         self, items: Sequence[OutgoingMessage], exchange: Callable[[Sequence[int]], None], settled: dict[int, R | None]
     ) -> None:
-        """Settle every item: *settled* has the outcomes by place, None for a message that the broker took.
+        """Settle every item: *settled* gets the outcomes by index, None for a message that the broker accepted.
 
-        *exchange* sends the messages at these places in order, on a new connection if the last one ended, and writes
-        what the broker said of each. The order of a lane is kept.
+        *exchange* sends the messages with these indexes in order, on a new connection if the last one ended, and
+        records the broker's answer for each. The order of a lane is kept.
 
         Raises:
-            Ended: by *exchange*, when it may be the broker's fault and not a message's. Some items may be settled.
+            Ended: by *exchange*, if the broker may be at fault and not a message. Some items may be settled.
         """
         run = _Run(items, exchange, settled, self._pause)
         held = run.pass_through({})
@@ -345,7 +345,7 @@ class _Run(Generic[R]):
         self._settled = settled
 
     def pass_through(self, held: dict[str, tuple[int, Ended]]) -> dict[str, tuple[int, Ended]]:
-        """Send all that is not behind a suspect; return suspects by lane, with what is known against each."""
+        """Send all that is not behind a suspect; return suspects by lane, with what is known about each."""
         held = dict(held)
         size, tries, in_a_row = len(self._items), 0, 0
         while part := self._open(held)[:size]:

@@ -1,1 +1,1 @@
-"""AMQP 1.0: its codec, the gateway that receives, the clients that send."""
+"""AMQP 1.0: codec, receiving gateway, and sending client."""

@@ -1,4 +1,4 @@
-"""What AMQP 1.0 is to the others: native records, addresses and options, receiving, and messages to send."""
+"""The AMQP 1.0 binding: native records, endpoint options, receiving, and building messages to send."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from catalog.model import Catalog, Endpoint, Property
 from catalog.protocols.properties import AMQP_SECTIONS, squash
 from catalog.values import INT32_MAX, INT32_MIN, INT64_MAX, binary_value, is_valid
 
-# AMQP 1.0 messages: their native form, and where the CloudEvents AMQP binding keeps attributes.
+# AMQP 1.0 messages: native form, and where the CloudEvents AMQP binding puts attributes.
 
 FORM: Final = NativeForm(maps=AMQP_SECTIONS)
 RULE: Final = AttributeRule(
@@ -34,19 +34,20 @@ RULE: Final = AttributeRule(
 
 
 def parts(native: Mapping[str, Any]) -> list[Part]:
-    """Take a native record apart."""
+    """Split a native record into parts."""
     return parts_of(native, FORM)
 
 
 def native(taken: list[Part]) -> dict[str, Any]:
-    """Put a native record together: the inverse of :func:`parts`."""
+    """Build a native record from parts: the inverse of :func:`parts`."""
     return native_of(taken, FORM)
 
 
-# What a definition declares, as an AMQP value of the type that it names (JUDGING.md#sending).
+# Declared properties as AMQP values of the declared type (JUDGING.md#sending).
 #
-# A field that the specification gives a type has that one. Elsewhere an AMQP type that the definition names counts,
-# then the CloudEvents AMQP binding's for the property's type: ``integer`` is an int (a long, or ulong, past 32 bits),
+# The specification's type wins for fields that have one. For others: an AMQP type that the definition names, else the
+# type that the CloudEvents AMQP binding gives: ``integer`` is an int (a long, or ulong, beyond 32 bits), ``number`` a
+# double, anything else a string.
 # ``number`` a double, what is no other a string.
 
 FIELD_TYPES: Final[Mapping[str, str]] = {
@@ -55,7 +56,7 @@ FIELD_TYPES: Final[Mapping[str, str]] = {
     for name, usual in fields
     if usual is not None
 }
-"""The types that the specification gives to fields."""
+"""Field types fixed by the specification."""
 _IDENTIFIERS: Final = frozenset({"properties.message-id", "properties.correlation-id"})
 _IDENTIFIER_TYPES: Final = frozenset({"ulong", "uuid", "binary", "string"})
 _BY_TYPE: Final[Mapping[str, str]] = {
@@ -69,7 +70,7 @@ _DIGITS: Final = 40
 
 
 def typed_value(prop: Property, text: str) -> AmqpValue:
-    """Return the value that *text* stands for; a string when it does not fit the type; the receiver will notice."""
+    """Return *text* as a value of the property's type; as a string if it does not fit, so that the receiver notices."""
     kind = _kind(prop, text)
     if prop.type == "binary" and kind in ("string", "symbol"):
         return _bytes_as_text(kind, binary_value(text))
@@ -99,11 +100,11 @@ def _by_type(prop: Property, text: str) -> str:
         return {bool: "boolean", int: "long"}.get(type(prop.value), "double")
     if prop.type != "integer":
         return _BY_TYPE.get(prop.type, "string")
-    number = _whole(text) or 0
+    number = _integer(text) or 0
     return "int" if INT32_MIN <= number <= INT32_MAX else "long" if number <= INT64_MAX else "ulong"
 
 
-def _whole(text: str) -> int | None:
+def _integer(text: str) -> int | None:
     return int(text) if len(text) <= _DIGITS and is_valid("integer", text) else None
 
 
@@ -111,7 +112,7 @@ def _fraction(text: str) -> float | None:
     return float(text) if is_valid("number", text) else None
 
 
-def _truth(text: str) -> bool | None:
+def _boolean(text: str) -> bool | None:
     return {"true": True, "false": False}.get(text)
 
 
@@ -127,10 +128,10 @@ def _character(text: str) -> int | None:
 
 
 _READ: Final[Mapping[str, Callable[[str], Any]]] = {
-    **dict.fromkeys(("byte", "short", "int", "long", "ubyte", "ushort", "uint", "ulong"), _whole),
+    **dict.fromkeys(("byte", "short", "int", "long", "ubyte", "ushort", "uint", "ulong"), _integer),
     "float": _fraction,
     "double": _fraction,
-    "boolean": _truth,
+    "boolean": _boolean,
     "timestamp": milliseconds,
     "uuid": _uuid,
     "binary": binary_value,
@@ -138,11 +139,11 @@ _READ: Final[Mapping[str, Callable[[str], Any]]] = {
 }
 
 
-# The endpoint options of AMQP, which go by any of their spellings (``distributionmode``, ``distribution-mode``).
+# The endpoint options of AMQP. Any spelling is accepted (``distributionmode``, ``distribution-mode``).
 #
-# The specification has ``node``, ``durable`` (for producers; here it makes a subscription durable),
+# The specification defines ``node``, ``durable`` (for producers; here it makes a subscription durable),
 # ``link-properties``, ``connection-properties``, ``distribution-mode``, ``source-filters`` and ``node-capabilities``.
-# Real catalogs write ``address`` for ``node`` too.
+# Real catalogs also write ``address`` for ``node``.
 
 _NODE_OPTIONS: Final = ("node", "address")
 _MODES: Final = ("move", "copy")
@@ -154,13 +155,13 @@ _DESCRIPTORS: Final[Mapping[str, str]] = {
     "legacyamqptopicbinding": "apache.org:legacy-amqp-topic-binding:string",
     "legacyamqpheadersbinding": "apache.org:legacy-amqp-headers-binding:map",
 }
-"""The filters that AMQP has registered, by their squashed short names."""
+"""The registered AMQP filters, by normalized short name."""
 _NO_LOCAL: Final = _DESCRIPTORS["nolocal"]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFilter:
-    """One filter of a link's source: its name in the filter set, its descriptor, and its value."""
+    """A filter of a link's source: name in the filter set, descriptor, and value."""
 
     name: str
     descriptor: str
@@ -168,7 +169,7 @@ class SourceFilter:
 
 
 def option(options: Mapping[str, Any], name: str) -> Any:
-    """Return an endpoint option by its squashed name; None when there is none."""
+    """Return the endpoint option with this normalized name, or None."""
     for key, value in options.items():
         if squash(key) == name:
             return value
@@ -176,36 +177,36 @@ def option(options: Mapping[str, Any], name: str) -> Any:
 
 
 def node_of(options: Mapping[str, Any]) -> str | None:
-    """Return the node that the options name; None when they name none, and the path of the address counts."""
+    """Return the node that the options name; None if they name none and the address's path is the node."""
     values = (option(options, name) for name in _NODE_OPTIONS)
     return next((str(value) for value in values if value), None)
 
 
 def option_map(options: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return an option that is a map of texts.
+    """Return an option that is a map of strings.
 
     Raises:
-        GatewayError: it is no such map.
+        GatewayError: it is not such a map.
     """
     value = option(options, name)
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(each, str) for pair in value.items() for each in pair):
-        raise GatewayError(f"the option {name} is no map of texts to texts; write it as {{name: value}}")
+        raise GatewayError(f"the option {name} must be a map of strings to strings, such as {{name: value}}")
     return dict(value)
 
 
 def source_filters(options: Mapping[str, Any]) -> tuple[SourceFilter, ...]:
-    """Return the filters of the option ``source-filters``: by short name or descriptor, or ``{descriptor, value}``.
+    """Return the filters of ``source-filters``, given by short name, by descriptor, or as ``{descriptor, value}``.
 
     Raises:
-        GatewayError: it is no map, or has a filter without descriptor or value.
+        GatewayError: it is not a map, or a filter has no descriptor or value.
     """
     written = option(options, "sourcefilters")
     if written is None:
         return ()
     if not isinstance(written, Mapping):
-        raise GatewayError("the option source-filters is no map; write it as {selector: EXPRESSION}")
+        raise GatewayError("the option source-filters must be a map, such as {selector: EXPRESSION}")
     return tuple(_filter(str(name), value) for name, value in written.items() if value is not None)
 
 
@@ -216,41 +217,41 @@ def _filter(name: str, written: Any) -> SourceFilter:
         descriptor, value = _DESCRIPTORS.get(squash(name), name if ":" in name else None), written
     if not isinstance(descriptor, str) or not descriptor.isascii() or not descriptor:
         raise GatewayError(
-            f"the source filter {name!r:.80} is not known; write selector, no-local, a descriptor such as "
+            f"the source filter {name!r:.80} is unknown; use selector, no-local, a descriptor such as "
             f"apache.org:selector-filter:string, or {{descriptor, value}}"
         )
     if descriptor == _NO_LOCAL:
         if value is False:
-            raise GatewayError(f"the source filter {name} is false; remove it")
+            raise GatewayError(f"the source filter {name} is false; remove it to switch it off")
         return SourceFilter(name, descriptor, [])
     if value is None or (descriptor.endswith(":string") and not isinstance(value, str)):
         raise GatewayError(
-            f"the source filter {name!r:.80} has no text as value, but {value!r:.80}; write an expression"
+            f"the source filter {name!r:.80} needs a string as its value, not {value!r:.80}; write an expression"
         )
     return SourceFilter(name, descriptor, value)
 
 
 def capabilities_of(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the option ``node-capabilities``, a text or several.
+    """Return the option ``node-capabilities``: a string or a list of strings.
 
     Raises:
-        GatewayError: it is something else.
+        GatewayError: it is neither.
     """
     written = option(options, "nodecapabilities")
     listed = [] if written is None else [written] if isinstance(written, str) else written
     if not isinstance(listed, list) or not all(isinstance(each, str) and each.isascii() for each in listed):
-        raise GatewayError("the option node-capabilities is no list of texts; write it as [queue]")
+        raise GatewayError("the option node-capabilities must be a list of strings, such as [queue]")
     return tuple(listed)
 
 
 def check_options(subscription: EndpointSubscription) -> None:
-    """Make sure that a subscription can be attached.
+    """Raise if a subscription can never be attached.
 
     Raises:
-        GatewayError: it has no address, or an option has a value that AMQP does not know.
+        GatewayError: it has no address, or an option has a value that AMQP does not define.
     """
     if not subscription.address:
-        raise GatewayError(f"{subscription.endpoint} has no AMQP node; give the endpoint the option node")
+        raise GatewayError(f"{subscription.endpoint} has no AMQP node; set the endpoint's option node")
     try:
         option_map(subscription.options, "linkproperties")
         source_filters(subscription.options)
@@ -259,10 +260,10 @@ def check_options(subscription: EndpointSubscription) -> None:
         raise GatewayError(f"{subscription.endpoint}: {error}") from error
     mode = option(subscription.options, "distributionmode")
     if mode is not None and mode not in _MODES:
-        raise GatewayError(f"{subscription.endpoint}: distributionmode is move or copy, not {mode!r}")
+        raise GatewayError(f"{subscription.endpoint}: distributionmode must be move or copy, not {mode!r}")
 
 
-# The receiving side of AMQP 1.0: the nodes of an endpoint, and the gateway; see :mod:`bindings.gateways`.
+# Receiving over AMQP 1.0: an endpoint's nodes, and the gateway; see :mod:`bindings.gateways`.
 
 
 def _addresses(endpoint: Endpoint, _catalog: Catalog) -> tuple[str, ...]:
@@ -284,24 +285,24 @@ def _check(subscriptions: Sequence[EndpointSubscription]) -> None:
 AMQP: Final = Receiving(_addresses, operator.eq, _gateway, _check)
 
 
-# How messages for AMQP 1.0 are addressed and made; they go by :mod:`bindings.amqp.sender`.
+# Addressing and building AMQP 1.0 messages; :mod:`bindings.amqp.sender` sends them.
 
-_NO_ADDRESS: Final = "a URI of an AMQP broker has no form of one; write amqp://host:5672 or amqps://host:5671"
-_LONG: Final = 2**63
+_INVALID_URI: Final = "a URI of an AMQP broker is not valid; write amqp://host:5672 or amqps://host:5671"
+_LONG_LIMIT: Final = 2**63
 
 
 class AmqpSending(Sending):
     """See :class:`~bindings.sending.Sending`; an address is a node."""
 
     family = "amqp"
-    # Not quoted in its texts: a URI that cannot be read may have a password anywhere.
-    form = AddressForm("AMQP", {"amqp": 5672}, {"amqps": 5671}, _NO_ADDRESS, _NO_ADDRESS, _NO_ADDRESS)
+    # The URI is not quoted in the text: one that cannot be parsed may have a password anywhere.
+    form = AddressForm("AMQP", {"amqp": 5672}, {"amqps": 5671}, _INVALID_URI, _INVALID_URI, _INVALID_URI)
     literal = (re.compile(r"[^\x00-\x1f{}]*"), "no control characters or braces")
     whole = (re.compile(r"[^\x00-\x1f]*"), "a node has no control characters")
     most_bytes = 4096
 
     def option_parts(self, options: Iterable[tuple[Property, str]]) -> list[Part]:
-        """Return the parts for options and their texts, with the AMQP types that parts do not show."""
+        """Return the parts for options and their texts, including the AMQP types that parts alone do not show."""
         types: dict[str, str] = {}
         parts: list[Part] = []
         for prop, text in options:
@@ -310,22 +311,22 @@ class AmqpSending(Sending):
         return [*parts, Part(TYPES, msgspec.json.encode(types), JSON_KIND)] if types else parts
 
     def address_of(self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand) -> str:
-        """Return the node: that of the endpoint, of its address's path, else the property ``to``."""
+        """Return the node: the endpoint's, else its address's path, else the property ``to``."""
         to = next((part.text for part in parts if part.key == "properties.to"), None)
         path = next((urlsplit(uri).path.lstrip("/") for uri in endpoint.uris if urlsplit(uri).path), "")
         node = node_of(endpoint.options) or path
         return expand(node) if node else to or ""
 
     def carries_bytes(self, key: str) -> bool:
-        """Always True: types are checked when a message is encoded."""
+        """Return True: types are checked when a message is encoded."""
         return True
 
     def header(self, name: str, part: Part) -> Part | None:
-        """Return the application property that a header becomes: binary where it is no text."""
+        """Return the application property for a header; binary if it is not text."""
         if part.text is None:
             return Part(name, part.value, BINARY_KIND)
         if part.kind != JSON_KIND:
             return Part(name, part.value, part.kind)
         value = json_of(part.value or b"null")
-        typed = isinstance(value, (bool, float)) or (isinstance(value, int) and -_LONG <= value < _LONG)
+        typed = isinstance(value, (bool, float)) or (isinstance(value, int) and -_LONG_LIMIT <= value < _LONG_LIMIT)
         return Part(name, part.value, JSON_KIND if typed else None)

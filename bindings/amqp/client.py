@@ -1,4 +1,4 @@
-"""How to reach an AMQP broker, and how other threads hand work to proton's."""
+"""Connect to an AMQP broker, and pass work from other threads to proton's thread."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from bindings.background import Backoff
 from bindings.certificates import addresses_of, with_login
 from bindings.gateways import Connection, GatewayError, Tls
 
-# How to reach a broker: addresses, TLS, SASL, and the waits between attempts.
+# Connecting to a broker: addresses, TLS, SASL, and the pauses between attempts.
 
 HEARTBEAT_SECONDS: Final = 30.0
-"""A peer that is silent for so many seconds is gone; both sides send empty frames in between."""
+"""A peer that is silent for this long is considered gone; both sides send empty frames in between."""
 FIRST_WAIT_SECONDS: Final = 0.2
 LONGEST_WAIT_SECONDS: Final = 15.0
 MAX_REASON: Final = 300
@@ -34,17 +34,17 @@ def reconnecting() -> Backoff:
 class Dialer:
     """Opens connections to the addresses of one :class:`Connection` in turn.
 
-    SASL: PLAIN with a user name, and without TLS only because the URI says ``amqp``; else EXTERNAL with a client
-    certificate; else ANONYMOUS. TLS always checks the chain and the host name.
+    SASL: PLAIN with a user name (without TLS only if the URI says ``amqp``), else EXTERNAL with a client certificate,
+    else ANONYMOUS. TLS always verifies the certificate chain and the host name.
 
     Raises:
-        GatewayError: a malformed address, or one without TLS where certificates are given, a certificate that cannot be
-            read, properties that are no map.
+        GatewayError: a malformed address, one without TLS although certificates are configured, an unreadable
+            certificate, or properties that are not a map.
     """
 
     def __init__(self, connection: Connection, container_id: str) -> None:
         if not connection.uris:
-            raise GatewayError("an AMQP connection needs a URI, such as amqps://host; name one in the endpoint")
+            raise GatewayError("an AMQP connection needs a URI, such as amqps://host; set one in the endpoint")
         self.addresses = tuple(
             with_login(each, connection.login) for each in addresses_of(AmqpSending.form, connection)
         )
@@ -53,15 +53,15 @@ class Dialer:
         self._certified = connection.tls is not None and connection.tls.certificate is not None
         plain = next((address for address in self.addresses if not address.tls), None)
         if connection.tls is not None and plain is not None:
-            raise GatewayError(f"tls is set, and {plain.url} is spoken without TLS; write amqps, or leave out tls")
+            raise GatewayError(f"tls is set, but {plain.url} does not use TLS; write amqps, or remove tls")
         secure = any(address.tls for address in self.addresses)
-        self._domain = _domain(connection.tls or Tls()) if secure else None
+        self._ssl_domain = _ssl_domain(connection.tls or Tls()) if secure else None
         self._attempts = 0
         self.last = ""
-        """The address that was dialled last, without credentials."""
+        """The address dialled last, without credentials."""
 
     def dial(self, container: Container) -> proton.Connection:
-        """Begin to connect to the next address; called on the container's thread.
+        """Start connecting to the next address; called on the container's thread.
 
         Raises:
             OSError: its name cannot be resolved.
@@ -69,7 +69,7 @@ class Dialer:
         address = self.addresses[self._attempts % len(self.addresses)]
         self._attempts += 1
         self.last = address.url
-        # proton resolves it again, and would die of a failure
+        # proton resolves the name again, and an error there would end its thread
         socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         mechanism = "PLAIN" if address.username else "ANONYMOUS"
         if not address.username and self._certified and address.tls:
@@ -78,7 +78,7 @@ class Dialer:
             url=address.url,
             reconnect=False,
             heartbeat=HEARTBEAT_SECONDS,
-            ssl_domain=self._domain,
+            ssl_domain=self._ssl_domain,
             container_id=self._container_id,
             user=address.username or None,
             password=address.password,
@@ -98,7 +98,7 @@ def hang_up(container: Container, connection: proton.Connection | None) -> None:
 
 
 def reason_of(*conditions: proton.Condition | None) -> str:
-    """Return the first of these conditions as one line, or an empty text."""
+    """Return the first of these conditions as one line, or an empty string."""
     for condition in conditions:
         if condition is not None:
             text = ": ".join(filter(None, (condition.name, condition.description)))
@@ -106,38 +106,37 @@ def reason_of(*conditions: proton.Condition | None) -> str:
     return ""
 
 
-def _domain(tls: Tls) -> SSLDomain:
+def _ssl_domain(tls: Tls) -> SSLDomain:
     domain = SSLDomain(SSLDomain.MODE_CLIENT)
     try:
         if tls.ca is not None:
             domain.set_trusted_ca_db(str(tls.ca))
         domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME)
     except SSLException as error:
-        raise GatewayError(f"the certificates {tls.ca} cannot be read; name a PEM file as ca") from error
+        raise GatewayError(f"the certificates {tls.ca} cannot be read; set ca to a PEM file") from error
     if tls.certificate is None and tls.key is None:
         return domain
     if tls.certificate is None or tls.key is None:
-        raise GatewayError("a client certificate needs its key, and the key its certificate; give both, or neither")
+        raise GatewayError("a client certificate needs a key, and a key needs a certificate; set both, or neither")
     try:
         domain.set_credentials(str(tls.certificate), str(tls.key), None)
     except SSLException as error:
         raise GatewayError(
-            f"the client certificate {tls.certificate} with the key {tls.key} cannot be used; both are PEM files"
+            f"the client certificate {tls.certificate} with the key {tls.key} cannot be used; both must be PEM files"
         ) from error
     return domain
 
 
-# Messages to the thread of a proton container: the only way in which other threads may touch what it holds.
+# Messages to a proton container's thread: the only way for other threads to use what the container owns.
 
 EVENT: Final = "mail"
-"""The handler of the container gets ``on_mail`` when there is something to :meth:`Mailbox.take`."""
+"""The container's handler gets ``on_mail`` when :meth:`Mailbox.take` has something to return."""
 
 
 class Mailbox:
-    """Of one container, for the time that it runs. What is posted after :meth:`close` is dropped.
+    """The mailbox of one container. Items posted after :meth:`close` are dropped.
 
-    Many posts before the container looks cost one wake-up, so that its pipe can never fill and block the posting
-    thread.
+    Any number of posts before the container reads costs one wake-up, so the pipe never fills and blocks a poster.
     """
 
     def __init__(self) -> None:
@@ -148,11 +147,11 @@ class Mailbox:
         self._closed = False
 
     def attach(self, container: Container) -> None:
-        """Let *container* watch it; called once, on the container's thread."""
+        """Register the mailbox with *container*; called once, on the container's thread."""
         container.selectable(self._injector)
 
     def post(self, item: Any) -> None:
-        """Hand *item* to the container's thread; from any thread."""
+        """Pass *item* to the container's thread; callable from any thread."""
         with self._lock:
             if self._closed:
                 return
@@ -162,7 +161,7 @@ class Mailbox:
                 self._injector.trigger(ApplicationEvent(EVENT))
 
     def take(self) -> list[Any]:
-        """Return what was posted since the last call, in order."""
+        """Return the items posted since the last call, in order."""
         with self._lock:
             self._signalled = False
             items = list(self._waiting)
@@ -170,7 +169,7 @@ class Mailbox:
         return items
 
     def close(self) -> None:
-        """Drop what waits and let go of the pipe; called after the container has ended."""
+        """Drop waiting items and close the pipe; called after the container has ended."""
         with self._lock:
             if not self._closed:
                 self._closed = True

@@ -1,9 +1,8 @@
-"""The AMQP 1.0 gateway: receives from nodes of one broker, stores in the inbox, and then accepts (bindings.gateways).
+"""The AMQP 1.0 gateway: receives from a broker's nodes, stores in the inbox, then accepts (bindings.gateways).
 
-What a broker may rely on: a message is settled as ``accepted`` only after the store said that it survives a crash. A
-message is ``released`` when the store has no room or the gateway stops; whatever is not settled when the connection is
-lost is the broker's to deliver again. A sender that settled before (at most once) is served as well as can be: what it
-sent is kept in memory while the store takes nothing.
+A broker may rely on this: a message is settled as ``accepted`` only after it is durably stored. It is ``released``
+when the store is full or the gateway stops. What is not settled when the connection is lost is redelivered by the
+broker. Pre-settled messages (at most once) are kept in memory while the store is full.
 """
 
 from __future__ import annotations
@@ -27,19 +26,20 @@ from bindings.gateways import EndpointSubscription, GatewayConfig, GatewayCounte
 from bindings.handover import Handover
 from bindings.parts import InboxRow
 
-# The life of one connection of the gateway: links are attached, what arrives is stored, and only then accepted.
+# One connection of the gateway: attach links, store what arrives, then accept it.
 #
-# It is one run of a proton container, on one thread. Deliveries are settled by the connection that got them, or by
-# none: when it is lost, the broker takes back what was not settled.
+# A connection is one run of a proton container, on one thread. A delivery is settled on the connection it came over,
+# or not at all: when the connection is lost, the broker takes back what was not settled.
 
 # One subscription on one connection: its receiving link, how it is attached, and its credit.
 
 _MODES: Final = {"move": Terminus.DIST_MODE_MOVE, "copy": Terminus.DIST_MODE_COPY}
 
 
-class _Terms(ReceiverOption):
-    """What is asked of the broker for a link. Settled only by us and only once: at least once (AMQP part 2, 2.6.12);
-    a broker that answers that it settles by itself is taken as it is.
+class _SettleModes(ReceiverOption):
+    """The settle modes of a link: the receiver settles first, for delivery at least once (AMQP part 2, 2.6.12).
+
+    A broker that answers that it settles first is accepted.
     """
 
     def __init__(self, subscription: EndpointSubscription, durable: bool) -> None:
@@ -74,8 +74,8 @@ class _Terms(ReceiverOption):
 class Inlet:
     """A receiving link, attached anew whenever the broker detaches it.
 
-    Its ``window`` is the most messages that may be on their way to it or held for it. ``held`` counts the latter.
-    ``attached`` says whether the broker serves it now; ``problem`` why not. ``leaving``: nobody wants it any more.
+    ``window`` is the maximum number of messages on their way to it or not stored yet; ``held`` counts the latter.
+    ``attached`` says whether the broker serves it now, and ``problem`` why not. ``leaving``: no longer subscribed.
     """
 
     def __init__(self, subscription: EndpointSubscription, container_id: str) -> None:
@@ -88,20 +88,20 @@ class Inlet:
         self.problem = ""
         self.receiver: proton.Receiver | None = None
         self._durable = option(subscription.options, "durable") is True
-        # A durable subscription is known to the broker by container and link name, over all connections.
+        # A broker identifies a durable subscription by container and link name, across connections.
         self._name = f"{container_id}{subscription.endpoint}|{subscription.address}"
         self._attempts = 0
 
     def attach(self, container: Container, connection: proton.Connection) -> None:
-        """Ask the broker for the link. The broker serves it once the handler gets its remote opening."""
+        """Request the link. The broker serves it once the handler gets the remote open."""
         self._attempts += 1
         name = self._name if self._durable else f"{self._name}|{self._attempts}"
-        terms = _Terms(self.subscription, self._durable)
+        terms = _SettleModes(self.subscription, self._durable)
         self.held = 0
         self.receiver = container.create_receiver(connection, self.subscription.address, name=name, options=terms)
 
     def ignored_filters(self) -> list[str]:
-        """Return the filters that we asked for and that the broker, by its answer, does not apply."""
+        """Return the requested filters that the broker did not apply, according to its answer."""
         wanted = [each.name for each in source_filters(self.subscription.options)]
         applied: set[str] = set()
         if wanted and self.receiver is not None:
@@ -112,7 +112,7 @@ class Inlet:
         return [name for name in wanted if name not in applied]
 
     def grant(self, most: int) -> None:
-        """Give credit, so that at most *most* messages are on their way or held; small amounts wait for more."""
+        """Give credit so that at most *most* messages are on their way or unstored; small amounts are saved up."""
         if self.receiver is None or not self.attached or self.leaving:
             return
         missing = most - self.held - self.receiver.credit
@@ -120,7 +120,7 @@ class Inlet:
             self.receiver.flow(missing)
 
     def shut(self) -> None:
-        """Take back the credit, as far as the broker has not used it yet."""
+        """Take back the credit that the broker has not used yet."""
         if self.receiver is not None and self.attached:
             self.receiver.drain(0)
 
@@ -134,25 +134,25 @@ class Inlet:
         self.receiver, self.attached = None, False
 
     def lose(self, reason: str) -> None:
-        """Note that the broker ended the link."""
+        """Record that the broker ended the link."""
         receiver, self.receiver, self.attached = self.receiver, None, False
         self.problem = reason
         if receiver is not None:
             receiver.close()
 
 
-# What a connection of the gateway holds between arrival and disk, and how each message is settled.
+# Messages between arrival and disk, and how each is settled.
 
 EAGER: Final = 250
-"""So many messages go to the store while it has others; every group costs two changes of threads, and a frame."""
+"""Messages that go to the store at once while it has others; each group costs two thread switches and a frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class AmqpDelivery:
-    """A message that is held, and what it came over.
+    """A message that is not stored yet, and the link it came over.
 
-    ``delivery`` is None when its sender had settled it: there is nothing to answer, and nobody sends it again.
-    ``inlet`` is None for one that was offered to the store before.
+    ``delivery`` is None for a pre-settled message: nothing to answer, and nobody sends it again. ``inlet`` is None for
+    a message that was offered to the store before.
     """
 
     row: InboxRow
@@ -161,8 +161,8 @@ class AmqpDelivery:
     delivery: Delivery | None = None
 
     def let_go(self, outcome: int) -> None:
-        """Release the message, and tell the broker its outcome; not when its link is gone or attached anew: then the
-        broker has taken the message back.
+        """Release the message and send the broker its outcome; no outcome if the link is gone or attached anew, because
+        the broker has then taken the message back.
         """
         if self.inlet is None or self.receiver is None or self.inlet.receiver is not self.receiver:
             return
@@ -173,9 +173,9 @@ class AmqpDelivery:
 
 
 class UnstoredDeliveries:
-    """The messages held for one connection, all on its thread; see :class:`bindings.handover.AckHandler`.
+    """Unstored messages of one connection, all on its thread; see :class:`bindings.handover.AckHandler`.
 
-    ``kept`` are the rows that nobody would send again; each connection leaves them to the next one.
+    ``kept`` are rows that nobody would send again; each connection passes them on to the next.
     """
 
     def __init__(
@@ -186,19 +186,19 @@ class UnstoredDeliveries:
         self._kept = kept
 
     def add(self, arrival: AmqpDelivery) -> None:
-        """Hold a message; it goes to the store when the handover advances."""
+        """Add a message; it goes to the store when the handover advances."""
         if arrival.inlet is not None:
             arrival.inlet.held += 1
         self.handover.add(arrival)
 
     def retry(self) -> None:
-        """Hold the kept rows again."""
+        """Offer the kept rows again."""
         for row in self._kept:
             self.add(AmqpDelivery(row))
         self._kept.clear()
 
     def release(self) -> None:
-        """Give everything back to the broker, whatever the store says later."""
+        """Release all messages to the broker, whatever the store says later."""
         self._kept += [arrival.row for arrival in self._given_back(self.handover.abandon())]
 
     def stored(self, messages: Sequence[AmqpDelivery]) -> None:
@@ -207,7 +207,7 @@ class UnstoredDeliveries:
             self._counters.acknowledged(arrival.row.endpoint)
 
     def refused(self, message: AmqpDelivery) -> None:
-        """Reject it: the broker's dead letters are the place for it."""
+        """Reject the message, so that the broker moves it to its dead letters."""
         message.let_go(Delivery.REJECTED)
 
     def held_back(self, messages: Sequence[AmqpDelivery]) -> Sequence[AmqpDelivery]:
@@ -229,10 +229,10 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Shared:
-    """What the successive connections of one gateway share.
+    """State that the successive connections of one gateway share.
 
-    ``kept`` are rows whose sender had settled them before they arrived, and that the store refused: nobody would send
-    them again. ``trouble`` is what the gateway says; ``opened`` whether the last connection came about.
+    ``kept`` are rows of pre-settled messages that the store refused: nobody would send them again. ``trouble`` is the
+    gateway's current problem; ``opened`` says whether the last connection was established.
     """
 
     dialer: Dialer
@@ -245,24 +245,24 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Take these subscriptions from now on."""
+    """Request to use these subscriptions from now on."""
 
     subscriptions: Sequence[EndpointSubscription]
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End, after at most ``grace`` seconds."""
+    """Request to end after at most ``grace`` seconds."""
 
     grace: float
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The store has answered; :class:`bindings.handover.Handover` knows what."""
+    """Signal that the store has answered; :class:`bindings.handover.Handover` has the answer."""
 
 
-# Events are Any below: proton types all that an event may have as optional, whatever its kind.
+# Events are Any below: proton types every member of an event as optional, whatever its kind.
 
 
 class _Later(Handler):
@@ -276,7 +276,7 @@ class _Later(Handler):
 
 
 class ReceivingConnection(Handler):
-    """See the module. :meth:`live` is called once; everything else happens on its thread, but for the mailbox."""
+    """One connection. :meth:`live` is called once; all else runs on its thread, except the mailbox."""
 
     def __init__(self, shared: Shared, subscriptions: Sequence[EndpointSubscription]) -> None:
         self.mailbox = Mailbox()
@@ -293,14 +293,14 @@ class ReceivingConnection(Handler):
         self._connection: proton.Connection | None = None
 
     def live(self) -> None:
-        """Connect, serve, and return when the connection has ended, for whatever reason."""
+        """Connect and serve; return when the connection has ended, for whatever reason."""
         shared = self._shared
         shared.opened = False
         self._container = Container(self, container_id=shared.terms.client_id)
         try:
             self._container.run()
         except (ProtonException, OSError) as error:
-            # From the socket, or from a name that does not resolve; the gateway tries again.
+            # From the socket, or an unresolvable host name; the gateway retries.
             self._reason = self._reason or " ".join(str(error).split())
         finally:
             self._ended = True
@@ -309,7 +309,7 @@ class ReceivingConnection(Handler):
             reason = self._reason or "the broker closed the connection"
             shared.trouble = "" if self._stopping else f"{shared.dialer.last}: {reason}"
             for inlet in self._inlets:
-                inlet.receiver = None  # nothing of this connection is settled any more
+                inlet.receiver = None  # nothing of this connection can be settled any more
             self._holding.release()
 
     # --- the connection
@@ -343,9 +343,9 @@ class ReceivingConnection(Handler):
     def on_link_remote_open(self, event: Any) -> None:
         inlet = self._by_name.get(event.link.name)
         if inlet is None or inlet.receiver is None or event.link.remote_source.address is None:
-            return  # refused: the detach that says why comes next
+            return  # refused: the detach that follows says why
         if ignored := inlet.ignored_filters():
-            self._unfiltered(inlet, ignored)
+            self._refuse_unfiltered(inlet, ignored)
             return
         inlet.attached, inlet.problem = True, ""
         self._shared.opened = True
@@ -353,11 +353,11 @@ class ReceivingConnection(Handler):
         self._grant(inlet)
         self._report()
 
-    def _unfiltered(self, inlet: Inlet, ignored: Sequence[str]) -> None:
-        """Take nothing from a broker that would send what the filters were to keep away."""
+    def _refuse_unfiltered(self, inlet: Inlet, ignored: Sequence[str]) -> None:
+        """Refuse messages from a broker that ignores the filters."""
         node = f"{inlet.subscription.endpoint}, node {inlet.subscription.address}"
         inlet.lose(f"{node}: the broker does not apply the source filter {', '.join(ignored)}; correct or remove it")
-        _logger.warning("%s; trying again", inlet.problem)
+        _logger.warning("%s; retrying", inlet.problem)
         self._later(inlet.backoff.pause(), lambda: self._attach([inlet]))
         self._report()
 
@@ -368,7 +368,7 @@ class ReceivingConnection(Handler):
             return
         reason = reason_of(event.link.remote_condition) or "the broker ended the link"
         inlet.lose(f"{inlet.subscription.endpoint}, node {inlet.subscription.address}: {reason}")
-        _logger.warning("%s; trying again", inlet.problem)
+        _logger.warning("%s; retrying", inlet.problem)
         self._later(inlet.backoff.pause(), lambda: self._attach([inlet]))
         self._report()
 
@@ -403,7 +403,7 @@ class ReceivingConnection(Handler):
         delivery.settle()
 
     def on_reactor_quiesced(self, event: Any) -> None:
-        """Store together what one reading of the socket brought."""
+        """Store what one read of the socket brought as one group."""
         self._store()
 
     def on_mail(self, event: Any) -> None:
@@ -415,10 +415,10 @@ class ReceivingConnection(Handler):
         self._store()
         for inlet in self._inlets:
             self._grant(inlet)
-        self._depart()
+        self._end_unused_links()
 
     def _store(self) -> None:
-        """Settle what the store has answered, and send it what waits; ask for no more while it takes none."""
+        """Settle what the store has answered and pass on what waits; stop asking for more while the store is full."""
         self._handover.advance()
         pause = self._handover.pause
         if pause and not self._refusing:
@@ -432,7 +432,7 @@ class ReceivingConnection(Handler):
             self._report()
 
     def _probe(self) -> None:
-        """Try with one message of each link whether the store takes messages again."""
+        """Try one message of each link, to see whether the store accepts messages again."""
         if pause := self._handover.pause:
             self._later(pause, self._probe)
             return
@@ -458,7 +458,7 @@ class ReceivingConnection(Handler):
                     self._by_name[inlet.receiver.name] = inlet
 
     def _share(self) -> None:
-        """Divide what may be in flight among the links."""
+        """Divide the in-flight limit among the links."""
         for inlet in self._inlets:
             inlet.window = max(1, self._shared.terms.limits.max_in_flight // len(self._inlets))
 
@@ -484,10 +484,10 @@ class ReceivingConnection(Handler):
 
     def _release(self) -> None:
         self._holding.release()
-        self._depart()
+        self._end_unused_links()
 
-    def _depart(self) -> None:
-        """End the links that nobody wants and that hold nothing; the connection with the last when stopping."""
+    def _end_unused_links(self) -> None:
+        """End unsubscribed links that hold no messages; when stopping, end the connection with the last one."""
         gone = [inlet for inlet in self._inlets if inlet.leaving and inlet.held <= 0]
         for inlet in gone:
             inlet.leave()
@@ -514,7 +514,7 @@ class ReceivingConnection(Handler):
             self._container.schedule(delay, _Later(call))
 
     def _give_up(self) -> None:
-        """End the run of the container, unless the broker has answered in time."""
+        """End the container's run unless the broker has answered in time."""
         if self._open and not self._ended:
             return
         self._reason = self._reason or f"no answer within {OPEN_LIMIT_SECONDS:g} s"
@@ -526,10 +526,10 @@ _JOIN_SECONDS: Final = 10.0
 
 
 class AmqpGateway:
-    """Takes the messages of some nodes; started once, stopped once. A ``bindings.gateways.Gateway``.
+    """Receives messages from a broker's nodes; started once, stopped once. A ``bindings.gateways.Gateway``.
 
     Raises:
-        GatewayError: the connection or a subscription has something that waiting does not repair.
+        GatewayError: the connection or a subscription has a fault that waiting does not fix.
     """
 
     def __init__(self, terms: GatewayConfig) -> None:
@@ -550,19 +550,19 @@ class AmqpGateway:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs; False before the start, after the stop, and after a fault of its own."""
+        """Whether it runs; False before start, after stop, and after an internal error."""
         return self._thread is not None and self._thread.is_alive() and not self._failure
 
     @property
     def trouble(self) -> str:
-        """What keeps it from taking messages, in one line; empty when nothing does."""
+        """The reason why it cannot receive messages, in one line; empty if it can."""
         return self._failure or (self._shared.trouble if self._shared is not None else "")
 
     def start(self) -> None:
-        """Begin to connect, and return at once.
+        """Start connecting, and return at once.
 
         Raises:
-            GatewayError: an address, certificate, node or option that waiting does not repair.
+            GatewayError: an address, certificate, node or option has a fault that waiting does not fix.
         """
         for subscription in self._subscriptions:
             check_options(subscription)
@@ -571,7 +571,7 @@ class AmqpGateway:
         self._thread.start()
 
     def replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
-        """Take other subscriptions from now on; what is in flight is finished.
+        """Use other subscriptions from now on; what is in flight is finished.
 
         Raises:
             GatewayError: one of them can never work; the old ones stay.
@@ -584,7 +584,7 @@ class AmqpGateway:
                 self._connection.mailbox.post(Replace(self._subscriptions))
 
     def stop(self, grace: float) -> None:
-        """Take nothing more, finish what is in flight for up to *grace* seconds, and disconnect.
+        """Stop receiving, finish what is in flight for up to *grace* seconds, and disconnect.
 
         What is not stored by then is released to the broker. Does nothing when not running.
         """
@@ -598,7 +598,7 @@ class AmqpGateway:
                 self._connection.mailbox.post(Stop(grace))
         thread.join(grace + _JOIN_SECONDS)
         if thread.is_alive():
-            _logger.warning("the AMQP gateway did not end within %s s; its broker takes back what it holds", grace)
+            _logger.warning("the AMQP gateway did not stop within %s s; unsettled messages are redelivered", grace)
 
     def _run(self, shared: Shared) -> None:
         backoff = reconnecting()
@@ -614,13 +614,13 @@ class AmqpGateway:
                 if shared.opened:
                     backoff.reset()
                 wait = backoff.pause()
-                _logger.warning("AMQP connection: %s; trying again in %.1f s", shared.trouble, wait)
+                _logger.warning("AMQP connection: %s; retrying in %.1f s", shared.trouble, wait)
                 self._stopped.wait(wait)
         except Exception as error:
-            # A fault of this module; whoever watches `alive` and `trouble` decides.
-            self._failure = f"the AMQP gateway ended by a fault of its own: {type(error).__name__}: {error}"
-            _logger.exception("the AMQP gateway ended")
+            # An internal error; whoever watches `alive` and `trouble` decides.
+            self._failure = f"the AMQP gateway stopped after an internal error: {type(error).__name__}: {error}"
+            _logger.exception("the AMQP gateway stopped after an internal error")
         finally:
             shared.connected = False
             if shared.kept:
-                _logger.error("%s messages that their sender had settled are lost", len(shared.kept))
+                _logger.error("%s pre-settled messages are lost", len(shared.kept))

@@ -1,7 +1,7 @@
-"""The AMQP 1.0 sender of sinks: blocks until the broker has said of every message what became of it.
+"""The AMQP 1.0 sender of sinks: blocks until the broker has settled every message.
 
-A broker may end the connection at a message that it cannot read (AMQP 1.0 part 2 section 2.8.15). Such a message is
-found and given up (:mod:`bindings.sending`); the others pass.
+A broker may end the connection over a message that it cannot read (AMQP 1.0 part 2 section 2.8.15). The sender finds
+that message and gives it up (:mod:`bindings.sending`); the others are delivered.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ _UNSIGNED_BITS: Final = {"ubyte": 8, "ushort": 16, "uint": 32, "ulong": 64}
 
 
 class EncodingError(Exception):
-    """A message that AMQP cannot carry as it is; the text names the place."""
+    """A message that AMQP cannot carry; the text names the faulty member."""
 
 
 @dataclass(frozen=True, slots=True)
 class AmqpMessage:
     """One message for the node ``address``.
 
-    ``properties`` go by their names in the specification (``message-id``, ``subject``), ``content_type`` beside them.
-    Values are Python's (str, bool, int as long, float as double, bytes as binary, datetime as timestamp, UUID, None) or
-    :class:`AmqpValue`, which names the AMQP type; a property without one gets the type that the specification gives it.
-    ``header`` goes by the names there as well; without ``durable`` in it the message is durable, which asks the
-    broker to keep it through a crash. The body is one data section; None sends none.
-    Messages of one ``lane`` keep their order when the broker ends the connection at another message.
+    ``properties`` and ``header`` use the specification's names (``message-id``, ``subject``); ``content_type`` is
+    separate. Values are Python's (str, bool, int as long, float as double, bytes as binary, datetime as timestamp,
+    UUID, None) or an :class:`AmqpValue`, which names the AMQP type. A property without one gets the type that the
+    specification fixes. A message is durable (kept through a crash of the broker) unless ``header`` says otherwise. The
+    body is one data section; None sends none. Messages of one ``lane`` keep their order when the broker ends the
+    connection over another message.
     """
 
     address: str
@@ -87,7 +87,7 @@ class AmqpMessage:
 
 
 def message_of(message: Outbound) -> AmqpMessage:
-    """Return the client's message; part and the part ``types`` give the type of each value."""
+    """Return the client's message; the part ``types`` gives the type of each value."""
     types = types_of(message.parts)
     sections: dict[str, dict[str, Any]] = {section: {} for section in AMQP_SECTIONS}
     for part in message.parts:
@@ -111,7 +111,7 @@ def encode(message: AmqpMessage) -> bytes:
     """Return the bytes of the message's sections.
 
     Raises:
-        EncodingError: a property of no such name, or a value that is not of its type.
+        EncodingError: an unknown property, or a value that is not of its type.
     """
     sections = [_section("header", _listed({"durable": True, **message.header}, "header", HEADER_FIELDS))]
     sections += _annotations(message.delivery_annotations, "delivery-annotations")
@@ -124,13 +124,13 @@ def encode(message: AmqpMessage) -> bytes:
     if message.application_properties:
         mapped = _map(message.application_properties, "application-properties")
         sections.append(_section("application-properties", mapped))
-    # A message without any body section is no message to some brokers; null is what clients send for none.
+    # Some brokers reject a message without a body section; clients send null for no body.
     body = _section("amqp-value", None) if message.body is None else _section("data", message.body)
     return b"".join((*sections, body, *_annotations(message.footer, "footer")))
 
 
 def _value(part: Part, types: Mapping[str, str]) -> Any:
-    """Return a value as the encoder takes it; one that is not of its field's type is refused there."""
+    """Return a value for the encoder, which rejects one that is not of its field's type."""
     usual = FIELD_TYPES.get(part.key)
     if part.kind is None and part.key not in types and usual in _TEXTS:
         return part.text  # most values of most messages
@@ -142,12 +142,12 @@ def _value(part: Part, types: Mapping[str, str]) -> Any:
 
 
 def _annotations(values: Mapping[str, Any], section: str) -> list[bytes]:
-    """Return a section whose keys are symbols; none when it is empty."""
+    """Return a section whose keys are symbols; nothing if it is empty."""
     if not values:
         return []
     strange = next((name for name in values if not name.isascii()), None)
     if strange is not None:
-        raise EncodingError(f"{section}: a name is a symbol, which is ASCII, and {strange[:40]!r} is not")
+        raise EncodingError(f"{section}: names must be ASCII, and {strange[:40]!r} is not")
     return [_section(section, {symbol(name): value for name, value in _map(values, section).items()})]
 
 
@@ -171,7 +171,7 @@ def _map(values: Mapping[str, Any], section: str) -> dict[str, Any]:
 
 
 def _convert(value: Any, place: str) -> Any:
-    """Return what proton encodes as the wanted type."""
+    """Return what proton encodes as the required type."""
     if isinstance(value, AmqpValue):
         return _typed(value, place)
     if isinstance(value, datetime):
@@ -180,7 +180,7 @@ def _convert(value: Any, place: str) -> Any:
         return _typed(AmqpValue("long", value), place)
     if value is None or isinstance(value, (str, bool, float, bytes, uuid.UUID)):
         return value
-    raise EncodingError(f"{place}: AMQP has no type for a {type(value).__name__}; name one with Typed")
+    raise EncodingError(f"{place}: AMQP has no type for a {type(value).__name__}; use an AmqpValue to name one")
 
 
 def _typed(typed: AmqpValue, place: str) -> Any:
@@ -191,20 +191,20 @@ def _typed(typed: AmqpValue, place: str) -> Any:
         value = value.encode("utf-8")
     low, high = _range(kind)
     if high and not (isinstance(value, int) and low <= value < high):
-        raise EncodingError(f"{place}: {str(value)[:40]!r} is no {kind}")
+        raise EncodingError(f"{place}: {str(value)[:40]!r} is not a valid {kind}")
     if kind in ("string", "symbol") and isinstance(value, bytes):
-        raise EncodingError(f"{place}: a {kind} is text, and {value[:40]!r} is bytes")
+        raise EncodingError(f"{place}: a {kind} must be text, but {value[:40]!r} is bytes")
     if kind == "boolean" and not isinstance(value, bool):
-        raise EncodingError(f"{place}: {str(value)[:40]!r} is no boolean")
+        raise EncodingError(f"{place}: {str(value)[:40]!r} is not a boolean")
     if kind == "symbol" and not str(value).isascii():
-        raise EncodingError(f"{place}: a symbol is ASCII, and {str(value)[:40]!r} is not")
+        raise EncodingError(f"{place}: a symbol must be ASCII, and {str(value)[:40]!r} is not")
     conversion = _CONVERSIONS.get(kind)
     if conversion is None:
-        raise EncodingError(f"{place}: no value of type {kind} can be sent")
+        raise EncodingError(f"{place}: values of type {kind} cannot be sent")
     try:
         return conversion(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise EncodingError(f"{place}: {str(value)[:40]!r} is no {kind}") from error
+        raise EncodingError(f"{place}: {str(value)[:40]!r} is not a valid {kind}") from error
 
 
 def _range(kind: str) -> tuple[int, int]:
@@ -226,13 +226,13 @@ def _section(name: str, value: Any) -> bytes:
         raise EncodingError(f"the section {name} cannot be encoded: {error}") from error
 
 
-# The life of one connection of the sender: links to nodes, and one job of messages at a time.
+# One connection of the sender: links to nodes, and one job of messages at a time.
 
 TOO_LARGE: Final = "amqp:link:message-size-exceeded"
 AT_FAULT: Final = frozenset(
     {TOO_LARGE, "amqp:decode-error", "amqp:invalid-field", "amqp:not-implemented", "amqp:frame-size-too-small"}
 )
-"""Conditions with which a broker ends a connection or link over what it was sent (AMQP 1.0 part 2 section 2.8)."""
+"""Conditions with which a broker ends a connection or link because of a message (AMQP 1.0 part 2 section 2.8)."""
 TO_WAIT_FOR: Final = frozenset(
     {
         "amqp:not-found",
@@ -246,17 +246,17 @@ TO_WAIT_FOR: Final = frozenset(
         "amqp:link:stolen",
     }
 )
-"""Conditions that speak of a node or of the broker's state, and of no message."""
+"""Conditions about a node or the broker's state, not about a message."""
 OUTCOMES: Final = frozenset((Delivery.ACCEPTED, Delivery.REJECTED, Delivery.RELEASED, Delivery.MODIFIED))
 CLOSE_LIMIT_SECONDS: Final = 2.0
 MAX_LINKS: Final = 200
-"""Links kept open between two jobs; with more they are closed, since templates may name any number of nodes."""
+"""Links kept open between two jobs. Beyond this they are closed, since templates may name any number of nodes."""
 
 Refused = tuple[int, str, str]
 
 
-class _Terms(SenderOption):
-    """At least once, and we understand every outcome: without this, a broker would end the link to refuse a message."""
+class _LinkModes(SenderOption):
+    """At least once, with every outcome understood: otherwise a broker would end the link to reject a message."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._properties = properties
@@ -275,10 +275,10 @@ class _Terms(SenderOption):
 
 
 class LinkLost(Exception):
-    """A job that was cut off; the text says why. Messages that it did not settle have to be sent again.
+    """A job was cut off; the text says why. Messages that it did not settle must be sent again.
 
-    ``ended`` when the broker ended connection or link with messages under way, and names no cause beside messages;
-    ``sure`` when it says that what it was sent is at fault.
+    ``ended``: the broker ended the connection or link with messages in flight, and named no other cause. ``sure``: the
+    broker said that a message is at fault.
     """
 
     def __init__(self, reason: str, *, ended: bool = False, sure: bool = False) -> None:
@@ -289,10 +289,10 @@ class LinkLost(Exception):
 
 @dataclass(slots=True)
 class Job:
-    """Messages (place, node, bytes) to send, and the future of those that the broker refused.
+    """Messages (index, node, bytes) to send, and the future of those that the broker rejected.
 
     The future fails with LinkLost when the outcome of a message stays unknown; ``accepted`` and ``refused`` then have
-    the messages whose outcome is known.
+    the messages with a known outcome.
     """
 
     messages: list[tuple[int, str, bytes]]
@@ -310,11 +310,11 @@ class _Node:
     open: bool = False
 
 
-# Events are Any below: proton types all that an event may have as optional, whatever its kind.
+# Events are Any below: proton types every member of an event as optional, whatever its kind.
 
 
 class Outlet(Handler):
-    """See the module. :meth:`live` is its thread; :meth:`submit` and :meth:`close` are for others.
+    """One connection. :meth:`live` runs on its thread; :meth:`submit` and :meth:`close` are for other threads.
 
     The broker gets ``properties`` with every link.
     """
@@ -344,7 +344,7 @@ class Outlet(Handler):
         self._connection: proton.Connection | None = None
 
     def submit(self, job: Job) -> None:
-        """Send a job; its future always ends, at the latest with the connection."""
+        """Send a job; its future always completes, at the latest when the connection ends."""
         self._mailbox.post(job)
         if not self.usable:
             _fail(job, LinkLost(self._reason))
@@ -356,7 +356,7 @@ class Outlet(Handler):
         self._mailbox.post(None)
 
     def live(self) -> None:
-        """Connect, serve, and return when the connection has ended, for whatever reason."""
+        """Connect and serve; return when the connection has ended, for whatever reason."""
         self._container = Container(self, container_id=self._container_id)
         try:
             self._container.run()
@@ -380,12 +380,12 @@ class Outlet(Handler):
         self._begin()
 
     def on_connection_remote_close(self, event: Any) -> None:
-        self._take_note(event.connection.remote_condition)
+        self._record_condition(event.connection.remote_condition)
         self._end(reason_of(event.connection.remote_condition) or "the broker closed the connection")
         event.connection.close()
 
     def on_transport_error(self, event: Any) -> None:
-        self._take_note(event.transport.condition)
+        self._record_condition(event.transport.condition)
         self._reason = self._reason or reason_of(event.transport.condition)
 
     def on_transport_closed(self, event: Any) -> None:
@@ -402,7 +402,7 @@ class Outlet(Handler):
                 self._begin()
 
     def on_timer_task(self, event: Any) -> None:
-        """Wait no longer for the broker to close its side."""
+        """Stop waiting for the broker to close its side."""
         if self._container is not None:
             hang_up(self._container, self._connection)
 
@@ -420,7 +420,7 @@ class Outlet(Handler):
     def on_link_remote_close(self, event: Any) -> None:
         reason = reason_of(event.link.remote_condition) or "the broker ended the link"
         node = self._node_of(event.link)
-        self._take_note(event.link.remote_condition)
+        self._record_condition(event.link.remote_condition)
         event.link.close()
         if node is not None:
             address = event.link.target.address
@@ -453,7 +453,7 @@ class Outlet(Handler):
         self._advance()
 
     def _begin(self) -> None:
-        """Give the first job's messages to their nodes, unless that was done."""
+        """Assign the first job's messages to their nodes, unless already done."""
         if not self._open or not self._jobs or self._jobs[0].left or self._container is None:
             return
         job = self._jobs[0]
@@ -471,7 +471,7 @@ class Outlet(Handler):
     def _attach(self, address: str) -> _Node:
         assert self._container is not None and self._connection is not None
         name = f"{self._container_id}|{address}|{next(self._tags)}"
-        link = self._container.create_sender(self._connection, address, name=name, options=_Terms(self._properties))
+        link = self._container.create_sender(self._connection, address, name=name, options=_LinkModes(self._properties))
         node = self._nodes[address] = _Node(link)
         return node
 
@@ -480,10 +480,10 @@ class Outlet(Handler):
             place, data = node.waiting.popleft()
             largest = node.link.remote_max_message_size
             if largest and len(data) > largest and self._jobs:
-                # sent all the same, the broker would detach the link, for ever
+                # sent anyway, the broker would detach the link, again and again
                 job = self._jobs[0]
                 job.left -= 1
-                job.refused.append((place, TOO_LARGE, f"{len(data)} bytes, and the node takes {largest}"))
+                job.refused.append((place, TOO_LARGE, f"{len(data)} bytes, and the node accepts {largest}"))
                 continue
             tag = str(next(self._tags))
             node.link.delivery(tag)
@@ -494,7 +494,7 @@ class Outlet(Handler):
             self._advance()
 
     def _advance(self) -> None:
-        """End the first job when all of it is answered, else send what has become possible."""
+        """Complete the first job if all of it is answered, else send what has become possible."""
         if not self._jobs:
             return
         job = self._jobs[0]
@@ -511,7 +511,7 @@ class Outlet(Handler):
         self._begin()
 
     def _end(self, reason: str) -> None:
-        """Give the jobs up, and the connection with them: late answers must not be taken for those of another job."""
+        """Fail the jobs and end the connection: a late answer must not be attributed to another job."""
         self._reason = self._reason or reason
         self.usable = False
         for job in self._jobs:
@@ -520,7 +520,7 @@ class Outlet(Handler):
         if self._connection is not None:
             self._connection.close()
 
-    def _take_note(self, condition: proton.Condition | None) -> None:
+    def _record_condition(self, condition: proton.Condition | None) -> None:
         self._condition = self._condition or (condition.name if condition is not None else "")
 
     def _lost(self, reason: str) -> LinkLost:
@@ -540,13 +540,13 @@ def _fail(job: Job, lost: LinkLost) -> None:
     try:
         job.done.set_exception(lost)
     except InvalidStateError:
-        # It has ended already: the connection was lost while it was being submitted.
+        # Already completed: the connection was lost while the job was submitted.
         return
 
 
 ENCODING: Final = "amqp:encode-error"
 ENDED: Final = "amqp:connection:framing-error"
-"""The condition of a message at which the broker ended the connection each time; the description has its own."""
+"""The condition of a message over which the broker ended the connection each time; the description has the broker's."""
 _JOIN_SECONDS: Final = 5.0
 
 
@@ -563,13 +563,13 @@ class _Run:
 
 
 class AmqpSender:
-    """Sends to any nodes of one broker. It connects when it is first needed, and anew after a connection was lost.
+    """Sends to any nodes of one broker. It connects when first needed, and again after a connection was lost.
 
-    ``timeout`` seconds bound one exchange with the broker, connecting included. At most ``max_in_flight`` messages are
-    without an answer at any time. Delivery is at least once: after :class:`Unsettled` messages may arrive twice.
+    ``timeout`` (seconds) limits one exchange with the broker, connecting included. At most ``max_in_flight`` messages
+    are unsettled at any time. Delivery is at least once: after :class:`Unsettled`, messages may arrive twice.
 
     Raises:
-        GatewayError: the connection has something that waiting does not repair.
+        GatewayError: the connection has a fault that waiting does not fix.
     """
 
     def __init__(
@@ -586,9 +586,9 @@ class AmqpSender:
         self._suspects = Suspects(_given_up)
 
     def send(self, messages: Sequence[AmqpMessage]) -> list[MessageRefusal | None]:
-        """Send messages, in order for each node, and wait: None for one that was accepted, else why it never will be.
+        """Send messages in order per node, and wait; return None for an accepted message, else why it never will be.
 
-        Messages of other lanes may overtake one at which the broker ends the connection.
+        Messages of other lanes may overtake one over which the broker ends the connection.
 
         Raises:
             Unsettled: the broker cannot be reached, does not answer in time, or released a message.
@@ -614,7 +614,7 @@ class AmqpSender:
         return [settled[place] for place in range(len(messages))]
 
     def close(self) -> None:
-        """Close the connection; what is being sent fails with Unsettled."""
+        """Close the connection; messages being sent fail with Unsettled."""
         self._closed = True
         run = self._run
         if run is not None:
@@ -649,5 +649,5 @@ def _given_up(reason: str) -> MessageRefusal:
 
 
 def _refusal(condition: str, description: str) -> MessageRefusal:
-    """Name the AMQP condition, and what the broker says about it."""
-    return MessageRefusal(f"the broker refuses it: {condition} {description}".strip())
+    """Return the AMQP condition and the broker's description as a refusal."""
+    return MessageRefusal(f"the broker rejected it: {condition} {description}".strip())

@@ -1,7 +1,7 @@
-"""The AMQP 1.0 type system: encoded bytes in, typed values out (OASIS AMQP 1.0 part 1, section 1.6).
+"""The AMQP 1.0 type system: encoded bytes to typed values (OASIS AMQP 1.0 part 1, section 1.6).
 
-A decoder of our own and not ``proton.Data``: that one merges repeated keys of a map, fails on maps whose keys are
-lists, refuses values of very many nodes, and costs several foreign calls for every step through a value.
+Not ``proton.Data``, because that merges repeated keys of a map, fails on maps whose keys are lists, rejects values of
+very many nodes, and costs several foreign calls per step.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from bindings.parts import BINARY_KIND, JSON_KIND, InboxRow, Part, Parts, json_o
 from catalog.values import instant
 
 MAX_DEPTH: Final = 128
-"""Levels of lists, maps, arrays and descriptions within each other; a message with more is malformed to us."""
+"""Maximum nesting of lists, maps, arrays and descriptors; a deeper message is malformed."""
 MAX_EMPTY_ELEMENTS: Final = 2**16
-"""Elements of an array whose elements take no bytes: their number alone would decide how much memory is taken."""
+"""Maximum elements of an array whose elements have no bytes: only their count would decide how much memory they use."""
 
 
 class MalformedValue(Exception):
-    """Bytes that are no AMQP value; the message names the offset."""
+    """Bytes that are not an AMQP value; the message names the offset."""
 
 
 class AmqpValue(NamedTuple):
-    """One value with the name of its AMQP type.
+    """A value with the name of its AMQP type.
 
-    In Python: ``null`` None; ``boolean`` bool; whole numbers int; ``timestamp`` int, milliseconds since 1970;
-    ``float`` and ``double`` float; ``string`` and ``symbol`` str, or bytes when they are no UTF-8; ``char`` int;
+    In Python: ``null`` None; ``boolean`` bool; integers int; ``timestamp`` int, milliseconds since 1970;
+    ``float`` and ``double`` float; ``string`` and ``symbol`` str, or bytes if not UTF-8; ``char`` int;
     ``uuid`` str; ``binary`` and the decimals bytes; ``list`` and ``array`` a list of values; ``map`` a list of pairs of
     values, in order; ``described`` the pair of descriptor and value.
     """
@@ -48,15 +48,15 @@ ValueReader = Callable[[bytes, int, int, int], tuple[AmqpValue, int]]
 
 
 def read_value(data: bytes, at: int, end: int, depth: int = 0) -> tuple[AmqpValue, int]:
-    """Read the value at offset *at*, which has to end before *end*; return it and the offset behind it.
+    """Read the value at offset *at*, which must end before *end*; return it and the offset behind it.
 
     Raises:
-        MalformedValue: there is no whole value there, its type is unknown, or it is nested too deep.
+        MalformedValue: no complete value there, an unknown type, or too deeply nested.
     """
     if at >= end:
         raise MalformedValue(f"a value is missing at byte {at}")
     code = data[at]
-    if code in _SHORT_TEXTS and at + 1 < end:  # most values of most messages: not worth two calls
+    if code in _SHORT_TEXTS and at + 1 < end:  # most values of most messages: saves two calls
         stop = at + 2 + data[at + 1]
         if stop <= end:
             return AmqpValue(_SHORT_TEXTS[code], _text(data[at + 2 : stop])), stop
@@ -66,11 +66,11 @@ def read_value(data: bytes, at: int, end: int, depth: int = 0) -> tuple[AmqpValu
 def _reader(code: int, at: int) -> ValueReader:
     reader = _READERS.get(code)
     if reader is None:
-        raise MalformedValue(f"there is no type 0x{code:02x} (byte {at})")
+        raise MalformedValue(f"0x{code:02x} at byte {at} is not a type code")
     return reader
 
 
-def _deeper(depth: int, at: int) -> int:
+def _check_depth(depth: int, at: int) -> int:
     if depth >= MAX_DEPTH:
         raise MalformedValue(f"values are nested more than {MAX_DEPTH} deep at byte {at}")
     return depth + 1
@@ -81,13 +81,13 @@ def _constant(value: AmqpValue) -> ValueReader:
 
 
 def _sized(kind: str, width: int, convert: Callable[[bytes], Any]) -> ValueReader:
-    """Return a reader of what begins with its length in *width* bytes."""
+    """Return a reader of a value that begins with its length in *width* bytes."""
 
     def read(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
         start = at + width
         stop = start + int.from_bytes(data[at:start], "big")
         if stop > end or start > end:
-            raise MalformedValue(f"the {kind} at byte {at} is cut off")
+            raise MalformedValue(f"the {kind} at byte {at} is truncated")
         return AmqpValue(kind, convert(data[start:stop])), stop
 
     return read
@@ -99,7 +99,7 @@ def _fixed(kind: str, layout: str) -> ValueReader:
     def read(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
         stop = at + size
         if stop > end:
-            raise MalformedValue(f"the {kind} at byte {at} is cut off")
+            raise MalformedValue(f"the {kind} at byte {at} is truncated")
         return AmqpValue(kind, unpack(data, at)[0]), stop
 
     return read
@@ -112,19 +112,19 @@ def _text(raw: bytes) -> str | bytes:
         return raw
 
 
-def _few(kind: str, size: int, convert: Callable[[bytes], Any]) -> ValueReader:
-    """Return a reader of exactly *size* bytes that no ``struct`` format converts."""
+def _raw(kind: str, size: int, convert: Callable[[bytes], Any]) -> ValueReader:
+    """Return a reader of exactly *size* bytes for a type that no ``struct`` format converts."""
 
     def read(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
         if at + size > end:
-            raise MalformedValue(f"the {kind} at byte {at} is cut off")
+            raise MalformedValue(f"the {kind} at byte {at} is truncated")
         return AmqpValue(kind, convert(data[at : at + size])), at + size
 
     return read
 
 
 def _float(raw: bytes) -> float:
-    """Return the shortest decimal that is this 32-bit number, as its sender wrote it: 0.1, not 0.10000000149."""
+    """Return the shortest decimal equal to this 32-bit number, as its sender wrote it: 0.1, not 0.10000000149."""
     exact: float = struct.unpack(">f", raw)[0]
     if exact != exact or exact in (float("inf"), float("-inf")):
         return exact
@@ -141,23 +141,23 @@ def _float(raw: bytes) -> float:
 def _compound(width: int, build: Callable[[list[AmqpValue], int], AmqpValue]) -> ValueReader:
     def read(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
         count, start, stop = _extent(data, at, end, width)
-        inner, items = _deeper(depth, at), []
+        inner, items = _check_depth(depth, at), []
         for _ in range(count):
             item, start = read_value(data, start, stop, inner)
             items.append(item)
         if start != stop:
-            raise MalformedValue(f"{stop - start} bytes are left over in the list or map at byte {at}")
+            raise MalformedValue(f"the list or map at byte {at} has {stop - start} extra bytes")
         return build(items, at), stop
 
     return read
 
 
 def _extent(data: bytes, at: int, end: int, width: int) -> tuple[int, int, int]:
-    """Return the count of elements, and where their bytes begin and end."""
+    """Return the number of elements, and where their bytes begin and end."""
     start = at + 2 * width
     stop = at + width + int.from_bytes(data[at : at + width], "big")
     if start > stop or stop > end:
-        raise MalformedValue(f"the list, map or array at byte {at} is cut off")
+        raise MalformedValue(f"the list, map or array at byte {at} is truncated")
     return int.from_bytes(data[at + width : start], "big"), start, stop
 
 
@@ -172,27 +172,27 @@ def _array(width: int) -> ValueReader:
         count, start, stop = _extent(data, at, end, width)
         if start >= stop:
             raise MalformedValue(f"the array at byte {at} has no constructor")
-        inner, descriptor = _deeper(depth, at), None
+        inner, descriptor = _check_depth(depth, at), None
         if data[start] == 0:
             descriptor, start = read_value(data, start + 1, stop, inner)
         if start >= stop:
             raise MalformedValue(f"the array at byte {at} has no constructor")
         reader, start = _reader(data[start], start), start + 1
         if count > max(MAX_EMPTY_ELEMENTS, stop - start):
-            raise MalformedValue(f"the array at byte {at} says it has {count} elements")
+            raise MalformedValue(f"the array at byte {at} claims {count} elements")
         items = []
         for _ in range(count):
             item, start = reader(data, start, stop, inner)
             items.append(item if descriptor is None else AmqpValue("described", (descriptor, item)))
         if start != stop:
-            raise MalformedValue(f"{stop - start} bytes are left over in the array at byte {at}")
+            raise MalformedValue(f"the array at byte {at} has {stop - start} extra bytes")
         return AmqpValue("array", items), stop
 
     return read
 
 
 def _described(data: bytes, at: int, end: int, depth: int) -> tuple[AmqpValue, int]:
-    inner = _deeper(depth, at)
+    inner = _check_depth(depth, at)
     descriptor, at = read_value(data, at, end, inner)
     value, at = read_value(data, at, end, inner)
     return AmqpValue("described", (descriptor, value)), at
@@ -218,16 +218,16 @@ _READERS: Final[dict[int, ValueReader]] = {
     0x61: _fixed("short", ">h"),
     0x70: _fixed("uint", ">I"),
     0x71: _fixed("int", ">i"),
-    0x72: _few("float", 4, _float),
+    0x72: _raw("float", 4, _float),
     0x73: _fixed("char", ">I"),
-    0x74: _few("decimal32", 4, bytes),
+    0x74: _raw("decimal32", 4, bytes),
     0x80: _fixed("ulong", ">Q"),
     0x81: _fixed("long", ">q"),
     0x82: _fixed("double", ">d"),
     0x83: _fixed("timestamp", ">q"),
-    0x84: _few("decimal64", 8, bytes),
-    0x94: _few("decimal128", 16, bytes),
-    0x98: _few("uuid", 16, lambda raw: str(uuid.UUID(bytes=raw))),
+    0x84: _raw("decimal64", 8, bytes),
+    0x94: _raw("decimal128", 16, bytes),
+    0x98: _raw("uuid", 16, lambda raw: str(uuid.UUID(bytes=raw))),
     0xA0: _sized("binary", 1, bytes),
     0xA1: _sized("string", 1, _text),
     0xA3: _sized("symbol", 1, _text),
@@ -243,20 +243,20 @@ _READERS: Final[dict[int, ValueReader]] = {
 }
 
 
-# How AMQP values look in a native record: as parts, and as JSON where they are made of others.
+# AMQP values in a native record: as parts, and as JSON for compound values.
 #
-# What JSON loses is written beside them, as ``native.types``: a path (``application-properties.count``, and below it
-# with slashes: ``application-properties.list/0``) and the name of the AMQP type. Left out is what the JSON form says by
-# itself (string, boolean, binary, a whole number that is a long, another that is a double) and the type that the
-# specification fixes for a field.
+# What JSON cannot express is recorded in ``native.types``: the path (``application-properties.count``, below it with
+# slashes: ``application-properties.list/0``) and the name of the AMQP type. Types that the JSON form shows (string,
+# boolean, binary, an integer that is a long, another number that is a double) and types that the specification fixes
+# for a field are left out.
 
 TYPES: Final = "types"
-"""The part that has the types."""
+"""The part with the AMQP types."""
 OBVIOUS: Final = frozenset(("string", "boolean", "binary", "long", "double"))
-"""Types that the JSON form of a value shows by itself."""
+"""Types that the JSON form of a value shows."""
 _NUMBERS: Final = frozenset(("byte", "ubyte", "short", "ushort", "int", "uint", "long", "ulong", "timestamp"))
 _RAW: Final = frozenset(("decimal32", "decimal64", "decimal128", "string", "symbol"))
-"""Types whose values may come as bytes: decimals, and texts that are no UTF-8."""
+"""Types whose values may be bytes: decimals, and texts that are not UTF-8."""
 _NOT_FINITE: Final = frozenset(("NaN", "Infinity", "-Infinity"))
 _NANOSECONDS: Final = 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -265,9 +265,9 @@ _LAST: Final = (datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC) - _EPOCH)
 
 
 def part(key: str, typed: AmqpValue, types: dict[str, str], usual: str | None = None) -> Part | None:
-    """Return a value as a part, and add to *types* what its form does not show; ``null`` is no part.
+    """Return a value as a part, and add to *types* what its form does not show; None for ``null``.
 
-    ``usual`` is the type that the specification gives to the field.
+    ``usual`` is the type that the specification fixes for the field.
     """
     if typed.kind == (usual or "string") and isinstance(typed.value, str):  # most values of most messages
         return Part(key, typed.value.encode("utf-8"))
@@ -282,7 +282,7 @@ def part(key: str, typed: AmqpValue, types: dict[str, str], usual: str | None = 
 
 
 def types_of(parts: Parts) -> dict[str, str]:
-    """Return the AMQP types in the part ``types`` of a record, by path; empty without it, or if it is malformed."""
+    """Return the AMQP types in a record's part ``types``, by path; empty if it is missing or malformed."""
     encoded = next((part.value for part in parts if part.key == TYPES), None)
     try:
         return msgspec.json.decode(encoded, type=dict[str, str]) if encoded else {}
@@ -291,7 +291,7 @@ def types_of(parts: Parts) -> dict[str, str]:
 
 
 def together(parts: Iterable[Part], more: Iterable[Part]) -> tuple[Part, ...]:
-    """Return both, with the AMQP types of both in one part; where both have one, that of *parts* counts."""
+    """Return both, with their AMQP types in one part; where both have a type, that of *parts* wins."""
     both = (tuple(parts), tuple(more))
     types = {**types_of(both[1]), **types_of(both[0])}
     plain = tuple(part for some in both for part in some if part.key != TYPES)
@@ -299,9 +299,9 @@ def together(parts: Iterable[Part], more: Iterable[Part]) -> tuple[Part, ...]:
 
 
 def typed_of(part: Part, types: Mapping[str, str]) -> AmqpValue:
-    """Return the value of a part, with its type in *types*: the inverse of :func:`part`.
+    """Return a part's value with its type in *types*: the inverse of :func:`part`.
 
-    Lists, maps and arrays come as strings of their JSON text: no sender here makes one.
+    Lists, maps and arrays become strings of their JSON text: no sender here creates one.
     """
     amqp_type = types.get(part.key)
     if part.kind == BINARY_KIND or part.text is None:
@@ -319,7 +319,7 @@ def typed_of(part: Part, types: Mapping[str, str]) -> AmqpValue:
 
 
 def milliseconds(text: str) -> int | None:
-    """Return the time that a text names, in milliseconds since 1970; None for a text that is no time."""
+    """Return the time in a text, in milliseconds since 1970; None if it is not a time."""
     at = instant(text)
     return None if at is None else at // _NANOSECONDS
 
@@ -336,12 +336,12 @@ def _typed_text(text: str, amqp_type: str | None) -> AmqpValue:
 
 
 def json_text(typed: AmqpValue, path: str, types: dict[str, str]) -> bytes:
-    """Return the JSON text of any value; bytes within it are ``{"base64": …}``."""
+    """Return the JSON text of any value; bytes in it are ``{"base64": …}``."""
     return msgspec.json.encode(_encodable(json_form(typed, path, types)))
 
 
 def name(typed: AmqpValue) -> str:
-    """Return the key of a map as the name of a member."""
+    """Return a map's key as a member name."""
     kind, value = typed
     if isinstance(value, str):
         return value
@@ -372,7 +372,7 @@ def json_form(typed: AmqpValue, path: str, types: dict[str, str], usual: str | N
 
 
 def moment(milliseconds: int) -> str | int:
-    """Return RFC 3339 text; a number outside its range is kept as it is."""
+    """Return RFC 3339 text; a number outside its range unchanged."""
     if not _FIRST <= milliseconds <= _LAST:
         return milliseconds
     at = _EPOCH + timedelta(milliseconds=milliseconds)
@@ -397,7 +397,7 @@ def _map_form(pairs: list[tuple[AmqpValue, AmqpValue]], path: str, types: dict[s
     form: dict[str, Any] = {}
     for key, value in pairs:
         member = name(key)
-        if member not in form:  # a repeated key is a fault of the sender; the first counts, as everywhere
+        if member not in form:  # a repeated key is the sender's error; the first one counts, as everywhere
             form[member] = json_form(value, f"{path}/{member}", types)
     return form
 
@@ -410,7 +410,7 @@ def _described_form(pair: tuple[AmqpValue, AmqpValue], path: str, types: dict[st
 
 
 def _encodable(form: Any) -> Any:
-    """Write bytes as the native form does; :func:`msgspec.json.encode` would make bare base64 of them."""
+    """Encode bytes as the native form does; :func:`msgspec.json.encode` would write plain base64."""
     if isinstance(form, bytes):
         return {"base64": base64.b64encode(form).decode("ascii")}
     if isinstance(form, list):
@@ -428,30 +428,28 @@ _COMPOUND: Final[Mapping[str, Callable[[Any, str, dict[str, str]], Any]]] = {
 }
 
 
-# An AMQP 1.0 message, section by section: bytes of a delivery in, parts and body out (part 3, section 3.2).
+# An AMQP 1.0 message, section by section: bytes to parts and body (part 3, section 3.2).
 #
-# ``proton.Message`` would drop the footer, all but the last data section, and most types. No network and no client
-# here.
+# ``proton.Message`` would drop the footer, all but the last data section, and most types.
 
-# A quick reader of the sections that most messages are made of, short ASCII texts; it makes no value at each step.
+# A fast reader for sections of short ASCII texts, which most messages consist of; it creates no intermediate values.
 #
-# Nothing here decides anything: a section that is not as expected gives None, and the readers of
-# :mod:`bindings.amqp.values` read it from its start, with odd values and errors. Both return the same; a property
-# test holds them equal.
+# For an unexpected section it returns None, and the full readers of this module read that section from its start. Both
+# return the same; a property test compares them.
 
 _STRING: Final = 0xA1
 _CODES: Final[Mapping[str | None, int]] = {None: _STRING, "string": _STRING, "symbol": 0xA3}
-"""By the usual type of a field, the first byte of a short text of that type, which need not be noted."""
+"""By the usual type of a field, the first byte of a short text of that type, which needs no entry in the types."""
 _NONE: Final = -1
 _INNER: Final = 1
 """The depth of values in an outermost list or map."""
 
-Taken = tuple[list[Part], dict[str, str], int]
+ParsedSection = tuple[list[Part], dict[str, str], int]
 """The parts of a section, the types that their forms do not show, and the offset behind it."""
 
 
 def binary(data: bytes, at: int, end: int) -> tuple[bytes, int] | None:
-    """Return the binary at *at* and the offset behind it; None when there is none, or it does not end before *end*."""
+    """Return the binary at *at* and the offset behind it; None if there is none, or it does not end before *end*."""
     code = data[at] if at < end else 0
     if code == 0xA0 and at + 2 <= end:
         start, stop = at + 2, at + 2 + data[at + 1]
@@ -462,7 +460,7 @@ def binary(data: bytes, at: int, end: int) -> tuple[bytes, int] | None:
     return (data[start:stop], stop) if stop <= end else None
 
 
-def texts(data: bytes, at: int, end: int, section: str) -> Taken | None:
+def texts(data: bytes, at: int, end: int, section: str) -> ParsedSection | None:
     """Return the parts of a map whose keys are short, distinct ASCII strings; None for any other map."""
     extent = _sections_extent(data, at, end, 0xC1)
     if extent is None or extent[0] % 2:
@@ -490,8 +488,10 @@ def texts(data: bytes, at: int, end: int, section: str) -> Taken | None:
     return (parts, types, stop) if at == stop and 2 * len(seen) == count else None
 
 
-def fields(data: bytes, at: int, end: int, section: str, known: Sequence[tuple[str, str | None]]) -> Taken | None:
-    """Return the parts of a list of *known* fields, each with its usual type; None when it is not such a list."""
+def fields(
+    data: bytes, at: int, end: int, section: str, known: Sequence[tuple[str, str | None]]
+) -> ParsedSection | None:
+    """Return the parts of a list of *known* fields, each with its usual type; None for any other list."""
     extent = _sections_extent(data, at, end, 0xC0)
     if extent is None or extent[0] > len(known):
         return None
@@ -499,7 +499,7 @@ def fields(data: bytes, at: int, end: int, section: str, known: Sequence[tuple[s
     parts: list[Part] = []
     types: dict[str, str] = {}
     for member, usual in known[:count]:
-        if at < stop and data[at] == 0x40:  # null: the field is not there
+        if at < stop and data[at] == 0x40:  # null: the field is absent
             at += 1
         elif behind := _short(data, at, stop, _CODES.get(usual, _NONE)):
             parts.append(Part(f"{section}.{member}", data[at + 2 : behind]))
@@ -513,7 +513,7 @@ def fields(data: bytes, at: int, end: int, section: str, known: Sequence[tuple[s
 
 
 def _short(data: bytes, at: int, end: int, code: int) -> int:
-    """Return the offset behind a text of at most 255 ASCII characters that says its own type; 0 when there is none."""
+    """Return the offset behind a text of at most 255 ASCII characters with its own type code; 0 if there is none."""
     if at + 2 > end or data[at] != code:
         return 0
     behind = at + 2 + data[at + 1]
@@ -534,9 +534,9 @@ def _sections_extent(data: bytes, at: int, end: int, code: int) -> tuple[int, in
 
 PROTOCOL: Final = "AMQP/1.0"
 UNDECODABLE: Final = "undecodable"
-"""The part by which the gateway marks bytes that are no message: its value says why, the body has all the bytes."""
+"""The part by which the gateway marks bytes that are not a message: its value says why; the body has all the bytes."""
 OVERSIZED: Final = "oversized"
-"""The part by which every gateway marks a body past its limit; its value is the number of bytes."""
+"""The part by which every gateway marks a body over its limit; its value is the number of bytes."""
 
 Fields = tuple[tuple[str, str | None], ...]
 
@@ -583,12 +583,12 @@ _BY_NAME: Final = {
 
 
 class MalformedMessage(Exception):
-    """Bytes that are no AMQP message; the text says what is wrong and at which byte."""
+    """Bytes that are not an AMQP message; the text says what is wrong and at which byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A message as a native record has it: all sections but the body's as parts, in order, and the body's bytes."""
+    """A message as in a native record: all sections except the body as parts, in order, and the body's bytes."""
 
     parts: list[Part]
     body: bytes | None
@@ -604,27 +604,27 @@ class _Draft:
 
 
 def decode(data: bytes, *, plain: bool = True) -> Decoded:
-    """Take a message apart.
+    """Decode a message.
 
     Data sections are joined. An ``amqp-value`` of binary or string is the body itself; any other value, and the
-    ``amqp-sequence`` sections joined to one list, are the body as JSON, with ``body`` in the types; null is no body.
-    Values of a type or size that nobody expects are kept as they came. The result does not depend on *plain*: False
-    takes the long way through every section, for tests.
+    ``amqp-sequence`` sections joined to one list, become a JSON body, with ``body`` in the types; null is no body.
+    Values of unexpected types and sizes are kept unchanged. The result does not depend on *plain*: False reads every
+    section without the fast reader, for tests.
 
     Raises:
-        MalformedMessage: these bytes are no message.
+        MalformedMessage: the bytes are not a message.
     """
     draft = _Draft()
     at, end = 0, len(data)
     try:
         while at < end:
             section, at = _descriptor(data, at, end)
-            behind = _plain(draft, section, data, at, end) if plain else 0
+            behind = _read_fast(draft, section, data, at, end) if plain else 0
             if behind:
                 at = behind
                 continue
             value, at = read_value(data, at, end)
-            _take(draft, section, value)
+            _read_section(draft, section, value)
         body = _body(draft)
     except MalformedValue as error:
         raise MalformedMessage(str(error)) from error
@@ -636,10 +636,10 @@ def decode(data: bytes, *, plain: bool = True) -> Decoded:
 def row_of(data: bytes | bytearray, endpoint: str, received: int, max_body_bytes: int) -> InboxRow:
     """Return the inbox row of a message.
 
-    Bytes that are no message become a row with the part ``undecodable``, which says why, and all of them as its body. A
-    body of more than *max_body_bytes* is stored whole, with the part ``oversized``.
+    Bytes that are not a message become a row with the part ``undecodable``, which says why, and with all bytes as body.
+    A body of more than *max_body_bytes* is stored whole, with the part ``oversized``.
     """
-    data = bytes(data)  # proton gives a bytearray, which is no bytes to some readers of values (uuid)
+    data = bytes(data)  # proton gives a bytearray, which some readers of values (uuid) reject
     try:
         message = decode(data)
     except MalformedMessage as error:
@@ -659,12 +659,12 @@ def _descriptor(data: bytes, at: int, end: int) -> tuple[str, int]:
     known: dict[Any, str] = _BY_CODE if descriptor.kind == "ulong" else _BY_NAME
     section = known.get(descriptor.value) if descriptor.kind in ("ulong", "symbol") else None
     if section is None:
-        raise MalformedValue(f"the section at byte {at} is none of a message: {str(descriptor.value)[:40]!r}")
+        raise MalformedValue(f"the section at byte {at} is not one of a message: {str(descriptor.value)[:40]!r}")
     return section, behind
 
 
-def _plain(draft: _Draft, section: str, data: bytes, at: int, end: int) -> int:
-    """Read a section by the quick reader and return the offset behind it; 0 when it has to be read in full."""
+def _read_fast(draft: _Draft, section: str, data: bytes, at: int, end: int) -> int:
+    """Read a section with the fast reader and return the offset behind it; 0 if it needs the full reader."""
     if section == "data":
         body = binary(data, at, end)
         if body is None:
@@ -679,7 +679,7 @@ def _plain(draft: _Draft, section: str, data: bytes, at: int, end: int) -> int:
         else:
             return 0
     except MalformedValue:
-        return 0  # the long way says what is wrong, and where
+        return 0  # the full reader says what is wrong, and where
     if taken is None:
         return 0
     draft.parts += taken[0]
@@ -687,11 +687,11 @@ def _plain(draft: _Draft, section: str, data: bytes, at: int, end: int) -> int:
     return taken[2]
 
 
-def _take(draft: _Draft, section: str, value: AmqpValue) -> None:
+def _read_section(draft: _Draft, section: str, value: AmqpValue) -> None:
     wanted = None if section == "amqp-value" else _FORMS.get(section, "map")
     if wanted is not None and value.kind != wanted:
         if value.kind == "null" and wanted != "binary":
-            return  # an empty section, as some clients write it
+            return  # some clients write an empty section so
         raise MalformedValue(f"the section {section} is a {value.kind}, not a {wanted}")
     if section == "data":
         draft.data.append(value.value)
@@ -708,9 +708,9 @@ def _take(draft: _Draft, section: str, value: AmqpValue) -> None:
 
 
 def _listed(draft: _Draft, section: str, values: list[AmqpValue], fields: Fields) -> None:
-    """Take a section that is a list of fields; null is a field that is not there."""
+    """Read a section that is a list of fields; null is an absent field."""
     if len(values) > len(fields):
-        raise MalformedValue(f"the section {section} has {len(values)} fields, and there are {len(fields)}")
+        raise MalformedValue(f"the section {section} has {len(values)} fields, but at most {len(fields)} are defined")
     for (member, usual), value in zip(fields, values, strict=False):
         if value.kind != "null":
             entry = part(f"{section}.{member}", value, draft.types, usual)
@@ -722,7 +722,7 @@ def _mapped(draft: _Draft, section: str, pairs: list[tuple[AmqpValue, AmqpValue]
     seen = set()
     for key, value in pairs:
         path = f"{section}.{key.value if type(key.value) is str else name(key)}"
-        if path in seen:  # a repeated key is a fault of the sender; the first counts
+        if path in seen:  # a repeated key is the sender's error; the first one counts
             continue
         seen.add(path)
         entry = part(path, value, draft.types)

@@ -1,1 +1,1 @@
-"""Many records at once: their parts as columns, and what columns settle of their envelopes without the exact codec."""
+"""Read many records at once as columns; the exact codec reads the rows that columns cannot decide."""

@@ -1,10 +1,9 @@
-"""Envelopes of many records by columns: the second evaluation of :class:`bindings.envelope.AttributeRule`.
+"""Read the CloudEvents envelopes of many records as columns: a second evaluation of ``AttributeRule``.
 
-:func:`bindings.envelope.envelope_of` reads one record, this reads the parts of many. What is settled here is binary
-mode and its absence, for names and values as clients write them; events in JSON are read by
-:mod:`bindings.columns.envelopes` and then stand here as well. A row is *odd* where columns may not settle it: events
-in other modes, whatever makes an event invalid, and values that mean something else than what is written. Being odd
-costs time and changes nothing else, so the condition may err on that side only; a property test holds the two equal.
+:func:`bindings.envelope.envelope_of` reads one record; this module reads the parts of many. It decides binary mode and
+its absence, for names and values as clients usually write them, and events in JSON. A *fallback* row is one that
+columns cannot decide: events in other modes, anything that makes an event invalid, and encoded values. A fallback row
+costs time and changes nothing else, so a row may be one needlessly, never the reverse; a property test compares both.
 """
 
 from __future__ import annotations
@@ -48,44 +47,43 @@ from bindings.parts import BINARY_KIND, JSON_KIND
 from catalog.schemas.contract import holds_json
 from catalog.values import media_type_of
 
-# CloudEvents in JSON by columns: the second evaluation of :func:`bindings.events.decode_event`.
+# CloudEvents in JSON as columns: a second evaluation of :func:`bindings.events.decode_event`.
 #
-# Rows are *odd* where columns may not settle them, as in :mod:`bindings.columns.envelopes`: values with escapes or of
-# types that no attribute has, events that break a rule. Being odd costs time, and changes nothing else.
+# Fallback rows here: values with escapes or of types that no attribute has, and events that break a rule.
 #
-# A plain loop over msgspec's ``dict[str, Raw]`` is no quicker once it refuses an object with a key twice at any depth,
-# which msgspec does not: 5.0 to 6.0 us against 4.0 to 4.9 for 435 bytes, 29 to 46 against 29 to 35 for 2.6 kB of nested
-# objects, 16 against 20 to 22 for 2.3 kB of flat ones (the least of 9 rounds of 10,000, at ``fa8a3cb``).
+# A plain loop over msgspec's ``dict[str, Raw]`` is not faster once it rejects an object with a repeated key at any
+# depth, which msgspec does not: 5.0 to 6.0 us against 4.0 to 4.9 for 435 bytes, 29 to 46 against 29 to 35 for 2.6 kB of
+# nested objects, 16 against 20 to 22 for 2.3 kB of flat ones (the least of 9 rounds of 10,000, at ``fa8a3cb``).
 
-# The members of many JSON objects by columns: where names and values lie, without a look at each object.
+# The members of many JSON objects as columns: offsets of names and values, without parsing each object.
 #
-# A validator in C reads every text; what arrays of numbers then look at is known to be JSON, so that quotes, brackets
-# and colons outside of strings are all there is to its structure.
+# A validator in C checks every text first. So the arrays below see valid JSON only: quotes, brackets and colons outside
+# strings are its whole structure.
 
 MAX_LEVELS: Final = 64
-"""Levels of nesting that are looked at here; the codec takes more."""
+"""Maximum nesting read here; the codec reads more."""
 _CHECK: Final = msgspec.json.Decoder(msgspec.Raw)
 _MEMBER_QUOTE, _ESCAPE, _COLON, _OBJECT = (ord(mark) for mark in '"\\:{')
 _SHARED, _MARK = np.uint8(0x26), np.uint8(0x7F)
-"""With these bits every bracket is this mark, and few other characters are."""
+"""With these bits set every bracket is this mark, and few other characters are."""
 _BLANK: Final = np.zeros(256, bool)
 _BLANK[list(b" \t\r\n")] = True
 _STEPS: Final = np.zeros(256, np.int8)
 _STEPS[list(b"{[")] = 1
 _STEPS[list(b"}]")] = -1
 _MOST_BLANKS: Final = 32
-"""Blanks in a row that are passed over here."""
+"""Maximum blanks in a row read here."""
 _FEW: Final = 32
-"""Distinct names that are the bits of one number; more are sorted to find repeats, which takes longer."""
+"""Up to this many distinct names are bits of one number; more are sorted to find repeats, which is slower."""
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The members of the objects themselves, not of what they hold; ascending.
+    """The top-level members of JSON objects, in ascending order.
 
-    ``odd`` marks texts that are no JSON object, or one that the codec has to look at: names that repeat or hold an
-    escape, and what is beyond the limits here. They have no members. The value of member *i*, as it is written, is
-    ``data[begins[i]:ends[i]]``; ``owners`` are the places of its text.
+    ``odd`` marks texts that are not JSON objects or that the codec must read: repeated names, names with an escape,
+    and anything beyond the limits here. They have no members. The value of member *i* is ``data[begins[i]:ends[i]]`` as
+    written; ``owners`` are the indexes of the texts.
     """
 
     odd: Bool
@@ -98,7 +96,7 @@ class Members:
 
 
 def members_of(texts: pa.BinaryArray) -> Members:
-    """Return the members of the JSON objects that these bytes are."""
+    """Return the members of the JSON objects in these texts."""
     odd = ~valid(texts_of(texts))
     data, offsets = raw(texts)
     low, high = int(offsets[0]), int(offsets[-1])
@@ -113,7 +111,7 @@ def members_of(texts: pa.BinaryArray) -> Members:
 
 
 def _check(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> None:
-    """Mark texts that are no JSON as odd."""
+    """Mark texts that are not JSON as fallback."""
     view, places, decode = held.data, bounds.tolist(), _CHECK.decode
     for at in np.flatnonzero(~odd).tolist():
         try:
@@ -123,11 +121,11 @@ def _check(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> None:
 
 
 def _quotes(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> Int:
-    """Return the first and the last quote of each string of the texts that are not odd."""
+    """Return the first and last quote of each string of the texts that are not fallback."""
     quotes = np.flatnonzero(held == _MEMBER_QUOTE)
     escapes = np.flatnonzero(held == _ESCAPE)
     if len(escapes):
-        # In a run of them every second one is itself escaped; a run never leaves its text, which is JSON.
+        # In a run of backslashes every second one is itself escaped; a run never leaves its text, which is JSON.
         begins = np.flatnonzero(np.diff(escapes, prepend=-2) != 1)
         places = np.arange(len(escapes)) - np.repeat(begins, np.diff(begins, append=len(escapes)))
         escaped = np.zeros(len(held) + 1, bool)
@@ -137,7 +135,7 @@ def _quotes(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> Int:
 
 
 def _brackets(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool, quotes: Int) -> tuple[Int, Int]:
-    """Return the brackets outside of strings of the texts that are not odd, and whose they are."""
+    """Return the brackets outside strings of the texts that are not fallback, and the text of each."""
     brackets = np.flatnonzero((held | _SHARED) == _MARK)
     brackets = brackets[_STEPS[held[brackets]] != 0]
     brackets = brackets[np.searchsorted(quotes, brackets) % 2 == 0]
@@ -147,12 +145,12 @@ def _brackets(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool, quotes: Int) 
 
 
 def _owners(places: Int, bounds: Int) -> Int:
-    """Return the texts in which these ascending places are."""
+    """Return the index of the text of each of these ascending positions."""
     return np.repeat(np.arange(len(bounds) - 1), np.diff(np.searchsorted(places, bounds)))
 
 
 def _find_no_objects(odd: Bool, held: npt.NDArray[np.uint8], brackets: Int, owners: Int) -> None:
-    """Mark texts as odd whose first bracket begins no object: lists, and values of other kinds."""
+    """Mark texts as fallback whose first bracket does not begin an object: lists, and other values."""
     objects = np.zeros(len(odd), bool)
     leads = np.diff(owners, prepend=-1) != 0
     objects[owners[leads]] = held[brackets[leads]] == _OBJECT
@@ -160,7 +158,7 @@ def _find_no_objects(odd: Bool, held: npt.NDArray[np.uint8], brackets: Int, owne
 
 
 class _Names:
-    """The names in the texts, which are the strings with a colon behind them."""
+    """The names in the texts: strings that a colon follows."""
 
     def __init__(self, held: npt.NDArray[np.uint8], bounds: Int, odd: Bool, quotes: Int) -> None:
         self._held, self._odd = held, odd
@@ -174,7 +172,7 @@ class _Names:
         self._owners = owners[named]
 
     def members(self, brackets: Int, owners: Int, levels: Int) -> Members:
-        """Return the members of the objects, given all brackets, whose they are, and the levels behind them."""
+        """Return the members of the objects, given all brackets, the text of each, and the levels behind them."""
         held, odd = self._held, self._odd
         # Both are ascending, and there are more names than brackets.
         behind = np.diff(np.searchsorted(self._begins, brackets), append=len(self._begins))
@@ -192,7 +190,7 @@ class _Names:
         follows = np.empty(len(own), np.int64)
         last = np.diff(mine, append=-1) != 0
         follows[last] = closing[mine[last]]
-        # Between a value and the name behind it there is a comma.
+        # A comma is between a value and the next name.
         follows[~last] = _before_blanks(held, self._begins[own[1:]][~last[:-1]]) - 1
         stops = _before_blanks(held, follows)
         odd[mine[(begins < 0) | (stops < 0)]] = True
@@ -202,7 +200,7 @@ class _Names:
         return Members(odd, mine[kept], names, places, held, begins[kept], stops[kept])
 
     def _find_repeated(self, brackets: Int, levels: Int, before: Int, codes: Int, distinct: int) -> None:
-        """Mark texts as odd in which an object, at any depth, has a name twice."""
+        """Mark texts as fallback in which an object, at any depth, repeats a name."""
         at = levels[before]
         opening = _STEPS[self._held[brackets]] > 0
         for level in np.flatnonzero(np.bincount(at)).tolist():
@@ -214,16 +212,16 @@ class _Names:
 
 
 def _repeated_bits(opened: Int, codes: Int) -> Int:
-    """Return a name of each object that has one twice; the names of an object are next to each other."""
+    """Return one name of each object that repeats one; an object's names are adjacent."""
     begins = np.flatnonzero(np.diff(opened, prepend=-1))
     bits = np.left_shift(1, codes)
-    # Bits that all differ have the same sum as union. No text has so many names that the sum would overflow.
+    # Distinct bits have the same sum as union. No text has so many names that the sum would overflow.
     twice: Int = begins[np.add.reduceat(bits, begins) != np.bitwise_or.reduceat(bits, begins)]
     return twice
 
 
 def _repeated(opened: Int, codes: Int) -> Int:
-    """Do so for any number of distinct names."""
+    """Do the same for any number of distinct names."""
     order = np.lexsort((codes, opened))
     same = (np.diff(opened[order]) == 0) & (np.diff(codes[order]) == 0)
     twice: Int = order[1:][same]
@@ -231,7 +229,7 @@ def _repeated(opened: Int, codes: Int) -> Int:
 
 
 def cut(data: npt.NDArray[np.uint8], begins: Int, ends: Int) -> pa.BinaryArray:
-    """Return the bytes from each beginning to its end; these are ascending and do not overlap."""
+    """Return the bytes between each begin and end; these are ascending and do not overlap."""
     bounds = np.empty(2 * len(begins) + 1, np.int32)
     bounds[0:-1:2], bounds[1::2] = begins, ends
     bounds[-1] = bounds[-2] if len(begins) else 0
@@ -241,7 +239,7 @@ def cut(data: npt.NDArray[np.uint8], begins: Int, ends: Int) -> pa.BinaryArray:
 
 
 def _past_blanks(held: npt.NDArray[np.uint8], places: Int) -> Int:
-    """Return the first places from these on that are no blanks; -1 for one that has too many of them."""
+    """Return the first position from each of these on that is not blank; -1 after too many blanks."""
     past = places.copy()
     for _ in range(_MOST_BLANKS):
         past[past >= len(held)] = -1
@@ -254,7 +252,7 @@ def _past_blanks(held: npt.NDArray[np.uint8], places: Int) -> Int:
 
 
 def _before_blanks(held: npt.NDArray[np.uint8], places: Int) -> Int:
-    """Return these places less the blanks before them; -1 for one that has too many of them."""
+    """Return these positions without the blanks before them; -1 for too many blanks."""
     before = places.copy()
     for _ in range(_MOST_BLANKS):
         blank = np.flatnonzero((before > 0) & _BLANK[held[before - 1]])
@@ -272,18 +270,17 @@ _QUOTE, _NULL = (ord(mark) for mark in '"n')
 _NESTED: Final = np.frombuffer(b"{[", np.uint8)
 _DIGITS: Final = np.frombuffer(b"-0123456789", np.uint8)
 _WHOLE: Final = r"^-?[0-9]{1,9}$"
-"""Integers of 32 bits; the codec looks at those that may be beyond."""
+"""Integers that fit in 32 bits; the codec checks those that may not."""
 
 
 class JsonEvents:
-    """The events that bodies hold, in structured mode. No body is null.
+    """Structured-mode events in bodies. No body is null.
 
-    ``odd`` marks the bodies to be read by the exact codec; nothing else here means anything for them. Of the others
-    ``events`` marks those that are an event: they have a version that is a text; the rest are JSON objects
-    of another kind. ``owners``, ``codes`` and ``values`` are of the attributes, but for the content type, in the order
-    of the text: the body of each, the place of its name in ``names``, and its text; ``typed`` marks those that are no
-    text but an integer or a boolean. ``types`` are the content types of the data, and ``data`` the data, both null for
-    none.
+    ``odd`` marks the bodies that the exact codec must read; all else here is undefined for them. Of the others,
+    ``events`` marks events: they have a version that is a string; the rest are other JSON objects. ``owners``,
+    ``codes`` and ``values`` are the attributes except the content type, in text order: the body of each, the index of
+    its name in ``names``, and its text; ``typed`` marks integers and booleans. ``types`` are the content types of the
+    data, and ``data`` the data; both are null for none.
     """
 
     def __init__(self, bodies: pa.BinaryArray) -> None:
@@ -296,7 +293,7 @@ class JsonEvents:
         quoted = self._firsts == _QUOTE
         begins, ends = members.begins[there], members.ends[there]
         special = np.isin(self._codes, [self.names.index(name) for name in (DATA, _ENCODED) if name in self.names])
-        # Data are long: they are cut out by themselves.
+        # Data is long, so it is extracted separately.
         self._inner = cut(members.data, begins + quoted, np.where(special, begins + quoted, ends - quoted))
         versions = self._place(VERSION)
         self.events = _at(quoted, versions) & ~self.odd
@@ -309,9 +306,9 @@ class JsonEvents:
         self.values = self._inner.take(pa.array(kept))
 
     def text(self, name: str) -> pa.StringArray | None:
-        """Return an attribute as a column, null for a body that has none; None where no body has it.
+        """Return an attribute as a column, null for a body without it; None if no body has it.
 
-        The content type is no such attribute, as above.
+        The content type is not such an attribute; see above.
         """
         mine = np.flatnonzero(self.codes == self._number(name))
         return _taken(self.values, self._places(self.owners[mine], mine)).view(pa.string()) if len(mine) else None
@@ -320,7 +317,7 @@ class JsonEvents:
         return self.names.index(name) if name in self.names else -1
 
     def _place(self, name: str) -> Int:
-        """Return the member of that name in every body, -1 for none; no name repeats."""
+        """Return the member with that name in every body, -1 for none; names do not repeat."""
         mine = np.flatnonzero(self._codes == self._number(name))
         return self._places(self._owners[mine], mine)
 
@@ -331,7 +328,7 @@ class JsonEvents:
         return places
 
     def _hold(self, mine: Bool, quoted: Bool) -> None:
-        """Mark events as odd whose attributes have no valid value, or that lack a required attribute."""
+        """Mark events as fallback that have an invalid attribute value or lack a required attribute."""
         wrong = np.array([not ATTRIBUTE_NAME.fullmatch(name) for name in self.names], bool)
         texts = np.array([name in TEXTS for name in self.names], bool)
         bad = wrong[self._codes] | (texts[self._codes] & ~quoted) | np.isin(self._firsts, _NESTED)
@@ -349,7 +346,7 @@ class JsonEvents:
         self.odd |= self.events & ~pc.fill_null(versions, False).to_numpy(zero_copy_only=False)
 
     def _set_data(self, text: npt.NDArray[np.uint8], begins: Int, ends: Int, quoted: Bool) -> None:
-        """Take the data out, and set their content types."""
+        """Extract the data, and set their content types."""
         places = np.where(self.events, self._place(DATA), -1)
         given = _taken(self._inner, self._place(CONTENT)).view(pa.string())
         self.types = pc.if_else(pa.array(places >= 0), pc.fill_null(given, DEFAULT_CONTENT_TYPE), given)
@@ -366,7 +363,7 @@ class JsonEvents:
     def _with_encoded(
         self, data: pa.BinaryArray, text: npt.NDArray[np.uint8], begins: Int, ends: Int
     ) -> pa.BinaryArray:
-        """Return the data with those of events that have them in base64, whose content type is what they say."""
+        """Return the data with base64 data decoded."""
         places = np.where(self.events & ~self.odd, self._place(_ENCODED), -1)
         rows = np.flatnonzero(places >= 0)
         if not len(rows):
@@ -376,7 +373,7 @@ class JsonEvents:
             try:
                 value = text[begins[place] : ends[place]].tobytes()
                 if value[:1] != b'"' or data[row].is_valid:
-                    raise ValueError("it is no text, or not the only data")
+                    raise ValueError("not a string, or not the only data")
                 decoded.append(base64.b64decode(value[1:-1], validate=True))
             except ValueError:
                 self.odd[row] = True
@@ -387,7 +384,7 @@ class JsonEvents:
 
 
 def _at(flags: Bool, places: Int) -> Bool:
-    """Return the flags at these places; False for -1."""
+    """Return the flags at these indexes; False for -1."""
     return np.append(flags, False)[places]
 
 
@@ -396,22 +393,22 @@ def _taken(values: pa.BinaryArray, places: Int) -> pa.BinaryArray:
 
 
 def _escaped(values: pa.BinaryArray, asked: Bool) -> Bool:
-    """Mark those of the *asked* values that hold an escape."""
+    """Mark those of the *asked* values that contain an escape."""
     escaped = np.zeros(len(values), bool)
     escaped[holding(values, "\\")] = True
     return escaped & asked
 
 
-# Which of many bodies may be events in plain JSON; the exact answer is :func:`bindings.events.looks_like_event`.
+# Which bodies may be events in JSON; :func:`bindings.events.looks_like_event` gives the exact answer.
 
 _OPENING: Final = np.frombuffer(b"{ \t\r\n", np.uint8)
-"""What an object begins with, blanks before it too."""
+"""The first characters of an object, and of blanks before it."""
 MENTIONS: Final = (b"specversion", b"\\u")
-"""One of them is in every event in JSON: its member ``specversion``, or what that name may be written with."""
+"""Every event in JSON contains one of these: the name ``specversion``, or an escape that may spell it."""
 
 
 def may_be_events(bodies: pa.BinaryArray) -> Bool:
-    """Tell which bodies may be a JSON object with the member ``specversion``; never False for one that is."""
+    """Return which bodies may be a JSON object with the member ``specversion``; never False for one that is."""
     mentions = np.zeros(len(bodies), bool)
     objects = np.isin(beginnings(bodies), _OPENING)
     if objects.any():
@@ -431,19 +428,18 @@ def may_be_events(bodies: pa.BinaryArray) -> Bool:
 _NO_NUMBERS: Final = pa.array([text.decode() for text in NO_NUMBERS])
 _INITIALS: Final = np.frombuffer(b"".join(text[:1] for text in NO_NUMBERS), np.uint8)
 _ENVELOPES_FEW: Final = 64
-"""Attributes that are looked at one by one for repeats, which is quicker than sorting all entries."""
+"""Up to this many attributes are checked for repeats one by one, which is faster than sorting all entries."""
 _TYPED: Final = r"^(?:true|false|-?[0-9]{1,9})$"
-"""The JSON texts of values that CloudEvents has types for; the codec looks at integers that may be beyond 32 bits."""
+"""The JSON texts of values that are not strings in CloudEvents; the codec checks integers that may exceed 32 bits."""
 
 
 @dataclass(slots=True)
 class _Roles:
-    """What names mean, by their number.
+    """The meaning of names, by number.
 
-    ``attributes`` is the place of the attribute in ``places``, -1 for none; ``prefixed`` marks names below the prefix
-    of attributes, well-formed or not, ``malformed`` those of them that make an event invalid. ``encoded`` and ``typed``
-    are as in the rule, ``texts`` marks attributes that are nothing but texts; ``contents`` are the names of the
-    content type.
+    ``attributes`` is the index of the attribute in ``places``, -1 for none; ``prefixed`` marks names with the attribute
+    prefix, well-formed or not, ``malformed`` those that make an event invalid. ``encoded`` and ``typed`` are as in the
+    rule; ``texts`` marks attributes that are always strings; ``contents`` are the names of the content type.
     """
 
     attributes: Int
@@ -459,12 +455,11 @@ class _Roles:
 class Envelopes:
     """The envelopes of the rows of *entries*.
 
-    ``rules`` are those of the groups of rows, by number, and ``binary`` marks which of them have binary mode.
-
-    ``odd`` marks the rows to be read by the exact codec; nothing else here means anything for them. Of the others
-    ``events`` marks the CloudEvents, and ``binary`` those of them in binary mode. ``types`` are the content types: of
-    an event that of its data, else the native one; ``contents`` the entry that says it, -1 for none. ``structured``
-    marks the rows whose body is an event in JSON, ``sniffable`` those whose body may be one where a channel lets it:
+    ``rules`` are the attribute rules of the groups of rows, by number; the argument ``binary`` marks groups that allow
+    binary mode. ``odd`` marks the rows that the exact codec must read; all else here is undefined for them. Of the
+    others, ``events`` marks the CloudEvents, and ``binary`` those in binary mode. ``types`` are the content types: an
+    event's data content type, else the native one; ``contents`` the entry it comes from, -1 for none. ``structured``
+    marks rows whose body is an event in JSON, ``sniffable`` rows whose body may be one where a channel allows it:
     :meth:`hold` gets the rows of both kinds that are events.
     """
 
@@ -483,12 +478,12 @@ class Envelopes:
         self.events = self.binary
         self.sniffable = plain & ~self.events
         self.attributes = self._attributes()
-        """The entries that are attributes of events, but for the content type; ascending."""
+        """The entries that are attributes of events, except the content type; ascending."""
         self._hold_values()
         self._own_content()
 
     def hold(self, rows: Int, json: JsonEvents) -> None:
-        """Take the events in JSON that these rows are; rows that are none of them stay as they are."""
+        """Use these events in JSON for these rows; rows that are not events stay unchanged."""
         mine = np.flatnonzero(json.events & ~json.odd)
         self.json, self.json_rows = json, rows
         self.odd[rows[json.odd]] = True
@@ -500,7 +495,7 @@ class Envelopes:
         self._texts.clear()
 
     def attribute(self, name: str) -> pa.StringArray:
-        """Return an attribute of all events as text; null where an event has none, and for native rows."""
+        """Return an attribute of all events as text; null for events without it, and for native rows."""
         if name == CONTENT:
             return pc.if_else(pa.array(self.events), self.types, pa.scalar(None, pa.string()))
         known = self._texts.get(name)
@@ -512,7 +507,7 @@ class Envelopes:
         return known
 
     def entry_of(self, name: str) -> Int:
-        """Return the entry of every event in binary mode that carries this attribute, -1 for none."""
+        """Return the entry of every binary-mode event with this attribute, -1 for none."""
         places, _ = self.entries.leading(self._called(name))
         return np.where(self.binary, places, -1)
 
@@ -522,7 +517,7 @@ class Envelopes:
         return self.events & ~self.binary
 
     def data_or(self, bodies: pa.BinaryArray) -> pa.BinaryArray:
-        """Return bodies with the data of events in JSON in the place of those."""
+        """Return bodies, with the data in place of the bodies of events in JSON."""
         return bodies if self.json is None else self._with_json(bodies, self.json.data)
 
     def _with_json(self, values: pa.Array, own: pa.Array) -> pa.Array:
@@ -534,17 +529,17 @@ class Envelopes:
 
     @property
     def prefixed(self) -> Bool:
-        """By the numbers of names, which are below the prefix of attributes; in events such names mean nothing else."""
+        """Which names, by number, have the attribute prefix; in events they are attributes only."""
         return self._roles.prefixed
 
     @property
     def typed(self) -> Bool:
-        """By the numbers of names, whether values have types of their own."""
+        """Which names, by number, have typed values."""
         return self._roles.typed
 
     @property
     def attribute_names(self) -> list[str]:
-        """By the numbers of names, the attribute that each stands for; empty for none."""
+        """The attribute that each name, by number, stands for; empty for none."""
         names = [*self._roles.places, ""]
         return [names[place] for place in self._roles.attributes.tolist()]
 
@@ -559,15 +554,15 @@ class Envelopes:
         return types
 
     def _media(self) -> tuple[Bool, Bool]:
-        """Mark rows as odd whose media type is one of events, other than that of one event in JSON.
+        """Mark rows as fallback whose media type is one of events, other than a single event in JSON.
 
-        Returns the rows with no media type, or that of JSON; and those with that of an event in JSON.
+        Returns the rows without a media type or with that of JSON, and those with that of an event in JSON.
         """
         encoded = pc.dictionary_encode(self.types, null_encoding="encode")
         media = [media_type_of(text) for text in encoded.dictionary.to_pylist()]
         places = encoded.indices.to_numpy()
         self.odd |= np.array([each.startswith(EVENT_MEDIA) and each != STRUCTURED for each in media], bool)[places]
-        # It may be no attribute, if the row is no event; that is for the codec to find out.
+        # It may not be an attribute, if the row is not an event; the codec decides that.
         self.odd |= ~pc.fill_null(printable(encoded.dictionary), True).to_numpy(zero_copy_only=False)[places]
         plain: Bool = np.array([each in ("", "application/json") for each in media], bool)[places]
         structured: Bool = np.array([each == STRUCTURED for each in media], bool)[places]
@@ -592,7 +587,7 @@ class Envelopes:
         return np.flatnonzero(mine)
 
     def _hold_values(self) -> None:
-        """Mark events as odd that lack a required attribute, repeat one, or have a value that needs decoding."""
+        """Mark events as fallback that lack a required attribute, repeat one, or have a value that needs decoding."""
         entries, mine = self.entries, self.attributes
         numbers = entries.numbers[mine]
         held = entries.values.take(pa.array(mine))
@@ -620,7 +615,7 @@ class Envelopes:
         return repeated
 
     def _doubtful(self, texts: pa.StringArray, mine: Int, numbers: Int) -> Bool:
-        """Mark values that are no text, that HTTP or NATS would decode, or whose type CloudEvents may lack."""
+        """Mark values that are not text, that HTTP or NATS would decode, or whose type CloudEvents may not have."""
         bad = ~valid(texts)
         if texts.null_count:
             texts = pc.fill_null(texts, "")
@@ -639,7 +634,7 @@ class Envelopes:
         return bad
 
     def _own_content(self) -> None:
-        """Put an attribute ``datacontenttype`` in the place of the native content type, where events have one."""
+        """Replace the native content type of events by an attribute ``datacontenttype``, if they have one."""
         own = self.entry_of(CONTENT)
         named = own >= 0
         if named.any():

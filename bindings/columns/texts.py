@@ -1,4 +1,4 @@
-"""Bytes and texts of whole columns."""
+"""Whole columns of bytes, texts and named entries."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Named entries of many records at once: header lists as columns, read without a look at each row.
+# Named entries of many records as columns, such as headers, read without a loop over rows.
 #
-# A record has a list of entries, each with a name and bytes. Producers share their names. So what depends on a name
-# alone is computed once for each distinct name of a batch, and looked up for its entries.
+# A record has a list of entries, each with a name and bytes. Producers share names, so what depends on a name alone is
+# computed once per distinct name of a batch, and looked up for its entries.
 
 Int = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 _SMALL: Final = 1 << 20
 _FEW: Final = 64
-"""Names that are looked for one by one, which is quicker than sorting the entries."""
+"""Up to this many names are looked up one by one, which is faster than sorting the entries."""
 
 
 class Entries:
     """The entries of a batch: a list column of structs whose first members are ``key`` (text) and ``value`` (bytes).
 
-    A null list has no entries, a null name is the empty one.
+    A null list has no entries; a null name is empty.
     """
 
     def __init__(self, lists: pa.ListArray) -> None:
         self.rows = len(lists)
         entries = lists.flatten()
         self.owners: Int = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
-        """Per entry, its row; ascending."""
+        """The row of each entry; ascending."""
         self.values: pa.BinaryArray = entries.field("value")
         names = entries.field("key")
         names = (pc.fill_null(names, "") if names.null_count else names).dictionary_encode()
         self.names: list[str] = names.dictionary.to_pylist()
         """The distinct names."""
         self.codes: npt.NDArray[np.int32] = names.indices.to_numpy(zero_copy_only=False)
-        """Per entry, the place of its name among the distinct ones."""
+        """The index of each entry's name among the distinct names."""
         self._numbers = {name: number for number, name in enumerate(self.names)}
 
     @property
     def offsets(self) -> Int:
-        """Per row, where its entries begin, and then where the last row's end."""
+        """The first entry of each row, then the end of the last row's entries."""
         return np.searchsorted(self.owners, np.arange(self.rows + 1))
 
     def meanings(self, numbers: Int) -> tuple[list[tuple[int, str]], Int]:
-        """Return the distinct pairs of a row's number and a name in it, and per entry the place of its pair.
+        """Return the distinct pairs of a row's number and a name in it, and the index of each entry's pair.
 
-        It serves where what a name means depends on its row too, such as on the protocol: ask once for each pair.
+        For names whose meaning also depends on the row, such as on its protocol: evaluate it once per pair.
         """
         pairs = numbers[self.owners] * len(self.names) + self.codes
         distinct, places = numbered(pairs)
@@ -65,19 +65,19 @@ class Entries:
         return np.flatnonzero(flags[self.codes]) if flags.any() else np.zeros(0, np.int64)
 
     def of(self, name: str) -> Int:
-        """Return the entries of that name, ascending."""
+        """Return the entries with that name, ascending."""
         number = self._numbers.get(name)
         return np.zeros(0, np.int64) if number is None else np.flatnonzero(self.codes == number)
 
     def first(self, name: str) -> Int:
-        """Return per row its first entry of that name, -1 where it has none."""
+        """Return each row's first entry with that name, -1 for none."""
         places = np.full(self.rows, -1, np.int64)
         mine = self.of(name)[::-1]
         places[self.owners[mine]] = mine
         return places
 
     def bytes_of(self, places: Int) -> pa.BinaryArray:
-        """Return the values of these entries; null for -1 as for an entry without one."""
+        """Return the values of these entries; null for -1 and for an entry without a value."""
         return self.values.take(pa.array(places, mask=places < 0))
 
     def rows_of(self, entries: Int) -> Bool:
@@ -87,7 +87,7 @@ class Entries:
         return rows
 
     def repeated(self, condition: Callable[[str], object]) -> Bool:
-        """Return which rows have two entries of one name that meets a condition."""
+        """Return which rows have two entries with one name that meets a condition."""
         rows = np.zeros(self.rows, bool)
         names = [name for name in self.names if condition(name)]
         if len(names) <= _FEW:
@@ -102,9 +102,9 @@ class Entries:
 
 
 def numbered(codes: Int) -> tuple[Int, Int]:
-    """Return the distinct ones of these numbers, ascending, and the place of each number among them.
+    """Return the distinct numbers, ascending, and the index of each number among them.
 
-    Small numbers that are not negative take no sorting.
+    Small non-negative numbers need no sorting.
     """
     if not len(codes) or int(codes.min()) < 0 or int(codes.max()) >= _SMALL:
         return np.unique(codes, return_inverse=True)
@@ -117,7 +117,7 @@ def numbered(codes: Int) -> tuple[Int, Int]:
 
 
 def distinct(values: pa.StringArray, condition: Callable[[pa.StringArray], pa.BooleanArray]) -> Bool:
-    """Return which values meet a condition, asked once for each distinct one; a null meets none."""
+    """Return which values meet a condition, evaluated once per distinct value; a null meets none."""
     encoded = values.dictionary_encode()
     met = pc.fill_null(condition(encoded.dictionary), False).take(encoded.indices)
     answer: Bool = pc.fill_null(met, False).to_numpy(zero_copy_only=False)
@@ -140,14 +140,14 @@ _FORBIDDEN: Final = (
     + "".join(rf"\x{{{plane + 0xFFFE:x}}}-\x{{{plane + 0xFFFF:x}}}" for plane in range(0, 0x110000, 0x10000))
     + "]"
 )
-"""What :data:`bindings.events.FORBIDDEN` says, for RE2."""
+""":data:`bindings.events.FORBIDDEN` as an RE2 pattern."""
 _PADDING: Final = pa.array([b"", b"\0", b"\0\0"])
 
 
 def raw(values: pa.BinaryArray | pa.StringArray) -> tuple[npt.NDArray[np.uint8], Int32]:
     """Return the data of an array and its offsets: value *i* is ``data[offsets[i]:offsets[i + 1]]``.
 
-    Nothing is copied. The bytes of a null mean nothing.
+    Nothing is copied. The bytes of a null are undefined.
     """
     _, offsets, data = values.buffers()
     if offsets is None or not len(values):
@@ -157,19 +157,19 @@ def raw(values: pa.BinaryArray | pa.StringArray) -> tuple[npt.NDArray[np.uint8],
 
 
 def valid(values: pa.Array) -> Bool:
-    """Tell which values are not null."""
+    """Return which values are not null."""
     return values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else np.ones(len(values), bool)
 
 
 def holding(values: pa.BinaryArray | pa.StringArray, character: str) -> Int:
-    """Return the places of the values, none of them null, that hold an ASCII character."""
+    """Return the indexes of the values, none of them null, that contain an ASCII character."""
     data, offsets = raw(values)
     marks = np.flatnonzero(data[offsets[0] : offsets[-1]] == ord(character)) + offsets[0]
     return np.unique(np.searchsorted(offsets, marks, "right") - 1)
 
 
 def beginnings(values: pa.BinaryArray | pa.StringArray) -> npt.NDArray[np.uint8]:
-    """Return the first byte of every value; 0 for one that is empty or null."""
+    """Return the first byte of every value; 0 for an empty value or a null."""
     data, offsets = raw(values)
     firsts = np.zeros(len(values), np.uint8)
     filled = np.flatnonzero((np.diff(offsets) > 0) & valid(values))
@@ -178,7 +178,7 @@ def beginnings(values: pa.BinaryArray | pa.StringArray) -> npt.NDArray[np.uint8]
 
 
 def texts_of(values: pa.BinaryArray) -> pa.StringArray:
-    """Return bytes as text; null for what is no UTF-8."""
+    """Return bytes as text; null for bytes that are not UTF-8."""
     doubtful = beyond_ascii(values)
     if len(doubtful):
         wrong = doubtful[~_is_text(values.take(pa.array(doubtful)))]
@@ -190,7 +190,7 @@ def texts_of(values: pa.BinaryArray) -> pa.StringArray:
 
 
 def beyond_ascii(values: pa.BinaryArray | pa.StringArray) -> Int:
-    """Return the places of values that hold more than ASCII; there may be nulls among them."""
+    """Return the indexes of values that are not all ASCII; nulls may be among them."""
     data, bounds = raw(values)
     held = data[bounds[0] : bounds[-1]]
     if not len(held) or int(held.max()) < _ASCII_END:
@@ -201,26 +201,27 @@ def beyond_ascii(values: pa.BinaryArray | pa.StringArray) -> Int:
 
 
 def unusual(values: pa.BinaryArray | pa.StringArray) -> Int:
-    """Return the places of values that hold more than printable ASCII; there may be nulls among them."""
+    """Return the indexes of values that are not all printable ASCII; nulls may be among them."""
     data, bounds = raw(values)
     held = data[bounds[0] : bounds[-1]]
     if not len(held) or (int(held.min()) >= _SPACE and int(held.max()) < _DELETE):
         return np.zeros(0, np.int64)
     filled = np.flatnonzero(np.diff(bounds))
-    # What is below a space comes out above all else.
+    # Subtracting a space makes characters below it the largest.
     tops = np.maximum.reduceat(held - np.uint8(_SPACE), bounds[filled] - bounds[0])
     return filled[tops >= _DELETE - _SPACE]
 
 
 def printable(values: pa.StringArray) -> pa.BooleanArray:
-    """Return which texts a CloudEvents String may hold; null for a null."""
+    """Return which texts are valid CloudEvents Strings; null for a null."""
     return pc.invert(pc.match_substring_regex(values, _FORBIDDEN)) if len(unusual(values)) else _true_if_valid(values)
 
 
 def forbidden(values: pa.BinaryArray | pa.StringArray, at: Int | None = None) -> Int:
-    """Return the places of values that no CloudEvents String may be, ascending; a null is none of them.
+    """Return the indexes of values that are not valid CloudEvents Strings, ascending; nulls are not included.
 
-    They are no UTF-8, or hold control characters or noncharacters. Of all values those *at* some places are asked.
+    They are not UTF-8, or contain control characters or noncharacters. With *at*, only values at these indexes are
+    checked.
     """
     doubtful = unusual(values)
     if at is not None and len(doubtful):
@@ -238,7 +239,7 @@ def _true_if_valid(values: pa.Array) -> pa.BooleanArray:
 
 
 def _is_text(values: pa.BinaryArray) -> Bool:
-    """Tell which values are UTF-8; all of them are looked at together, and one by one only if some are not."""
+    """Return which values are UTF-8; all are checked at once, and one by one only if some are not."""
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -260,7 +261,7 @@ def base64_of(values: pa.BinaryArray) -> pa.StringArray:
     spare = -sizes % 3
     padded = pc.binary_join_element_wise(values, _PADDING.take(pa.array(spare)), b"")
     data, offsets = raw(padded)
-    # Each begins a group of three bytes, so that all of them are written at once.
+    # Each begins a group of three bytes, so that all are encoded at once.
     shared = data[offsets[0] : offsets[-1]]
     coded = np.frombuffer(bytearray(binascii.b2a_base64(shared.data, newline=False)), np.uint8)
     ends = (offsets - offsets[0]) // 3 * 4
@@ -270,17 +271,16 @@ def base64_of(values: pa.BinaryArray) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(values), *buffers, padded.buffers()[0], padded.null_count)
 
 
-# The parts of many records as columns, one behind the other (:mod:`bindings.columns.texts`).
+# The parts of many records as one column (:mod:`bindings.columns.texts`).
 #
-# What a name means depends on the protocol, so rows are in groups, and each distinct pair of a group and a name has a
-# number. What a pair means is asked once; from then on rows are looked at through arrays of numbers.
+# A name's meaning depends on the protocol. So rows are in groups, each distinct pair of a group and a name has a
+# number, and a pair's meaning is evaluated once.
 
 
 class PartEntries(Entries):
     """The parts of a batch: ``key``, ``value`` and ``type`` as in :class:`bindings.parts.Part`.
 
-    ``pairs`` are the distinct pairs of a row's group and a name; ``numbers`` give the place there of every entry's
-    pair.
+    ``pairs`` are the distinct pairs of a row's group and a name; ``numbers`` is the index of each entry's pair.
     """
 
     def __init__(self, lists: pa.ListArray, groups: Int) -> None:
@@ -289,18 +289,18 @@ class PartEntries(Entries):
         self._kinds: pa.StringArray = flat.field("type")
         self._are: dict[str, Bool] = {}
         self.broken = ~valid(lists)
-        """Rows that are no list of named entries."""
+        """Rows that are not a list of named entries."""
         nameless = ~valid(flat) | ~valid(flat.field("key"))
         self.broken[self.owners[nameless]] = True
         self.pairs, self.numbers = _pairs(self, groups)
 
     @cached_property
     def filled(self) -> Bool | None:
-        """Which entries have a value; None when all have."""
+        """Which entries have a value; None if all have one."""
         return valid(self.values) if self.values.null_count else None
 
     def called(self, numbers: Sequence[int], *, empty: bool = False) -> Int:
-        """Return the entries of these pairs, ascending; *empty* ones without a value as well."""
+        """Return the entries of these pairs, ascending; with *empty*, also those without a value."""
         if not len(numbers):
             return np.zeros(0, np.int64)
         if len(numbers) == 1:
@@ -323,7 +323,7 @@ class PartEntries(Entries):
         return places, owners[~leads]
 
     def are(self, kind: str) -> Bool:
-        """Tell which entries are of a kind."""
+        """Return which entries are of a kind."""
         known = self._are.get(kind)
         if known is None:
             known = self._are[kind] = pc.fill_null(pc.equal(self._kinds, kind), False).to_numpy(zero_copy_only=False)

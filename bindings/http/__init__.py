@@ -1,1 +1,1 @@
-"""HTTP: its codec, the server and gateway that receive, the client that sends."""
+"""HTTP: codec, server, receiving gateway, and sending client."""

@@ -1,4 +1,4 @@
-"""What HTTP is to the others: native records, and messages to send."""
+"""The HTTP binding: native records, and building messages to send."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bindings.sending import Expand, Outbound, Sending
 from catalog.model import Definition, Endpoint
 from catalog.protocols.properties import CONNECTION_HEADERS, CREDENTIAL_HEADERS
 
-# HTTP messages: their native form, and where the CloudEvents HTTP binding keeps attributes.
+# HTTP messages: native form, and where the CloudEvents HTTP binding puts attributes.
 
 PROTOCOL: Final = "HTTP"
 FORM: Final = NativeForm(lists=("headers", "query"), lower=("headers",))
@@ -23,19 +23,19 @@ RULE: Final = AttributeRule(prefixes=("headers.ce-",), content_type="headers.con
 
 
 def parts(native: Mapping[str, Any]) -> list[Part]:
-    """Take a native record apart; header names become lower case."""
+    """Split a native record into parts; header names become lower case."""
     return parts_of(native, FORM)
 
 
 def native(taken: list[Part]) -> dict[str, Any]:
-    """Put a native record together: the inverse of :func:`parts`."""
+    """Build a native record from parts: the inverse of :func:`parts`."""
     return native_of(taken, FORM)
 
 
-# How messages for HTTP are addressed and made; they go by :mod:`bindings.http.poster`.
+# Addressing and building HTTP messages; :mod:`bindings.http.poster` sends them.
 
 _CLIENT: Final = frozenset({"accept", "accept-charset", "accept-encoding", "accept-language", "user-agent"})
-"""What an HTTP client says of itself."""
+"""Headers in which an HTTP client describes itself."""
 FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 FIELD_VALUE: Final = re.compile(rb"(?:[!-~\x80-\xff](?:[!-~\x80-\xff \t]*[!-~\x80-\xff])?)?")
 _QUERY: Final = "query."
@@ -44,14 +44,14 @@ _DEFAULT_METHOD: Final = "POST"
 
 
 class HttpSending(Sending):
-    """See :class:`~bindings.sending.Sending`; an address is a URL, of which a record has path and query."""
+    """See :class:`~bindings.sending.Sending`; an address is a URL, and a record has its path and query."""
 
     family = "http"
     form = AddressForm("HTTP", {"http": 80}, {"https": 443})
     literal = (re.compile(r"[!-z|~]*"), "ASCII without spaces or braces")
     whole = (
         re.compile(r"https?://[^/?#@\s]+(?:[/?#][!-~]*)?", re.IGNORECASE),
-        "a URL begins with http:// or https://",
+        "a URL must begin with http:// or https://",
     )
     most_bytes = 8000
     authority = re.compile(r"https?://[^/?#@\s]+[/?#].*", re.IGNORECASE | re.DOTALL)
@@ -60,7 +60,7 @@ class HttpSending(Sending):
     texts = ("headers.", _QUERY)
 
     def channel(self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False) -> dict[str, str]:
-        """Return method and path; a response, which a definition with a ``status`` describes, has neither."""
+        """Return method and path; a response (a definition with ``status``) has neither."""
         if any(prop.name == "status" for prop in definition.protocoloptions):
             return {}
         options = endpoint.options if endpoint else {}
@@ -69,7 +69,7 @@ class HttpSending(Sending):
         return {"method": str(options.get("method") or _DEFAULT_METHOD).upper(), "path": str(path or fallback)}
 
     def address_of(self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand) -> str:
-        """Return the URL: that of *base* or the endpoint, with the path and the query of the parts."""
+        """Return the URL: that of *base* or the endpoint, with the path and query of the parts."""
         url = urlsplit(base or next(iter(endpoint.uris), ""))
         path = url.path
         if declared or endpoint.options.get("path") or path.strip("/"):
@@ -82,11 +82,11 @@ class HttpSending(Sending):
         return urlunsplit((url.scheme, url.netloc, path, "&".join(filter(None, (url.query, query))), ""))
 
     def carries_bytes(self, key: str) -> bool:
-        """Tell whether a part may be bytes: those of headers and of the query."""
+        """Whether a part may be bytes, as headers and the query may."""
         return key.startswith(("headers.", _QUERY))
 
     def header(self, name: str, part: Part) -> Part | None:
-        """Return a header in lower case; None for one of a connection or client, credentials, or without a form."""
+        """Return a header in lower case; None for connection and client headers, credentials, and invalid ones."""
         name = name.lower()
         ours = name in CREDENTIAL_HEADERS or name in _CLIENT or name in CONNECTION_HEADERS
         if ours or not FIELD_NAME.fullmatch(name) or not FIELD_VALUE.fullmatch(part.value or b""):
@@ -94,7 +94,7 @@ class HttpSending(Sending):
         return Part(name, part.value)
 
     def received(self, message: Outbound, *, binary: bool) -> Iterator[Part]:
-        """Give path and query of the URL, and all parts but those that no request has."""
+        """Yield the URL's path and query, and all parts except those that no request has."""
         url = urlsplit(message.address)
         yield Part("path", (url.path or "/").encode())
         yield from query_parts(url.query.encode())

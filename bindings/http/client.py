@@ -1,4 +1,4 @@
-"""The HTTP client of sinks and subscriptions: judged addresses, the webhook handshake, and the Subscriptions API."""
+"""The HTTP client of sinks and subscriptions: checked addresses, webhook handshake, and Subscriptions API."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ import msgspec
 from bindings.gateways import Tls
 from catalog.documents.connecting import Reach, origin_of
 
-# The HTTP client that messages are sent with: it keeps connections, and nothing that a target says.
+# The HTTP client that sends messages: it keeps connections, but no state from targets.
 
-# Connections of an HTTP client to judged addresses only, for URLs that strangers name.
+# Connections to checked addresses only, for URLs that strangers name.
 #
-# A host is looked up for each request and all its addresses are judged; the connection goes to one of those, so that no
-# second look-up can give others. A name that has one address beyond reach has none.
+# A host is resolved for each request and all its addresses are checked; the connection goes to one of them, so that a
+# second look-up cannot give others. A host with one forbidden address is forbidden.
 
 
 class OutOfReach(Exception):
-    """A host that may not be connected to; the message names it, and not what its address is."""
+    """A host that must not be connected to; the message names the host, but not its address."""
 
 
 class JudgedTransport(httpx.BaseTransport):
-    """Sends by *inner* to what *reach* admits."""
+    """Sends with *inner* to the addresses that *reach* allows."""
 
     def __init__(self, inner: httpx.BaseTransport, reach: Reach) -> None:
         self._inner = inner
         self._reach = reach
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request to the first address that can be connected to.
+        """Send a request to the first address that accepts a connection.
 
         Raises:
-            OutOfReach: the host may not be connected to.
-            httpx.TransportError: no answer came.
+            OutOfReach: the host must not be connected to.
+            httpx.TransportError: no response.
         """
         url = request.url
         host = url.raw_host.decode("ascii")
         addresses = admitted(host, url.port, self._reach)
         for number, address in enumerate(addresses, 1):
-            # The header Host was made of the name, and so is what the certificate is checked for.
+            # The header Host comes from the name, and the certificate is verified for the name.
             judged = httpx.Request(
                 request.method,
                 url.copy_with(host=address),
@@ -71,7 +71,7 @@ class JudgedTransport(httpx.BaseTransport):
 
 
 def admitted(host: str, port: int | None, reach: Reach) -> list[str]:
-    """Return the addresses of a host, all of which are within reach.
+    """Return the addresses of a host, all of which are allowed.
 
     Raises:
         OutOfReach: one of them is not.
@@ -79,7 +79,7 @@ def admitted(host: str, port: int | None, reach: Reach) -> list[str]:
     """
     addresses = addresses_of(host, port)
     if not all(reach.admits(host, address) for address in addresses):
-        raise OutOfReach(f"{host} is no public host, and not among those that are allowed")
+        raise OutOfReach(f"{host} is not a public host, and not in the list of allowed hosts")
     return addresses
 
 
@@ -100,10 +100,10 @@ Version = Literal["1.1", "2"]
 
 
 class _NoCookies(httpx.Cookies):
-    """Keeps no cookies: a target could make us keep any number, and looking them up costs the square of the headers."""
+    """Stores no cookies: a target could set any number, and looking them up costs the square of the headers."""
 
     def extract_cookies(self, response: httpx.Response) -> None:
-        """Ignore the cookies of an answer."""
+        """Ignore the cookies of a response."""
 
 
 class _Client(httpx.Client):
@@ -113,7 +113,7 @@ class _Client(httpx.Client):
 
     @cookies.setter
     def cookies(self, cookies: object) -> None:
-        raise AttributeError("this client keeps no cookies")
+        raise AttributeError("this client stores no cookies")
 
 
 def client(
@@ -126,9 +126,9 @@ def client(
     version: Version | None,
     reach: Reach | None = None,
 ) -> httpx.Client:
-    """Return a client that checks certificates, follows no redirects, and reads no proxy from the environment.
+    """Return a client that verifies certificates, follows no redirects, and reads no proxy from the environment.
 
-    With *reach* it connects to no address beyond that: such a request fails with :class:`OutOfReach`.
+    With *reach* it connects to allowed addresses only; other requests fail with :class:`OutOfReach`.
 
     Raises:
         OSError, ssl.SSLError: a certificate file that cannot be read.
@@ -157,20 +157,19 @@ def _context(tls: Tls | None) -> ssl.SSLContext:
     return context
 
 
-# Asking a webhook for permission: the validation handshake of the CloudEvents webhook specification, section 4.
-#
-# Our side of it: an ``OPTIONS`` request names us, and the answer allows us by name or with ``*``.
+# The webhook validation handshake (CloudEvents webhook specification, section 4), our side: an ``OPTIONS`` request
+# names us, and the response allows us by name or with ``*``.
 
 ASK: Final = "WebHook-Request-Origin"
 ALLOWED: Final = "WebHook-Allowed-Origin"
 
 
 class NotPermitted(Exception):
-    """The target has not allowed us to send; the message names it and the remedy."""
+    """The target has not allowed us to send; the message names it and says how to fix it."""
 
 
 class Permissions:
-    """The targets that have allowed us, each asked once; thread-safe. A rate that a target names is not kept."""
+    """The targets that have allowed us, each asked once; thread-safe. A rate that a target names is ignored."""
 
     def __init__(self, client: httpx.Client, origin: str) -> None:
         self._client = client
@@ -179,11 +178,11 @@ class Permissions:
         self._lock = threading.Lock()
 
     def ensure(self, url: str) -> None:
-        """Return when the target of *url* allows us; its query does not matter.
+        """Return if the target of *url* allows us; its query is ignored.
 
         Raises:
-            NotPermitted: it does not, or does not know the handshake.
-            httpx.TransportError: it does not answer.
+            NotPermitted: it does not, or does not support the handshake.
+            httpx.TransportError: it does not respond.
         """
         parts = urlsplit(url)
         target = f"{parts.scheme}://{parts.netloc}{parts.path}"
@@ -195,16 +194,16 @@ class Permissions:
             if not answer.is_success or not {"*", self._origin} & set(allowed):
                 shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
                 raise NotPermitted(
-                    f"{shown} answers {answer.status_code} to our webhook handshake and does not allow "
-                    f"{self._origin}; allow it there, or leave out webhook_origin"
+                    f"{shown} responded {answer.status_code} to the webhook handshake and does not allow "
+                    f"{self._origin}; allow it there, or remove webhook_origin"
                 )
             self._given.add(target)
 
 
-# The client side of the CloudEvents Subscriptions API: a subscription is created, renewed, looked for, and deleted.
+# A client of the CloudEvents Subscriptions API: create, renew, find, and delete subscriptions.
 #
-# ``POST`` to the manager's address creates one, and the answer says its id or ``Location``; ``PUT`` there replaces it,
-# and so renews it; ``GET`` of the manager's address lists those that we may see; ``DELETE`` ends one.
+# ``POST`` to the manager's address creates one, and the response has its id or ``Location``; ``PUT`` there replaces and
+# thereby renews it; ``GET`` of the manager's address lists those that we may see; ``DELETE`` ends one.
 
 MEDIA: Final = "application/cloudevents-subscription+json"
 MAX_ANSWER_BYTES: Final = 1 << 20
@@ -215,10 +214,10 @@ _LATER: Final = 3600.0
 
 
 class SubscriptionFailed(Exception):
-    """A request that did not do what it was for; the message says what was asked and answered, and no secret.
+    """A failed request; the message says what was requested and answered, without secrets.
 
-    ``gone`` tells that the manager knows no such subscription, ``login`` that it does not let us do this, ``after``
-    the seconds that it asks us to wait.
+    ``gone``: the manager does not have the subscription. ``login``: it does not allow us this request. ``after``: the
+    seconds that it tells us to wait.
     """
 
     def __init__(self, message: str, *, gone: bool = False, login: bool = False, after: float = 0.0) -> None:
@@ -230,17 +229,18 @@ class SubscriptionFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """A subscription that the manager has: where it is, and what it says of it."""
+    """A subscription at the manager: its URL, and the manager's document."""
 
     url: str
     document: Mapping[str, Any]
 
 
 class SubscriptionManager:
-    """One manager. *authorization* gives the header that proves who we are, empty for none; *context* its TLS.
+    """A subscription manager. *authorization* returns our credentials' header, empty for none; *context* its TLS
+    context.
 
-    A request may take *seconds* as a whole, with what *authorization* takes, which nobody interrupts. Not for
-    concurrent use, nor for a thread with an event loop.
+    A request may last *seconds* in total, including *authorization*, which is not interrupted. Not for concurrent use,
+    and not on a thread with an event loop.
     """
 
     def __init__(
@@ -252,28 +252,28 @@ class SubscriptionManager:
         self._seconds = seconds
 
     def create(self, document: Mapping[str, Any]) -> Subscribed:
-        """Make a subscription.
+        """Create a subscription.
 
         Raises:
-            SubscriptionFailed: there is none, or it may be there and the manager did not say so in time.
+            SubscriptionFailed: there is none, or it may exist and the manager did not say so in time.
         """
         answer = self._asked("POST", self.url, document)
         created = _document(answer)
         return Subscribed(self._place(answer.headers.get("location", ""), created), created)
 
     def renew(self, url: str, document: Mapping[str, Any]) -> Subscribed:
-        """Replace a subscription, which lasts anew from now on.
+        """Replace a subscription, which restarts its lifetime.
 
         Raises:
-            SubscriptionFailed: it is as it was, or ``gone``.
+            SubscriptionFailed: it is unchanged, or ``gone``.
         """
         return Subscribed(url, _document(self._asked("PUT", url, document)))
 
     def delete(self, url: str) -> None:
-        """End a subscription; one that is gone already has ended.
+        """Delete a subscription; one that is already gone counts as deleted.
 
         Raises:
-            SubscriptionFailed: it may still be there.
+            SubscriptionFailed: it may still exist.
         """
         try:
             self._asked("DELETE", url)
@@ -282,10 +282,10 @@ class SubscriptionManager:
                 raise
 
     def delivering(self, sink: str) -> list[Subscribed]:
-        """Return the subscriptions that deliver to a sink; none where the manager lists nothing.
+        """Return the subscriptions that deliver to a sink; none if the manager does not list any.
 
         Raises:
-            SubscriptionFailed: it cannot be asked now.
+            SubscriptionFailed: the manager cannot be asked now.
         """
         answer = self._asked("GET", self.url, also=_NO_LIST)
         listed = _decoded(answer) if answer.is_success else []
@@ -294,7 +294,7 @@ class SubscriptionManager:
         return [Subscribed(self._place("", one), one) for one in each if one.get("sink") == sink and one.get("id")]
 
     def _place(self, location: str, document: Mapping[str, Any]) -> str:
-        """Return where a subscription is: the location, if it is the manager's own, else its id below the manager."""
+        """Return a subscription's URL: the location if it is on the manager's server, else its id below the manager."""
         try:
             url = urljoin(self.url, location)
             if location and origin_of(url) == origin_of(self.url):
@@ -303,7 +303,7 @@ class SubscriptionManager:
             pass
         name = document.get("id")
         if not isinstance(name, str) or not name:
-            raise SubscriptionFailed(f"{self._shown(self.url)} does not say which subscription it made")
+            raise SubscriptionFailed(f"{self._shown(self.url)} did not say which subscription it created")
         return f"{self.url.partition('?')[0].rstrip('/')}/{quote(name, safe='')}"
 
     def _asked(
@@ -321,14 +321,14 @@ class SubscriptionManager:
                 runner.get_loop().set_default_executor(_Resolver(1))
                 answer = runner.run(self._answer(method, url, headers, content, deadline))
         except TimeoutError as error:
-            raise SubscriptionFailed(f"{method} {self._shown(url)}: the answer takes too long") from error
+            raise SubscriptionFailed(f"{method} {self._shown(url)}: the response takes too long") from error
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, ValueError) as error:
             text = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
             raise SubscriptionFailed(f"{method} {self._shown(url)}: {text}") from error
         if answer.is_success or answer.status_code in also:
             return answer
         raise SubscriptionFailed(
-            f"{method} {self._shown(url)} is answered {answer.status_code}{_said(answer)}",
+            f"{method} {self._shown(url)} returned {answer.status_code}{_said(answer)}",
             gone=method != "POST" and answer.status_code in _GONE,
             login=answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN),
             after=_after(answer),
@@ -337,10 +337,10 @@ class SubscriptionManager:
     async def _answer(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None, deadline: float
     ) -> httpx.Response:
-        """Send a request, and read no more of the answer than a subscription may be.
+        """Send a request, and read no more of the response than a subscription's maximum size.
 
         Raises:
-            TimeoutError: the whole of it, its head too, which may come byte by byte, took too long.
+            TimeoutError: the whole exchange, including a head that arrives byte by byte, took too long.
         """
         options: dict[str, Any] = {"timeout": self._seconds, "follow_redirects": False, "trust_env": False}
         body = bytearray()
@@ -352,7 +352,7 @@ class SubscriptionManager:
             async for chunk in answer.aiter_bytes():
                 body += chunk
                 if len(body) > MAX_ANSWER_BYTES:
-                    raise ValueError("the answer is too long")
+                    raise ValueError("the response is too long")
         return httpx.Response(answer.status_code, headers=_plain(answer.headers), content=bytes(body))
 
     @staticmethod
@@ -362,15 +362,15 @@ class SubscriptionManager:
 
 
 class _Resolver(ThreadPoolExecutor):
-    """Resolves names for an event loop, which does not wait at its end for one that takes too long."""
+    """Resolves names for an event loop, which does not wait at its end for a slow one."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End without waiting."""
+        """Shut down without waiting."""
         super().shutdown(wait=False, cancel_futures=True)
 
 
 def _plain(headers: httpx.Headers) -> list[tuple[str, str]]:
-    """Return the headers of a body that is decoded."""
+    """Return the headers without those about the body's encoding."""
     return [(name, value) for name, value in headers.multi_items() if name.lower() not in _OF_BODIES]
 
 
@@ -390,7 +390,7 @@ def _decoded(answer: httpx.Response) -> Any:
 
 
 def _said(answer: httpx.Response) -> str:
-    """Return what an answer says of a refusal, in one line of bounded length."""
+    """Return an error response's text, in one line of limited length."""
     document = _document(answer)
     text = next((document[name] for name in ("detail", "title", "error") if isinstance(document.get(name), str)), "")
     line = " ".join("".join(each if each.isprintable() else " " for each in text).split())[:_SHOWN]
@@ -398,6 +398,6 @@ def _said(answer: httpx.Response) -> str:
 
 
 def _after(answer: httpx.Response) -> float:
-    """Return the seconds that an answer asks to wait; 0 for what is no number of them."""
+    """Return the seconds that a response tells us to wait; 0 if it is not a number."""
     text = answer.headers.get("retry-after", "")
     return min(float(text), _LATER) if text.isascii() and text.isdecimal() and len(text) < 10 else 0.0

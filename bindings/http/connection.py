@@ -1,7 +1,7 @@
-"""One connection of an HTTP server: requests are answered in turn, and every wait has a limit.
+"""One connection of an HTTP server: requests are answered in order, and every wait has a limit.
 
-When a request is refused while its body is under way, the answer goes out at once; what follows is read and dropped
-for :attr:`ServerLimits.linger` seconds, so that the sender sees the answer and not a reset.
+When a request is refused while its body arrives, the response is sent at once. What follows is read and dropped for
+:attr:`ServerLimits.linger` seconds, so that the sender sees the response and not a reset.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import httptools
 
 from bindings.http.request import HttpProblem, Reply, RequestHead, ServerLimits
 
-# From the bytes of a connection to requests, strictly: what two readers could read in two ways is refused.
+# From bytes to requests, strictly: anything that two parsers could read differently is rejected.
 #
-# The parser (llhttp, by ``httptools``) refuses bare line feeds, folded headers, control characters, lengths that are
-# repeated or beside a transfer coding. What it leaves to its caller is here: versions, transfer codings other than
-# ``chunked``, hosts, forms of the target, and all bounds.
+# The parser (llhttp, through ``httptools``) rejects bare line feeds, folded headers, control characters, and lengths
+# that are repeated or combined with a transfer coding. This module checks the rest: versions, transfer codings other
+# than ``chunked``, hosts, forms of the target, and all limits.
 
 SLICE: Final = 4096
-"""Bytes of heads that are parsed at a time, so that few requests of a pipeline are in memory as objects."""
+"""Bytes of heads parsed at a time, so that few pipelined requests are in memory as objects."""
 BODY_SLICE: Final = 64 * 2**10
 _FRAMING: Final = frozenset((b"content-length", b"transfer-encoding"))
 _READ: Final = _FRAMING | {b"host", b"upgrade", b"expect"}
 _CHUNK_ROOM: Final = 64 * 2**10
 _CHUNK_FACTOR: Final = 16
-"""What chunk headers and extensions may take: a fixed room, and this many times the body; one-byte chunks take six."""
+"""Limits of chunk headers and extensions: a fixed size, and this many times the body; one-byte chunks need six."""
 _SCHEMES: Final = (b"http://", b"https://")
 
 
@@ -42,11 +42,11 @@ class BodyEnd(Enum):
 
 
 Event = RequestHead | bytes | BodyEnd | HttpProblem
-"""What comes of bytes: a head, then pieces of its body, then its end; a problem is the last event of a connection."""
+"""A parsed event: a head, then pieces of its body, then its end; a problem is a connection's last event."""
 
 
 class RequestReader:
-    """Takes the bytes of one connection; what came of them is in ``events``, in order, for the caller to take out."""
+    """Parses the bytes of one connection; the caller takes the resulting ``events``, in order."""
 
     def __init__(self, limits: ServerLimits, address: str = "") -> None:
         self._limits = limits
@@ -63,16 +63,16 @@ class RequestReader:
 
     @property
     def slice(self) -> int:
-        """How many bytes to feed at once."""
+        """The number of bytes to feed at once."""
         return BODY_SLICE if self._in_body else SLICE
 
     @property
     def begun(self) -> RequestHead:
-        """A head of which only headers are known: those of the last request that have been read."""
+        """A head with headers only: those of the last request that have been read."""
         return RequestHead("", b"", b"", tuple(self._headers))
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Read more bytes; after a problem, nothing."""
+        """Parse more bytes; after a problem, nothing."""
         if self.failed:
             return
         self._wire += len(data)
@@ -84,25 +84,25 @@ class RequestReader:
         except httptools.HttpParserCallbackError as error:
             self._fail(error.__context__)
         except httptools.HttpParserError as error:
-            # Its text is one of the parser's own, and has nothing of the request in it.
-            self._fail(HttpProblem(HTTPStatus.BAD_REQUEST, f"this is no well-formed HTTP/1.1 request: {error}"))
+            # The text is one of the parser's own, and quotes nothing of the request.
+            self._fail(HttpProblem(HTTPStatus.BAD_REQUEST, f"not a well-formed HTTP/1.1 request: {error}"))
         except HttpProblem as problem:
             self._fail(problem)
 
     def on_message_begin(self) -> None:
-        """Begin a request; called by the parser, as the methods below are."""
+        """Begin a request; called by the parser, as are the methods below."""
         self._begin()
         self.in_head = True
 
     def on_url(self, url: bytes) -> None:
-        """Take a piece of the target."""
+        """Add a piece of the target."""
         self._target.append(url)
         self._size += len(url)
         if self._size > self._limits.max_target:
-            raise HttpProblem(HTTPStatus.REQUEST_URI_TOO_LONG, f"a target may have {self._limits.max_target} bytes")
+            raise HttpProblem(HTTPStatus.REQUEST_URI_TOO_LONG, f"a target has at most {self._limits.max_target} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one header; those after the body are dropped."""
+        """Add a header; those after the body are dropped."""
         if self._in_body:
             return
         headers = self._headers
@@ -112,7 +112,7 @@ class RequestReader:
             raise self._headers_too_large()
 
     def on_headers_complete(self) -> None:
-        """Hand out the head."""
+        """Emit the head."""
         self.in_head = False
         self._in_body = True
         self._wire = 0
@@ -123,12 +123,12 @@ class RequestReader:
         self.events.append(self._head)
 
     def on_body(self, body: bytes) -> None:
-        """Hand out a piece of the body."""
+        """Emit a piece of the body."""
         self._body += len(body)
         self.events.append(body)
 
     def on_message_complete(self) -> None:
-        """Hand out the end, unless the parser only left a body alone that follows an offer to upgrade."""
+        """Emit the end, unless the parser only skipped a body that follows an offer to upgrade."""
         self._in_body = False
         self._wire = 0
         if not (self._parser.should_upgrade() and self._head is not None and self._head.has_body):
@@ -144,14 +144,12 @@ class RequestReader:
     def _fail(self, error: BaseException | None) -> None:
         self.failed = True
         fault = (
-            error
-            if isinstance(error, HttpProblem)
-            else HttpProblem(HTTPStatus.BAD_REQUEST, "this is no HTTP/1.1 request")
+            error if isinstance(error, HttpProblem) else HttpProblem(HTTPStatus.BAD_REQUEST, "not an HTTP/1.1 request")
         )
         self.events.append(fault)
 
     def _bound(self) -> None:
-        """Refuse what the parser keeps to itself until it is whole: an endless header, or endless chunk extensions."""
+        """Limit what the parser buffers until it is complete: an endless header, or endless chunk extensions."""
         if self.in_head:
             if self._wire > self._limits.max_header_bytes + SLICE:
                 raise self._headers_too_large()
@@ -161,13 +159,13 @@ class RequestReader:
 
     def _headers_too_large(self) -> HttpProblem:
         limits = self._limits
-        detail = f"a request may have {limits.max_headers} headers and {limits.max_header_bytes} bytes of them"
+        detail = f"a request may have at most {limits.max_headers} headers and {limits.max_header_bytes} bytes of them"
         return HttpProblem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
 
     def _checked(self) -> RequestHead:
         version = self._parser.get_http_version()
         if version not in ("1.0", "1.1"):
-            raise _bad("only HTTP/1.1 and HTTP/1.0 are spoken here")
+            raise _bad("only HTTP/1.1 and HTTP/1.0 are supported")
         method = self._parser.get_method().decode("ascii")
         named: dict[bytes, list[bytes]] = {}
         for name, value in self._headers:
@@ -175,7 +173,7 @@ class RequestReader:
                 named.setdefault(name, []).append(value)
         hosts = named.get(b"host", ())
         if len(hosts) > 1 or (not hosts and version == "1.1"):
-            raise _bad("a request needs one Host header")
+            raise _bad("a request needs exactly one Host header")
         path, query = _parsed_target(method, b"".join(self._target))
         if self._parser.should_upgrade():
             _check_upgrade(method, named.get(b"upgrade", []))
@@ -194,9 +192,10 @@ class RequestReader:
         )
 
     def _without_upgrade(self, data: bytes | memoryview, rest: int) -> None:
-        """Go on as if no upgrade were offered, which every server may do (RFC 9110 section 7.8).
+        """Continue as if no upgrade were offered, which every server may do (RFC 9110 section 7.8).
 
-        The parser leaves a body alone in that case, so another one reads it, from a head that has only its length.
+        The parser skips the body in that case, so a second parser reads it, from a head that has only the body's
+        length.
         """
         head = self._head
         assert head is not None
@@ -214,16 +213,16 @@ class RequestReader:
 def _parsed_target(method: str, target: bytes) -> tuple[bytes, bytes]:
     """Return the raw path and query of a target in origin, absolute or asterisk form (RFC 9112 section 3.2)."""
     if b"#" in target:
-        raise _bad("a target has no fragment")
+        raise _bad("a target must not have a fragment")
     if not target.startswith(b"/") and not (target == b"*" and method == "OPTIONS"):
         scheme = next((each for each in _SCHEMES if target[: len(each)].lower() == each), None)
         if scheme is None:
-            raise _bad("a target is a path, or an http URL")
+            raise _bad("a target must be a path or an http URL")
         rest = target[len(scheme) :]
         ends = [place for place in (rest.find(b"/"), rest.find(b"?")) if place >= 0]
         start = min(ends, default=len(rest))
         if not start or b"@" in rest[:start]:
-            raise _bad("the URL of a target needs a host and has no user")
+            raise _bad("a target's URL needs a host and must not have a user")
         target = rest[start:] if rest[start : start + 1] == b"/" else b"/" + rest[start:]
     path, _, query = target.partition(b"?")
     return path, query
@@ -235,15 +234,15 @@ def _is_chunked(codings: list[bytes], version: str) -> bool:
     if version == "1.0":
         raise _bad("HTTP/1.0 has no Transfer-Encoding")
     if len(codings) > 1 or codings[0].lower() != b"chunked":
-        raise _bad("only chunked is known as a transfer coding")
+        raise _bad("the only supported transfer coding is chunked")
     return True
 
 
 def _check_upgrade(method: str, tokens: list[bytes]) -> None:
     if method == "CONNECT":
-        raise _bad("this is no proxy")
+        raise _bad("this server is not a proxy")
     if any(b"websocket" in token.lower() for token in tokens):
-        raise _bad("WebSocket is not spoken here; send each message as a request")
+        raise _bad("WebSocket is not supported; send each message as a request")
 
 
 def _bad(detail: str) -> HttpProblem:
@@ -251,9 +250,9 @@ def _bad(detail: str) -> HttpProblem:
 
 
 MAX_DROPPED: Final = 16 * 2**20
-"""Bytes of a refused body that are read and dropped."""
+"""Maximum bytes of a refused body that are read and dropped."""
 TURN: Final = 50
-"""Requests of one connection that are looked at before others get their turn."""
+"""Requests of one connection that are handled before other connections get their turn."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 Answer = Callable[[Reply], None]
 """Call it once, on the server's thread."""
@@ -264,24 +263,24 @@ class AcceptedRequest(Protocol):
 
     @property
     def max_body(self) -> int:
-        """Bytes that its body may have."""
+        """The maximum bytes of its body."""
 
     def take(self, body: bytes, answer: Answer) -> None:
-        """Take the request, now that its body is whole; *answer* is called at once or later."""
+        """Handle the request with its complete body; *answer* is called at once or later."""
 
     def late(self) -> Reply:
-        """Return what is sent when no answer came in time; one that comes later is dropped."""
+        """Return the response when no answer came in time; a later answer is dropped."""
 
 
 class Handler(Protocol):
-    """What a server is for. Called on the server's thread."""
+    """The application of a server. Called on the server's thread."""
 
     def admit(self, head: RequestHead) -> AcceptedRequest | Reply:
-        """Decide by the head alone; with a reply the body is not asked for, and never seen."""
+        """Decide by the head alone; with a reply the body is not read."""
 
 
 class Ledger(Protocol):
-    """What all connections have in common."""
+    """State that all connections share."""
 
     limits: ServerLimits
     handler: Handler
@@ -289,16 +288,16 @@ class Ledger(Protocol):
     date: bytes
 
     def hold(self, size: int) -> bool:
-        """Count bytes of bodies as held, or no longer (below 0); False when there are too many."""
+        """Add bytes of bodies to those in memory (or subtract, below 0); False if there are too many."""
 
     def accepted(self, connection: HttpConnection) -> None:
-        """Note that one has sent a request that was taken."""
+        """Record that a connection has sent a request that was accepted."""
 
     def gone(self, connection: HttpConnection) -> None:
-        """Forget one."""
+        """Remove a connection."""
 
     def shown(self, head: RequestHead, reply: Reply) -> Reply:
-        """Return an answer that the handler was not asked for as it gives its own; of *head* only headers are sure."""
+        """Return a reply made without the handler, in the handler's form; only the headers of *head* are reliable."""
 
 
 class Phase(Enum):
@@ -317,7 +316,7 @@ _UNREADY: Final = (Phase.ANSWER, Phase.LINGER, Phase.CLOSED)
 
 
 class HttpConnection(asyncio.Protocol):
-    """See the module.
+    """A connection.
 
     ``address`` is the address or network under which its client is counted; :meth:`expire` is due at ``deadline`` (loop
     time).
@@ -354,7 +353,7 @@ class HttpConnection(asyncio.Protocol):
         if self.phase is Phase.CLOSED:
             self._transport.abort()
         else:
-            # The first byte is waited for as long as the rest of a head; from then on the time begins anew.
+            # The first byte may take as long as the rest of a head; then the time starts anew.
             self._wait(Phase.IDLE, self._limits.header_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -376,9 +375,9 @@ class HttpConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._ended = True
         if self.phase is Phase.BODY:
-            self._refuse(HttpProblem(HTTPStatus.BAD_REQUEST, "the request ended before its body"))
+            self._refuse(HttpProblem(HTTPStatus.BAD_REQUEST, "the request ended before its body was complete"))
             return False
-        # A sender may end its side after a request and still read the answer.
+        # A sender may close its side after a request and still read the response.
         return self.waiting and self._plain
 
     def pause_writing(self) -> None:
@@ -393,7 +392,7 @@ class HttpConnection(asyncio.Protocol):
         self._pump()
 
     def expire(self) -> None:
-        """End the wait that took too long."""
+        """End a wait that took too long."""
         phase = self.phase
         if phase is Phase.ANSWER and self._request is not None:
             self._answer(self._request, self._request.late())
@@ -406,7 +405,7 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
 
     def abort(self) -> None:
-        """Close at once, whatever is under way."""
+        """Close at once, whatever is in progress."""
         self.phase = Phase.CLOSED
         self._release()
         if self.opening is not None:
@@ -415,7 +414,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def hurry(self) -> None:
-        """Give a body under way no more than :attr:`ServerLimits.linger` seconds."""
+        """Give an arriving body no more than :attr:`ServerLimits.linger` seconds."""
         if self.phase is Phase.BODY:
             self.deadline = min(self.deadline, self._loop.time() + self._limits.linger)
 
@@ -424,7 +423,7 @@ class HttpConnection(asyncio.Protocol):
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is None
 
     def _pump(self) -> None:
-        """Handle what has arrived, until a request has to be waited for."""
+        """Handle what has arrived, until a request must wait."""
         if self._pumping:
             return
         self._pumping = True
@@ -476,7 +475,7 @@ class HttpConnection(asyncio.Protocol):
         self._head = head
         answer = self._ledger.handler.admit(head)
         if isinstance(answer, Reply):
-            # A body that is here already costs nothing, and the connection can go on.
+            # A body that is already here costs nothing, and the connection can continue.
             self._skipping = BodyEnd.END in self._reader.events
             self._send(answer, close=not self._skipping)
             return
@@ -491,12 +490,12 @@ class HttpConnection(asyncio.Protocol):
         self.held += len(piece)
         held = self._ledger.hold(len(piece))
         if self.phase is not Phase.BODY:
-            return  # making room has ended this connection
+            return  # freeing memory has ended this connection
         self._body += piece
         if self.held > self._request.max_body:
             self._refuse(too_large(self._request.max_body))
         elif not held:
-            self._refuse(HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being received; send again"))
+            self._refuse(HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being received; retry later"))
 
     def _take_end(self) -> None:
         request = self._request
@@ -509,7 +508,7 @@ class HttpConnection(asyncio.Protocol):
         request.take(body, partial(self._answer, request))
 
     def _answer(self, request: AcceptedRequest, reply: Reply) -> None:
-        """Send an answer, unless its request is no longer waiting for one."""
+        """Send a response, unless its request no longer waits for one."""
         if self.phase is not Phase.ANSWER or request is not self._request:
             return
         if reply.status == HTTPStatus.ACCEPTED:
@@ -522,7 +521,7 @@ class HttpConnection(asyncio.Protocol):
         self._send(self._ledger.shown(head, problem.reply()), close=True)
 
     def _send(self, reply: Reply, *, close: bool) -> None:
-        """Send an answer; with *close* the connection ends: the rest of the request is not wanted or cannot be read."""
+        """Send a response; with *close* the connection ends: the rest of the request is unwanted or unreadable."""
         head, transport = self._head, self._transport
         self._release()
         self._head = self._request = None
@@ -556,7 +555,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 def _common_name(certificate: Mapping[str, Any] | None) -> str:
-    """Return the common name of a client's certificate, which its authority vouches for; '' without one."""
+    """Return the verified common name of a client's certificate; '' without one."""
     for part in (certificate or {}).get("subject", ()):
         for key, value in part:
             if key == "commonName":
@@ -567,5 +566,5 @@ def _common_name(certificate: Mapping[str, Any] | None) -> str:
 def too_large(limit: int) -> HttpProblem:
     """Return the problem for a body of more than *limit* bytes."""
     return HttpProblem(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a message may have {limit} bytes; send less, or a reference"
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a message may have at most {limit} bytes; send less, or a reference"
     )

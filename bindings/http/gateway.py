@@ -37,16 +37,16 @@ from bindings.http.server import HttpServer
 from bindings.inbox.space import InboxError, InboxRowError
 from bindings.parts import InboxRow
 
-# Messages on their way to the inbox: those of one turn of the server are one group.
+# Messages on their way to the inbox: those of one turn of the event loop are one group.
 #
 # The store gets each group at once and commits all that it has together. So it never waits for the server while
-# requests wait for it, and many of them share one fsync. Everything here happens on the server's thread.
+# requests wait for it, and many of them share one fsync. Everything here runs on the server's thread.
 
 Settle = Callable[[BaseException | None], None]
-"""Called on the server's thread with the outcome of a message: None when it is durable, else why it is not stored."""
+"""Called on the server's thread with the outcome of a message: None if it is durable, else why it is not stored."""
 
 
-class _Waiting(NamedTuple):
+class _UnstoredMessage(NamedTuple):
     row: InboxRow
     settle: Settle
 
@@ -55,19 +55,19 @@ class GroupStore:
     """Stores messages in groups; each is settled when it is durable or refused.
 
     A message that can never be stored is refused alone. When a group fails for another reason, all of it is refused,
-    though some may be stored: their senders repeat them.
+    although some may be stored: their senders repeat them.
     """
 
     def __init__(self, store: RowStore) -> None:
         self._store = store
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_UnstoredMessage] = deque()
         self._due = False
-        self._ended: deque[tuple[Sequence[_Waiting], Future[None]]] = deque()
+        self._ended: deque[tuple[Sequence[_UnstoredMessage], Future[None]]] = deque()
         self._called = False
 
     def add(self, row: InboxRow, settle: Settle) -> None:
         """Store a message, with the others of this turn of the running event loop."""
-        self._waiting.append(_Waiting(row, settle))
+        self._waiting.append(_UnstoredMessage(row, settle))
         if not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self._advance)
@@ -77,32 +77,32 @@ class GroupStore:
         while self._waiting:
             self._send(next_group(self._waiting))
 
-    def _send(self, group: Sequence[_Waiting]) -> None:
+    def _send(self, group: Sequence[_UnstoredMessage]) -> None:
         loop = asyncio.get_running_loop()
         try:
             stored = self._store.append_many([each.row for each in group])
         except Exception as error:
-            # Stores promise a future and no error; one that breaks the promise must not leave senders waiting.
+            # Stores return a future and never raise; one that raises anyway must not leave senders waiting.
             stored = Future()
             stored.set_exception(error)
 
         def ended(done: Future[None]) -> None:
             self._ended.append((group, done))
-            if not self._called:  # else a call is on its way, and sees this group too
+            if not self._called:  # else a call is pending, and sees this group too
                 self._called = True
-                with contextlib.suppress(RuntimeError):  # The server has ended, and nobody waits any more.
+                with contextlib.suppress(RuntimeError):  # The server has stopped, and nobody waits any more.
                     loop.call_soon_threadsafe(self._settle_ended)
 
         stored.add_done_callback(ended)
 
     def _settle_ended(self) -> None:
-        """Answer all groups that the store is done with: it commits several at once."""
-        self._called = False  # before the look at what ended, so that none is overlooked
+        """Answer all groups that the store has finished: it commits several at once."""
+        self._called = False  # first, so that no group is missed
         while self._ended:
             self._settle(*self._ended.popleft())
 
-    def _settle(self, group: Sequence[_Waiting], done: Future[None]) -> None:
-        error = InboxError("it gave up") if done.cancelled() else done.exception()
+    def _settle(self, group: Sequence[_UnstoredMessage], done: Future[None]) -> None:
+        error = InboxError("the store gave up") if done.cancelled() else done.exception()
         if isinstance(error, InboxRowError) and len(group) > 1:
             for each in group:
                 self._send([each])
@@ -110,7 +110,7 @@ class GroupStore:
             for each in group:
                 self._answer(each, error)
 
-    def _answer(self, message: _Waiting, error: BaseException | None) -> None:
+    def _answer(self, message: _UnstoredMessage, error: BaseException | None) -> None:
         try:
             message.settle(error)
         except Exception as fault:
@@ -119,25 +119,25 @@ class GroupStore:
             asyncio.get_running_loop().call_exception_handler(context)
 
 
-# What the gateway does with requests: one request in, one row in the inbox, and only then the 202.
+# How the gateway handles requests: one request, one row in the inbox, and only then the 202.
 #
-# What a sender may rely on: 202 means that the message is on disk and will have an outcome. Any other answer means that
-# it was not taken, save one: a 503 after the inbox took too long, and a connection that broke before the answer, leave
-# it open, and a sender that repeats may be counted twice (at least once).
+# A sender may rely on this: 202 means that the message is on disk and will have an outcome. Any other response means
+# that it was not accepted, with two exceptions that leave it open: a 503 after the inbox took too long, and a
+# connection that broke before the response. A sender that then repeats may be counted twice (at least once).
 
 BODY_METHODS: Final = frozenset(("POST", "PUT", "PATCH"))
-"""Methods whose requests say how long their body is, or are answered 411."""
+"""Methods whose requests must declare the length of their body, or get 411."""
 _ORIGIN: Final = b"webhook-request-origin"
-_TAKEN: Final = Reply(HTTPStatus.ACCEPTED)
-_COMPLAIN_SECONDS: Final = 10.0
+_ACCEPTED: Final = Reply(HTTPStatus.ACCEPTED)
+_LOG_SECONDS: Final = 10.0
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class MessageLimits:
-    """``max_body`` bytes of one message; ``max_in_flight`` messages wait for the inbox at a time; ``retry_after``
-    seconds that a sender is asked to wait with every 503.
+    """Limits: ``max_body`` bytes of one message, ``max_in_flight`` messages that wait for the inbox, and
+    ``retry_after`` seconds that every 503 tells a sender to wait.
     """
 
     max_body: int
@@ -146,9 +146,9 @@ class MessageLimits:
 
 
 class GatewayApplication:
-    """Takes requests for the given routes; see the module for its promise. Used on the server's thread.
+    """Accepts requests for the given routes; see the comment above for its guarantee. Used on the server's thread.
 
-    Who sends is checked before anything else, so that strangers learn nothing of paths, and cost next to nothing.
+    The sender is checked before anything else, so that strangers learn nothing of paths and cost next to nothing.
     ``stopping`` refuses new messages.
     """
 
@@ -176,7 +176,7 @@ class GatewayApplication:
     def store(self, endpoint: str, head: RequestHead, body: bytes, answer: Answer) -> None:
         """Append a message to the inbox, and answer when it is durable or refused."""
         if self._in_flight >= self._limits.max_in_flight:
-            problem = unavailable("too many requests are in flight; send again", self._limits.retry_after)
+            problem = unavailable("too many requests are in flight; retry later", self._limits.retry_after)
             answer(problem.reply())
             return
         received = time.time_ns() // 1000
@@ -185,7 +185,7 @@ class GatewayApplication:
         self._store.add(row, lambda error: answer(self._settled(endpoint, error)))
 
     def late(self) -> Reply:
-        """Return the answer to a message that the inbox has had for too long."""
+        """Return the response to a message that the inbox has had for too long."""
         detail = "the inbox took too long; the message may have been stored"
         return unavailable(detail, self._limits.retry_after).reply()
 
@@ -194,7 +194,7 @@ class GatewayApplication:
             sender = self._guard.admit(head)
         except HttpProblem:
             if head.method == "OPTIONS" and (origin := head.header(_ORIGIN)) is not None:
-                # The validation handshake of webhooks needs no credentials. It is answered alike for every path.
+                # The validation handshake of webhooks needs no credentials. Every path gets the same response.
                 return Reply(HTTPStatus.OK, _permission(origin))
             raise
         match = self._routes.find(head.method, head.path.decode("latin-1"))
@@ -204,7 +204,7 @@ class GatewayApplication:
         self._guard.allow(sender, match.users)
         self._counters.received(endpoint)
         if self.stopping:
-            raise unavailable("the router is stopping; send again", self._limits.retry_after)
+            raise unavailable("the router is stopping; retry later", self._limits.retry_after)
         _check_length(head, self._limits.max_body)
         return _Message(self, endpoint, head, self._limits.max_body)
 
@@ -212,23 +212,23 @@ class GatewayApplication:
         self._in_flight -= 1
         if error is None:
             self._counters.acknowledged(endpoint)
-            return _TAKEN
+            return _ACCEPTED
         if isinstance(error, InboxRowError):
             return HttpProblem(HTTPStatus.BAD_REQUEST, str(error)).reply()
-        # The text may name files of this machine, which is for the log and not for senders.
-        self._complain(endpoint, error)
+        # The text may name files of this machine: it is for the log, not for senders.
+        self._log_refusal(endpoint, error)
         if isinstance(error, InboxError):
-            problem = unavailable("the inbox takes nothing at present; send again", self._limits.retry_after)
+            problem = unavailable("the inbox is full; retry later", self._limits.retry_after)
             return problem.reply()
         return HttpProblem(HTTPStatus.INTERNAL_SERVER_ERROR, "the message was not stored").reply()
 
-    def _complain(self, endpoint: str, error: BaseException) -> None:
-        """Log why messages are refused, now and then: impatient senders make thousands of them a second."""
+    def _log_refusal(self, endpoint: str, error: BaseException) -> None:
+        """Log why messages are refused, at intervals: impatient senders send thousands a second."""
         self._refused += 1
         now = time.monotonic()
         if now >= self._complain_at:
             _logger.warning("%d messages refused, the last for %s: %s", self._refused, endpoint, error)
-            self._refused, self._complain_at = 0, now + _COMPLAIN_SECONDS
+            self._refused, self._complain_at = 0, now + _LOG_SECONDS
 
 
 class _Message(NamedTuple):
@@ -244,7 +244,7 @@ class _Message(NamedTuple):
         self.application.store(self.endpoint, self.head, body, answer)
 
     def late(self) -> Reply:
-        """Tell the sender that it is not known whether it was stored."""
+        """Tell the sender that it is unknown whether the message was stored."""
         return self.application.late()
 
 
@@ -252,9 +252,9 @@ def _endpoint(head: RequestHead, match: RouteMatch) -> str:
     if match.endpoint is not None:
         return match.endpoint
     if not match.allowed:
-        raise HttpProblem(HTTPStatus.NOT_FOUND, "no endpoint takes this path; see the catalog for those that exist")
+        raise HttpProblem(HTTPStatus.NOT_FOUND, "no endpoint has this path; see the catalog for endpoints")
     allowed = ", ".join(match.allowed)
-    detail = f"this path takes {allowed}, not {head.method}"
+    detail = f"this path accepts {allowed}, not {head.method}"
     raise HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, detail, (b"allow", allowed.encode("ascii")))
 
 
@@ -266,7 +266,7 @@ def _check_length(head: RequestHead, limit: int) -> None:
 
 
 def _handshake(head: RequestHead, match: RouteMatch) -> Reply:
-    """Answer OPTIONS; with an origin it is the validation of CloudEvents webhooks, and permission is granted."""
+    """Answer OPTIONS; with an origin it is the CloudEvents webhook validation, and permission is granted."""
     allow = ", ".join(dict.fromkeys((*match.allowed, "OPTIONS"))).encode("ascii")
     origin = head.header(_ORIGIN)
     return Reply(HTTPStatus.OK, ((b"allow", allow), *(_permission(origin) if origin is not None else ())))
@@ -278,12 +278,13 @@ def _permission(origin: bytes) -> tuple[tuple[bytes, bytes], ...]:
 
 @dataclass(frozen=True, slots=True)
 class HttpGatewayConfig:
-    """How to listen, and which limits hold.
+    """How to listen, and which limits apply.
 
-    ``port`` 0 takes a free one. ``max_body_bytes`` bounds one message, ``max_in_flight`` how many wait for the inbox at
+    ``port`` 0 uses a free one. ``max_body_bytes`` limits one message, ``max_in_flight`` how many wait for the inbox at
     once; ``limits`` are for requests and connections of every kind. ``retry_after`` (seconds) goes with every 503.
-    ``tls_certificate`` and ``tls_key`` are PEM files, both or none; with ``tls_clients``, certificates of authorities,
-    a client needs a certificate of theirs (mutual TLS). ``access`` says who may send; None is everybody.
+    ``tls_certificate`` and ``tls_key`` are PEM files, both or none; with ``tls_clients``, a file of certificate
+    authorities, clients need a certificate from one of them (mutual TLS). ``access`` says who may send; None is
+    everybody.
     """
 
     host: str = "127.0.0.1"
@@ -329,10 +330,10 @@ class HttpGateway:
         self.port = chosen.port
 
     def start(self) -> None:
-        """Listen; when this returns, requests are taken, and ``port`` is the one in use.
+        """Listen; on return, requests are accepted, and ``port`` is the one in use.
 
         Raises:
-            GatewayError: the address is taken, or the certificate or key cannot be used.
+            GatewayError: the address is in use, or the certificate or key cannot be used.
         """
         chosen = self._settings
         tls = server_tls(chosen.tls_certificate, chosen.tls_key, chosen.tls_clients)
@@ -346,17 +347,17 @@ class HttpGateway:
 
     @property
     def alive(self) -> bool:
-        """Whether it is listening; False before the start, after the stop, and when it ended by itself."""
+        """Whether it is listening; False before start, after stop, and when it ended on its own."""
         return self._server is not None and self._server.alive
 
     def replace(self, routes: Sequence[HttpRoute]) -> None:
-        """Listen at these routes from the next request on; what is in flight finishes under the old ones."""
+        """Use these routes from the next request on; what is in flight finishes under the old ones."""
         self._routes.replace(routes)
 
     def stop(self, grace: float = 10.0) -> None:
         """Refuse new messages (503), finish those in flight for up to *grace* seconds, then close all connections.
 
-        What is in flight after that gets no answer: its sender repeats it. Does nothing when not running.
+        What is in flight after that gets no answer, so its sender repeats it. Does nothing when not running.
         """
         self._application.stopping = True
         if self._server is not None:

@@ -1,11 +1,11 @@
-"""Sending over HTTP: each message is one request, and a 2xx answer confirms it (RFC 9110, CloudEvents HTTP binding).
+"""Sending over HTTP: each message is one request, and a 2xx response confirms it (RFC 9110, CloudEvents HTTP binding).
 
-What the answer means for the message: 2xx is taken. 408, 425, 429, any 5xx, and no answer at all mean *try again*, and
-so do 401, 407 and redirects, which speak of our settings and not of the message. Every other 4xx means that the target
-will never take it. Redirects are not followed: they would carry credentials elsewhere. Nor are cookies kept.
+2xx: delivered. 408, 425, 429, any 5xx, and no response: *retry*. 401, 407 and redirects: retry too, because they are
+about our settings and not the message. Any other 4xx: the target will never accept the message. Redirects are not
+followed, because they would carry credentials elsewhere; cookies are not stored.
 
-A message at which the target ends the connection does not stop those of other lanes. It is tried alone when they are
-done, and given up when the target answers everything else (:mod:`bindings.http.poster`).
+A message at which the target ends the connection does not stop those of other lanes. It is tried alone after them, and
+given up if the target answers everything else.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from bindings.sending import ALONE, IN_A_ROW, LONELY, Calls, MessageRefusal, Out
 
 # Messages at which a target ends the connection instead of answering, and when that is the message's own fault.
 #
-# A reset says nothing by itself: a target that restarts, or a proxy with nothing behind it, resets as well. So a
-# message is only given up when the target answers others and still ends this one, tried alone, with an answer to a bare
-# ``OPTIONS`` request before each try. Where no other message shows that the target works, it takes many calls.
+# A reset alone proves nothing: a target that restarts, or a proxy without a backend, resets as well. So a message is
+# only given up when the target answers others and still ends this one, sent alone, after it answered a bare ``OPTIONS``
+# request before each try. Where no other message shows that the target works, that needs many calls.
 
 ENDED: Final = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
-"""What a connection that ended in the middle of an exchange raises."""
+"""Errors of a connection that ended in the middle of an exchange."""
 
 
 class Unanswered:
-    """What is known of messages without an answer; thread-safe. *client* sends the ``OPTIONS`` requests."""
+    """Messages without a response; thread-safe. *client* sends the ``OPTIONS`` requests."""
 
     def __init__(self, client: httpx.Client) -> None:
         self._client = client
         self._calls = Calls()
 
     def may_be_at_fault(self, message: object, *, others: bool) -> bool:
-        """Count a call that ended without an answer; return whether to try the message alone.
+        """Count a call that ended without a response; return whether to try the message alone.
 
-        *others* tells that the target answered other messages in this call.
+        *others*: the target answered other messages in this call.
         """
         calls = self._calls.count(hash(message))
         return others or calls >= LONELY
 
     def settled(self, message: object) -> None:
-        """Forget a message that is settled."""
+        """Forget a settled message."""
         self._calls.forget(hash(message))
 
     def never_answered(self, url: str, attempt: Callable[[], bool]) -> bool | None:
-        """Make the tries of a message alone; *attempt* makes one and returns whether it was answered.
+        """Try a message alone, repeatedly; *attempt* makes one try and returns whether it was answered.
 
-        Returns whether none was answered; None when the target answers nothing else either.
+        Returns whether none was answered; None if the target answers nothing else either.
         """
         for _ in range(ALONE):
             if not self._answers(url):
@@ -82,9 +82,9 @@ TRIES: Final = 3
 """Requests for one message before :meth:`HttpPoster.send` gives up for now."""
 FIRST_PAUSE: Final = 0.2
 PATIENCE: Final = 2.0
-"""Longest pause in seconds inside :meth:`HttpPoster.send`; a target that asks for more ends the call."""
+"""Maximum pause in seconds inside :meth:`HttpPoster.send`; a target that wants more ends the call."""
 LONGEST_PAUSE: Final = 300.0
-"""Longest ``Retry-After`` that is obeyed, in seconds; a longer one counts as this."""
+"""Maximum ``Retry-After`` that is obeyed, in seconds; a longer one counts as this."""
 _SHOWN: Final = 200
 _SHOWN_BYTES: Final = 1024
 
@@ -101,22 +101,22 @@ class OutRequest:
 
 
 def request_of(method: str, message: Outbound) -> OutRequest:
-    """Return the request for a message; *method* is for one that names none."""
+    """Return the request for a message; *method* is the default."""
     headers = tuple((name, part.value or b"") for name, part in headers_of(message.parts))
     own = next((part.text for part in message.parts if part.key == "method"), None)
     return OutRequest(message.address, headers, message.body, own or method, message.lane)
 
 
 class _Ended(Unsettled):
-    """The target ended the connection, at each try of one message."""
+    """The target ended the connection at each try of one message."""
 
 
 class HttpPoster:
-    """Sends requests over kept connections, up to ``in_flight`` at a time; safe for use by several threads.
+    """Sends requests over kept connections, up to ``in_flight`` at a time; thread-safe.
 
-    ``headers`` go with every request and may hold credentials; they are in no error. ``version`` None speaks HTTP/2
+    ``headers`` go with every request and may contain credentials; they appear in no error. ``version`` None uses HTTP/2
     where TLS offers it, else HTTP/1.1; "2" without TLS is prior knowledge. Certificates and host names are always
-    checked. ``origin`` asks each target for permission first (:mod:`bindings.http.client`).
+    verified. ``origin`` asks each target for permission first (:mod:`bindings.http.client`).
 
     Raises:
         OSError, ssl.SSLError: a certificate file that cannot be read.
@@ -140,12 +140,13 @@ class HttpPoster:
         self._unanswered = Unanswered(self._client)
 
     def send(self, messages: Sequence[OutRequest]) -> list[MessageRefusal | None]:
-        """Send messages and wait for all answers; the results are in their order.
+        """Send messages and wait for all responses; the results are in the messages' order.
 
         A request is sent up to three times, with growing pauses, so a target may get it more than once.
 
         Raises:
-            Unsettled: at least one was not settled. Of its lane nothing after it was sent; what was is in ``settled``.
+            Unsettled: at least one was not settled. Nothing after it in its lane was sent; ``settled`` has those that
+                were.
         """
         lanes: dict[str, list[int]] = {}
         for place, message in enumerate(messages):
@@ -154,13 +155,13 @@ class HttpPoster:
         for done in [self._pool.submit(self._lane, run, places) for places in lanes.values()]:
             done.result()
         for rest, trouble in run.unanswered:
-            self._alone(run, rest, trouble)
+            self._settle_alone(run, rest, trouble)
         if run.trouble:
             raise Unsettled(run.trouble, run.settled)
         return [run.settled[place] for place in range(len(messages))]
 
     def close(self) -> None:
-        """Close all connections; requests under way are finished."""
+        """Close all connections; requests in flight are finished."""
         self._pool.shutdown()
         self._client.close()
 
@@ -178,8 +179,8 @@ class HttpPoster:
                 return
             run.done(place, settled)
 
-    def _alone(self, run: _Run, places: list[int], trouble: str) -> None:
-        """Settle the first of these, what is left of a lane, with nothing else under way; then go on with the lane."""
+    def _settle_alone(self, run: _Run, places: list[int], trouble: str) -> None:
+        """Settle the first message of the rest of a lane with nothing else in flight; then continue with the lane."""
         message = run.messages[places[0]]
         others = _origin(message.url) in run.answering
         if run.trouble or not self._unanswered.may_be_at_fault(message, others=others):
@@ -202,7 +203,7 @@ class HttpPoster:
         if given_up is None:
             run.failed(trouble)
             return
-        reason = f"{_target(message.url)} ends the connection at this message without an answer, and answers others"
+        reason = f"{_target(message.url)} ends the connection at this message without a response, and answers others"
         self._unanswered.settled(message)
         run.done(places[0], MessageRefusal(reason) if given_up else answers[0])
         self._lane(run, places[1:])
@@ -244,14 +245,14 @@ class HttpPoster:
         raise _Ended(trouble) if ended and not run.trouble else Unsettled(trouble)
 
     def _request(self, message: OutRequest) -> tuple[int, str, float | None]:
-        """Return status, what the target says about it, and the seconds after which to try again if it names them."""
+        """Return the status, the target's text about it, and the seconds after which to retry if it names them."""
         headers = [(name.encode("ascii"), value) for name, value in message.headers]
         with self._client.stream(message.method, message.url, headers=headers, content=message.body or b"") as answer:
             said = b""
             for chunk in answer.iter_raw(_SHOWN_BYTES):
                 said += chunk
                 if len(said) >= _SHOWN_BYTES:
-                    break  # The connection is closed: the rest of the answer may never end.
+                    break  # The connection is closed: the rest of the response may never end.
             return (
                 answer.status_code,
                 _detail(answer.reason_phrase, said),
@@ -263,7 +264,7 @@ class HttpPoster:
 class _Run:
     """One call of ``send``, shared by its lanes.
 
-    ``answering`` are the origins that settled a message, ``unanswered`` what is left of lanes that one holds up.
+    ``answering`` are the origins that settled a message; ``unanswered`` is the rest of lanes that a message blocks.
     """
 
     messages: Sequence[OutRequest]
@@ -281,7 +282,7 @@ class _Run:
             self.in_a_row = 0
 
     def ended(self, places: list[int], trouble: str) -> None:
-        """Set the rest of a lane aside, since its first message had no answer."""
+        """Postpone the rest of a lane, since its first message had no response."""
         with self._lock:
             self.unanswered.append((places, trouble))
             self.in_a_row += 1
@@ -294,7 +295,7 @@ class _Run:
 
 
 class _Pauses:
-    """Targets that asked to be left alone, and until when; thread-safe."""
+    """Targets that told us to pause, and until when; thread-safe."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
@@ -308,21 +309,21 @@ class _Pauses:
     def check(self, target: str) -> None:
         left = self._until.get(target, 0.0) - time.monotonic()
         if left > 0:
-            raise Unsettled(f"{target} asked to be left alone for {left:.0f} s more")
+            raise Unsettled(f"{target} told us to wait {left:.0f} s more")
 
 
 def fault_of(message: OutRequest) -> str:
-    """Return what makes a message one that HTTP cannot carry (RFC 9110 section 5); empty when nothing does."""
+    """Return why HTTP cannot carry a message (RFC 9110 section 5); empty if it can."""
     for name, value in message.headers:
         if not FIELD_NAME.fullmatch(name):
-            return f"{name[:40]!r} is no name of an HTTP header"
+            return f"{name[:40]!r} is not a valid HTTP header name"
         if not FIELD_VALUE.fullmatch(value):
-            return f"the value of header {name} has characters that no HTTP header can"
+            return f"the value of header {name} has characters that are not allowed in HTTP headers"
     return ""
 
 
 def retry_after(value: str | None) -> float | None:
-    """Return the seconds that a ``Retry-After`` header asks for (RFC 9110 section 10.2.3); None if it is malformed."""
+    """Return the seconds of a ``Retry-After`` header (RFC 9110 section 10.2.3); None if it is malformed."""
     if value is None:
         return None
     if value.strip().isdecimal() and len(value) < 12:
@@ -336,7 +337,7 @@ def retry_after(value: str | None) -> float | None:
 
 
 def _target(url: str) -> str:
-    """Return the address without query and user, since both may hold secrets."""
+    """Return the address without query and user, since both may contain secrets."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 

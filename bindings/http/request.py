@@ -1,4 +1,4 @@
-"""What an HTTP server knows of requests: their head, their limits, problems as answers, and metrics as one."""
+"""HTTP requests for servers: head, limits, routes, access, problems as responses, and the metrics response."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bindings.parts import Part
 from catalog.protocols.properties import REQUEST_CREDENTIALS, TOKEN_PARAMETER
 from catalog.templates import Template, parse, tokens_of
 
-# The head of a request, and from it the properties of a native record (JUDGING.md#records).
+# The head of a request, and the properties of a native record made from it (JUDGING.md#records).
 
 TOKEN: Final = TOKEN_PARAMETER.encode()
 """The query parameter that is never part of a record."""
@@ -33,11 +33,11 @@ _MOST_BYTES: Final = 64
 
 
 class RequestHead(NamedTuple):
-    """Request line and headers: ``path`` and ``query`` raw, header names in lower case, in the order they came.
+    """Request line and headers: ``path`` and ``query`` raw, header names in lower case, in the order of arrival.
 
-    ``length`` is what Content-Length says, None without one. ``keep_alive`` tells whether the client would send more
-    requests on this connection, ``expects_continue`` whether it waits for 100 before it sends the body. ``peer`` is the
-    common name of the client's certificate, '' without one; ``address`` is the address or network under which it is
+    ``length`` is the Content-Length, None without one. ``keep_alive``: whether the client would send more requests on
+    this connection. ``expects_continue``: whether it waits for 100 before it sends the body. ``peer`` is the common
+    name of the client's certificate, '' without one; ``address`` is the address or network under which the client is
     counted.
     """
 
@@ -64,7 +64,7 @@ class RequestHead(NamedTuple):
 
 
 class RequestParts:
-    """Makes records of requests. *secret* are more headers that hold credentials, in lower case."""
+    """Converts requests to parts of records. *secret* are more headers with credentials, in lower case."""
 
     def __init__(self, secret: frozenset[str] = frozenset()) -> None:
         self._left_out = REQUEST_CREDENTIALS | secret
@@ -75,7 +75,7 @@ class RequestParts:
 
         Values are byte for byte those of the request.
         """
-        make = tuple.__new__  # A Part made by its own name costs three times as much, and here are most of all parts.
+        make = tuple.__new__  # Calling Part itself costs three times as much, and most of all parts are made here.
         parts = [Part("method", head.method.encode("ascii")), Part("path", head.path)]
         if head.query:
             parts.extend(query_parts(head.query))
@@ -87,7 +87,7 @@ class RequestParts:
         return parts
 
     def _key(self, name: bytes) -> str | None:
-        """Return the key of a header, None when it is left out. Keys are kept, though not all that strangers send."""
+        """Return a header's part key, None if it is left out. Keys are cached, up to a limit."""
         text = name.decode("latin-1")
         key = None if text in self._left_out else f"headers.{text}"
         if len(self._keys) < _MOST_NAMES and len(name) <= _MOST_BYTES:
@@ -96,9 +96,9 @@ class RequestParts:
 
 
 def query_parts(query: bytes) -> Iterator[Part]:
-    """Yield query parameters in order, form-decoded (``+`` is a space); the access token is left out.
+    """Yield query parameters in order, form-decoded (``+`` is a space), without the access token.
 
-    A malformed percent sequence stays as written, and so does a name whose bytes are no UTF-8: a key is text.
+    A malformed percent sequence stays unchanged, as does a name that is not UTF-8: a key is text.
     """
     for pair in query.split(b"&"):
         if not pair:
@@ -124,7 +124,7 @@ def _form_decoded(text: bytes) -> bytes:
     return unquote_to_bytes(text.replace(b"+", b" "))
 
 
-# Short answers, and refusals as ``application/problem+json`` (RFC 9457) with a fixed title for each status.
+# Short responses, and problems as ``application/problem+json`` (RFC 9457) with a fixed title for each status.
 
 _LINES: Final = {int(status): f"HTTP/1.1 {int(status)} {status.phrase}\r\n".encode("ascii") for status in HTTPStatus}
 _BARE: Final = {status: line + b"date: %b\r\ncontent-length: 0\r\n\r\n" for status, line in _LINES.items()}
@@ -132,7 +132,7 @@ _BARE: Final = {status: line + b"date: %b\r\ncontent-length: 0\r\n\r\n" for stat
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer, complete; its length is added when it is sent."""
+    """A complete response; its length is added when it is sent."""
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -153,7 +153,7 @@ class Reply:
 
 
 class HttpProblem(Exception):
-    """A request that is answered with a problem: nothing of it was stored, unless ``detail`` says otherwise."""
+    """A request that gets a problem response: nothing of it was stored, unless ``detail`` says otherwise."""
 
     def __init__(self, status: HTTPStatus, detail: str, *headers: tuple[bytes, bytes]) -> None:
         super().__init__(detail)
@@ -162,31 +162,31 @@ class HttpProblem(Exception):
         self.headers = headers
 
     def reply(self) -> Reply:
-        """Return the answer that the sender gets."""
+        """Return the response that the sender gets."""
         problem = {"type": "about:blank", "title": self.status.phrase, "status": self.status, "detail": self.detail}
         content = (b"content-type", b"application/problem+json")
         return Reply(self.status, (content, *self.headers), json.dumps(problem).encode("ascii"))
 
 
 def unavailable(detail: str, retry_after: int) -> HttpProblem:
-    """Return the problem for a gateway that cannot take anything now; ``retry_after`` in seconds."""
+    """Return the problem of a gateway that accepts nothing now; ``retry_after`` in seconds."""
     return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, (b"retry-after", b"%d" % retry_after))
 
 
-# The limits of one HTTP server: for each request, and for all connections together.
+# The limits of an HTTP server: per request, and for all connections together.
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
     """Sizes in bytes, times in seconds.
 
-    ``max_target`` bounds path and query (414), ``max_header_bytes`` the request line with all headers and
+    ``max_target`` limits path and query (414), ``max_header_bytes`` the request line with all headers and
     ``max_headers`` their number (431). ``max_connections`` of all clients and ``max_per_address`` of one address are
-    open at a time. ``max_held_bytes`` bounds the bodies that are held at a time.
+    open at a time. ``max_held_bytes`` limits the bodies in memory at a time.
 
-    ``header_timeout`` is what a client has from its first byte to the end of the headers, for the TLS handshake, and to
-    take an answer; ``request_timeout`` what a body has to arrive, and then again what its answer has; ``idle_timeout``
-    what lies between two requests; ``linger`` how long the rest of a refused body is read and dropped.
+    ``header_timeout`` limits a client's time from its first byte to the end of the headers, for the TLS handshake, and
+    to read a response; ``request_timeout`` that of a body to arrive, and again that of its answer; ``idle_timeout``
+    that between two requests; ``linger`` that for which the rest of a refused body is read and dropped.
     """
 
     max_target: int = 8 * 2**10
@@ -201,7 +201,7 @@ class ServerLimits:
     linger: float = 2.0
 
 
-# Metrics as an answer of HTTP: in the form that the client prefers (``Accept``), compressed if it accepts that.
+# Metrics as an HTTP response: in the format that the client prefers (``Accept``), compressed if it accepts that.
 
 LIMITS: Final = ServerLimits(
     max_header_bytes=16 * 2**10,
@@ -211,12 +211,12 @@ LIMITS: Final = ServerLimits(
     header_timeout=10.0,
     request_timeout=10.0,
 )
-"""Few clients ask for metrics, and their requests are small."""
+"""Few clients request metrics, and their requests are small."""
 NO_STORE: Final = (b"cache-control", b"no-store")
 
 
 class Exposition:
-    """Gives the metrics of a registry of collectors, as they are when they are asked for."""
+    """Serves the current metrics of a registry of collectors."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._application = make_wsgi_app(registry)
@@ -238,7 +238,7 @@ class Exposition:
         return Reply(HTTPStatus(int(status.split()[0])), (*kept, NO_STORE), body)
 
 
-# What servers of HTTP have in common: the socket that they listen at, and their certificates.
+# Listening sockets and certificates of HTTP servers.
 
 
 def listen(host: str, port: int, who: str) -> socket.socket:
@@ -251,14 +251,15 @@ def listen(host: str, port: int, who: str) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
-        remedy = "choose another port, or stop what uses it"
+        remedy = "choose another port, or stop the process that uses it"
         raise GatewayError(f"{who} cannot listen on {host}:{port}: {error.strerror or error}; {remedy}") from error
 
 
 def server_tls(certificate: Path | None, key: Path | None, clients: Path | None) -> ssl.SSLContext | None:
-    """Return the TLS context of a server; None when it serves without TLS.
+    """Return the TLS context of a server; None if it serves without TLS.
 
-    *certificate* and *key* are PEM files; with *clients*, certificates of authorities, a client needs one of theirs.
+    *certificate* and *key* are PEM files; with *clients*, a file of certificate authorities, clients need a certificate
+    from one of them.
 
     Raises:
         GatewayError: one is missing, or cannot be used.
@@ -266,7 +267,7 @@ def server_tls(certificate: Path | None, key: Path | None, clients: Path | None)
     if certificate is None and key is None and clients is None:
         return None
     if certificate is None or key is None:
-        raise GatewayError("TLS needs both a certificate and a key; give tls_certificate and tls_key, or neither")
+        raise GatewayError("TLS needs a certificate and a key; set both tls_certificate and tls_key, or neither")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -282,18 +283,15 @@ def server_tls(certificate: Path | None, key: Path | None, clients: Path | None)
     return context
 
 
-# Which endpoint a request is for, and who may send it.
-
-# Which endpoint takes a request: routes by path template and method, in the order of the settings.
+# Which endpoint gets a request (routes by path template and method, in the order of the settings), and who may send it.
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRoute:
-    """What one endpoint hosts.
+    """A path that an endpoint hosts.
 
-    ``path`` is compared with the raw, undecoded path: plain text, or a template (JUDGING.md#templates), which
-    is matched in time linear in the path. ``users`` are the names of those who may send to it; None is everybody whom
-    the gateway lets in.
+    ``path`` is compared with the raw, undecoded path: plain text, or a template (JUDGING.md#templates), which is
+    matched in time linear in the path. ``users`` may send to it; None is everybody whom the gateway accepts.
     """
 
     endpoint: str
@@ -304,9 +302,9 @@ class HttpRoute:
 
 @dataclass(frozen=True, slots=True)
 class RouteMatch:
-    """The outcome of a look-up: ``endpoint`` None means that no route takes the request; else ``users`` may use it.
+    """The result of a look-up: ``endpoint`` None means that no route matches; else ``users`` may use it.
 
-    ``allowed`` are the methods of all routes that take the path; empty when none does.
+    ``allowed`` are the methods of all routes with a matching path; empty if there is none.
     """
 
     endpoint: str | None
@@ -315,13 +313,13 @@ class RouteMatch:
 
 
 class PathRoutes:
-    """All routes of one gateway. Of several that take a request the first wins; the router unites their candidates."""
+    """All routes of one gateway. The first matching one wins; the router unites the candidates of several."""
 
     def __init__(self, routes: Sequence[HttpRoute]) -> None:
         self.replace(routes)
 
     def replace(self, routes: Sequence[HttpRoute]) -> None:
-        """Take other routes from now on; a look-up under way on another thread sees the old ones or the new."""
+        """Use other routes from now on; a concurrent look-up on another thread sees the old ones or the new."""
         self._table = _Table(routes)
 
     def find(self, method: str, path: str) -> RouteMatch:
@@ -330,7 +328,7 @@ class PathRoutes:
 
 
 class _Table:
-    """One state of the routes. The outcome for each plain path is computed once, unless templates may take it."""
+    """One state of the routes. The result for each plain path is computed once, unless templates may match it."""
 
     def __init__(self, routes: Sequence[HttpRoute]) -> None:
         plain: dict[str, list[tuple[int, HttpRoute]]] = {}
@@ -357,7 +355,7 @@ class _Table:
         return RouteMatch(None, allowed) if taker is None else RouteMatch(taker.endpoint, allowed, taker.users)
 
 
-# Routes that let in more senders than a later route for the same path: the first route that takes a path decides.
+# Routes that let in more senders than a later route for the same path: the first route with a matching path decides.
 
 _GAP = None
 """Stands for one character of a placeholder, followed by any number of more."""
@@ -365,10 +363,10 @@ Pattern = tuple[str | None, ...]
 
 
 def shadows(routes: Sequence[HttpRoute]) -> Iterator[tuple[HttpRoute, HttpRoute]]:
-    """Yield each pair of an earlier and a later route where the earlier takes requests of senders that the later bars.
+    """Yield each pair of an earlier and a later route where the earlier accepts senders that the later excludes.
 
-    That is so when some path and method suit both, and the earlier is open to all or to somebody whom ``users`` of the
-    later does not name.
+    That is so if some path and method match both, and the earlier is open to all or to somebody who is not in ``users``
+    of the later.
     """
     patterns = [_segments(route.path) for route in routes]
     for place, later in enumerate(routes):
@@ -376,12 +374,12 @@ def shadows(routes: Sequence[HttpRoute]) -> Iterator[tuple[HttpRoute, HttpRoute]
             continue
         for at, earlier in enumerate(routes[:place]):
             open_to_more = earlier.users is None or not earlier.users <= later.users
-            if open_to_more and set(earlier.methods) & set(later.methods) and _meet(patterns[at], patterns[place]):
+            if open_to_more and set(earlier.methods) & set(later.methods) and _overlap(patterns[at], patterns[place]):
                 yield earlier, later
 
 
 def _segments(path: str) -> list[Pattern]:
-    """Cut a template at its slashes, which no placeholder takes."""
+    """Split a template at its slashes, which no placeholder matches."""
     segments: list[list[str | None]] = [[]]
     for place, token in enumerate(tokens_of(path)):
         if place % 2:
@@ -393,15 +391,15 @@ def _segments(path: str) -> list[Pattern]:
     return [tuple(each) for each in segments]
 
 
-def _meet(one: Sequence[Pattern], other: Sequence[Pattern]) -> bool:
-    """Tell whether some path fits both."""
+def _overlap(one: Sequence[Pattern], other: Sequence[Pattern]) -> bool:
+    """Whether some path fits both."""
     return len(one) == len(other) and all(map(_segments_meet, one, other))
 
 
 def _segments_meet(one: Pattern, other: Pattern) -> bool:
-    """Tell whether some text fits both, by walking every pair of places that a common text may have come to.
+    """Whether some text fits both, by walking every pair of positions that a common text may reach.
 
-    A place is an index and whether the gap before it may go on; there are few, so that this takes at most four times
+    A position is an index and whether the gap before it may continue; there are few, so this takes at most four times
     the product of both lengths.
     """
     start = (0, False, 0, False)
@@ -421,7 +419,7 @@ def _segments_meet(one: Pattern, other: Pattern) -> bool:
 
 
 def _steps(pattern: Pattern, at: int, more: bool) -> Iterator[tuple[int, bool]]:
-    """Yield where one more character may lead to: on inside the gap before, or past the next element."""
+    """Yield the positions after one more character: inside the gap before, or past the next element."""
     if more:
         yield at, True
     if at < len(pattern):
@@ -429,7 +427,7 @@ def _steps(pattern: Pattern, at: int, more: bool) -> Iterator[tuple[int, bool]]:
 
 
 def _read(pattern: Pattern, before: int, after: int) -> str | None:
-    """Return the character that a step takes; None is any."""
+    """Return the character that a step reads; None is any."""
     return None if before == after else pattern[before]
 
 
@@ -439,9 +437,9 @@ def _fit(one: str | None, other: str | None) -> bool:
 
 # Who may send: bearer tokens, users with passwords, and API keys. They are checked before anything else in a request.
 #
-# Credentials are compared as keyed digests, with all that are known and each in constant time, so that neither the time
-# nor the answer tells how much of one was right, or whether a name exists. The validation handshake of webhooks needs
-# none: it does not aim to establish who somebody is (CloudEvents webhook specification, section 4).
+# Credentials are compared as keyed digests with all known ones, each in constant time, so that neither the time nor the
+# response shows how much of one was right, or whether a name exists. The webhook validation handshake needs none: it is
+# not meant to authenticate anybody (CloudEvents webhook specification, section 4).
 
 REALM: Final = "xrouter"
 _Known = list[tuple[str, bytes]]
@@ -450,10 +448,10 @@ _Known = list[tuple[str, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Those who may send, each secret under the name of its owner; secrets are not in the representation.
+    """Who may send: each secret under the name of its owner. Secrets are not in the representation.
 
-    ``bearer`` tokens come in ``Authorization``, or in the query as ``access_token`` (CloudEvents webhook specification,
-    section 3); ``basic`` are users and passwords (RFC 7617); ``api_keys`` come in the header ``api_key_header``.
+    ``bearer`` tokens are in ``Authorization``, or in the query as ``access_token`` (CloudEvents webhook specification,
+    section 3); ``basic`` are users and passwords (RFC 7617); ``api_keys`` are in the header ``api_key_header``.
     """
 
     bearer: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -463,7 +461,7 @@ class Access:
 
 
 class Guard:
-    """Tells who sent a request; without an :class:`Access` everybody may send, and has no name."""
+    """Authenticates senders; without an :class:`Access` everybody may send, and has no name."""
 
     def __init__(self, access: Access | None) -> None:
         self._salt = os.urandom(32)
@@ -476,26 +474,26 @@ class Guard:
 
     @property
     def secret_headers(self) -> frozenset[str]:
-        """Headers, in lower case, that hold credentials here and so are no part of a record."""
+        """Headers, in lower case, that contain credentials here and so are not part of a record."""
         return frozenset((self._header.lower(),)) if self._keys else frozenset()
 
     def admit(self, head: RequestHead) -> str | None:
-        """Return the name of the sender, from the request's head alone; None where everybody may send.
+        """Return the name of the sender, from the request's head alone; None if everybody may send.
 
         Raises:
-            HttpProblem: 401: it shows no credentials, or no valid ones.
+            HttpProblem: 401: it has no credentials, or no valid ones.
         """
         if self._open:
             return None
         shown = list(self._shown(head))
-        names = [self._whose(known, secret) for known, secret in shown]
+        names = [self._owner_of(known, secret) for known, secret in shown]
         sender = next((name for name in names if name is not None), None)
         if sender is None:
             raise self._unauthorized(shown=bool(shown))
         return sender
 
     def allow(self, name: str | None, users: Collection[str] | None) -> None:
-        """Make sure that the sender may use a route that is for *users*; None is for everybody.
+        """Raise unless the sender may use a route that is for *users*; None is everybody.
 
         Raises:
             HttpProblem: 403.
@@ -504,7 +502,7 @@ class Guard:
             raise HttpProblem(HTTPStatus.FORBIDDEN, "these credentials are valid, but may not send to this path")
 
     def _shown(self, head: RequestHead) -> Iterator[tuple[_Known, bytes]]:
-        """Yield each secret that a request shows, with the known digests of its kind, of which there may be none."""
+        """Yield each secret in a request, with the known digests of its kind, of which there may be none."""
         if self._keys and (key := head.header(self._header.lower().encode("ascii"))) is not None:
             yield self._keys, key
         if self._bearer and (token := token_of(head.query)) is not None:
@@ -518,7 +516,7 @@ class Guard:
             else:
                 yield [], b""
 
-    def _whose(self, known: _Known, secret: bytes) -> str | None:
+    def _owner_of(self, known: _Known, secret: bytes) -> str | None:
         digest = self._digest(secret)
         owner = None
         for name, expected in known:
@@ -540,7 +538,7 @@ class Guard:
             challenges.append(f'Basic realm="{REALM}", charset="UTF-8"')
         if self._keys:
             ways.append(f"an API key in {self._header}")
-            # No registered scheme has API keys, and RFC 9110 wants a challenge with every 401.
+            # No registered scheme has API keys, and RFC 9110 requires a challenge with every 401.
             challenges.append(f'ApiKey realm="{REALM}", header="{self._header}"')
         detail = "these credentials are not valid here" if shown else f"send {' or '.join(ways)}"
         headers = [(b"www-authenticate", challenge.encode("ascii")) for challenge in challenges]
@@ -551,4 +549,4 @@ def _decoded(text: bytes) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        return b""  # No pair of user and password: those have a colon between them.
+        return b""  # Not a user and password, which have a colon between them.

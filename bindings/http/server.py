@@ -1,7 +1,7 @@
-"""An HTTP/1.1 server that strangers may talk to: its own thread and event loop, and a limit on everything.
+"""An HTTP/1.1 server for untrusted clients: its own thread and event loop, and a limit on everything.
 
 Connections are accepted here and not by the event loop's own server, which would end when descriptors run out, and
-could not tell who a client is before it has shaken hands for TLS.
+could not identify a client before the TLS handshake.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ import uvloop
 from bindings.http.connection import Handler, HttpConnection, Phase
 from bindings.http.request import Reply, RequestHead, ServerLimits, unavailable
 
-# All connections of an HTTP server: how many there may be, and which makes room for a new one.
+# All connections of an HTTP server: how many there may be, and which one is closed for a new one.
 #
-# At a limit the connection that matters least is closed: one whose client has never sent anything that was taken, the
-# oldest first; then one that is idle, the longest first. At the limit of an address it is one of that address. So those
-# who only keep connections open do not keep out those who send. A request that waits for its answer is never cut off.
+# At a limit the least important connection is closed: first the oldest whose client has never sent an accepted request,
+# then the one that has been idle longest. At the limit of an address it is one of that address. So clients that only
+# keep connections open do not lock out those that send. A request that waits for its answer is never cut off.
 
 
 class Ranking:
-    """Connections in the order in which they make room for others."""
+    """Connections in the order in which they are closed for others."""
 
     def __init__(self) -> None:
         self._strangers: dict[HttpConnection, None] = {}
@@ -51,18 +51,18 @@ class Ranking:
         return connection in self._strangers or connection in self._known
 
     def add(self, connection: HttpConnection) -> None:
-        """Add one of which nothing has been taken yet."""
+        """Add a connection without an accepted request."""
         self._strangers[connection] = None
 
     def remove(self, connection: HttpConnection) -> None:
-        """Remove one that is in."""
+        """Remove a connection that is in the ranking."""
         if connection in self._strangers:
             del self._strangers[connection]
         else:
             del self._known[connection]
 
     def promote(self, connection: HttpConnection) -> bool:
-        """Put one behind all others; False when it is not in."""
+        """Move a connection behind all others; return False if it is not in the ranking."""
         if connection in self._known:
             del self._known[connection]
         elif connection in self._strangers:
@@ -74,7 +74,7 @@ class Ranking:
 
 
 class Connections:
-    """Used on one thread. ``held`` are the bytes of all bodies that are in memory."""
+    """Used on one thread. ``held`` is the number of bytes of all bodies in memory."""
 
     def __init__(self, limits: ServerLimits, most: int) -> None:
         self._limits = limits
@@ -88,22 +88,22 @@ class Connections:
 
     @property
     def busy(self) -> int:
-        """How many requests were accepted and have no answer yet."""
+        """The number of accepted requests without an answer."""
         return sum(each.phase in (Phase.BODY, Phase.ANSWER) for each in self._all)
 
     def has_room(self, address: str) -> bool:
-        """Tell whether one more may come from an address; closes another if that is what it takes."""
+        """Whether an address may open one more connection; closes another one if needed."""
         if address in self._by_address and len(self._by_address[address]) >= self._limits.max_per_address:
             return self._close_one(self._by_address[address])
         return len(self._all) < self._most or self.make_room()
 
     def add(self, connection: HttpConnection) -> None:
-        """Count a connection in."""
+        """Add a connection."""
         self._all.add(connection)
         self._by_address[connection.address].add(connection)
 
     def remove(self, connection: HttpConnection) -> None:
-        """Count a connection out; does nothing when it is not in."""
+        """Remove a connection; does nothing if it was not added."""
         if connection not in self._all:
             return
         self._all.remove(connection)
@@ -113,18 +113,18 @@ class Connections:
             del self._by_address[connection.address]
 
     def accepted(self, connection: HttpConnection) -> None:
-        """Note that a request of it was taken; of all connections it is now the last to make room."""
+        """Record an accepted request; its connection is now the last to be closed for others."""
         if self._all.promote(connection):
             self._by_address[connection.address].promote(connection)
 
     def make_room(self) -> bool:
-        """Close the connection that matters least; False when all wait for answers."""
+        """Close the least important connection; return False if all wait for answers."""
         return self._close_one(self._all)
 
     def hold(self, size: int) -> bool:
-        """Count bytes of bodies in, or out when below 0; False when they are too many and nobody can make room.
+        """Add bytes of bodies, or subtract below 0; return False if there are too many and no connection can be closed.
 
-        Bodies that are not yet whole give way, in the order of :meth:`make_room`.
+        Connections with incomplete bodies are closed first, in the order of :meth:`make_room`.
         """
         self.held += size
         while size > 0 and self.held > self._limits.max_held_bytes:
@@ -144,7 +144,7 @@ class Connections:
 
 
 def address_group(peer: Any) -> str:
-    """Return what a client is counted under: its address, or its IPv6 network of 64 bits, which one host has whole."""
+    """Return the key under which a client is counted: its address, or its IPv6 /64 network, which one host owns."""
     address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
@@ -154,27 +154,27 @@ def address_group(peer: Any) -> str:
 
 
 SPARE_DESCRIPTORS: Final = 300
-"""Descriptors that connections leave to the rest of the process."""
+"""Descriptors reserved for the rest of the process."""
 _START_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 5.0
 _SWEEP_SECONDS: Final = 0.25
 _DRAIN_SECONDS: Final = 0.02
 _EXHAUSTED_SECONDS: Final = 0.2
-_COMPLAIN_SECONDS: Final = 10.0
+_LOG_SECONDS: Final = 10.0
 _LOW_DESCRIPTORS: Final = 1024
-"""Descriptors below this are left to clients of brokers: some of them use ``select``, which knows no others."""
+"""Descriptors below this are left to clients of brokers: some use ``select``, which supports no others."""
 _BURST: Final = 32
-"""Connections that are accepted before others get their turn."""
+"""Connections accepted before others get their turn."""
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 _logger = logging.getLogger(__name__)
 
 
 class HttpServer:
-    """Serves a listening socket; started once, stopped once. With *tls* it speaks HTTPS only. *shown* adds what the
-    handler adds to its answers to those that are given without it.
+    """Serves a listening socket; started once, stopped once. With *tls* it speaks HTTPS only. *shown* adds the
+    handler's additions to responses made without it.
 
-    ``failure`` is what ended it, when it ended by itself.
+    ``failure`` is the error that ended it, if one did.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class HttpServer:
         self._listener = listener
         self._tls = tls
         self._name = name
-        self._connections = Connections(limits, _affordable(limits.max_connections))
+        self._connections = Connections(limits, _connection_limit(limits.max_connections))
         # Part of :class:`Ledger`; used for every message.
         self.hold = self._connections.hold
         self.accepted = self._connections.accepted
@@ -210,11 +210,11 @@ class HttpServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it serves; False before the start, after the stop, and when it ended by itself."""
+        """Whether it serves; False before start, after stop, and when it ended on its own."""
         return self._thread is not None and self._thread.is_alive() and self.failure is None
 
     def start(self) -> None:
-        """Serve; when this returns, requests are taken.
+        """Serve; on return, requests are accepted.
 
         Raises:
             OSError: it cannot.
@@ -225,9 +225,10 @@ class HttpServer:
             raise OSError(f"{self._name} did not start: {self.failure or 'no answer'}") from self.failure
 
     def stop(self, grace: float) -> None:
-        """Let requests that were accepted finish for up to *grace* seconds, then close everything.
+        """Let accepted requests finish for up to *grace* seconds, then close everything.
 
-        Until then others are answered too, and every answer ends its connection. Does nothing when not running.
+        Until then other requests are answered too, and every response ends its connection. Does nothing when not
+        running.
         """
         if self._thread is None or self._loop is None or self._stop is None:
             return
@@ -235,7 +236,7 @@ class HttpServer:
         try:
             self._loop.call_soon_threadsafe(self._stop.set)
         except RuntimeError:
-            _logger.debug("%s had ended before it was stopped", self._name)
+            _logger.debug("%s ended before it was stopped", self._name)
         self._thread.join(grace + 2 * _CLOSE_SECONDS)
         self._thread = None
 
@@ -271,7 +272,7 @@ class HttpServer:
                 task.result()
 
     async def _drain(self) -> None:
-        """Answer what was accepted, and let every answer be the last of its connection."""
+        """Answer what was accepted, and end each connection with its response."""
         assert self._loop is not None
         self.stopping = True
         for connection in self._connections:
@@ -281,7 +282,7 @@ class HttpServer:
             await asyncio.sleep(_DRAIN_SECONDS)
         if self._connections.busy:
             _logger.warning("requests are still in flight after %s s; their senders get no answer", self._grace)
-        await asyncio.sleep(_DRAIN_SECONDS)  # for the last answers to leave
+        await asyncio.sleep(_DRAIN_SECONDS)  # until the last responses are sent
 
     async def _accept(self, loop: asyncio.AbstractEventLoop) -> None:
         burst = 0
@@ -290,7 +291,7 @@ class HttpServer:
                 accepted, peer = await loop.sock_accept(self._listener)
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    self._complain(f"no more connections for now: {error.strerror}; raise the limit on open files")
+                    self._log_problem(f"no more connections now: {error.strerror}; raise the limit on open files")
                     self._connections.make_room()
                     await asyncio.sleep(_EXHAUSTED_SECONDS)
                 continue
@@ -302,11 +303,11 @@ class HttpServer:
     def _open(self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, peer: Any) -> None:
         address = address_group(peer)
         if not self._connections.has_room(address):
-            self._turn_away(accepted)
+            self._refuse_connection(accepted)
             return
         connection = HttpConnection(self, address, loop)
         self._connections.add(connection)
-        connection.opening = loop.create_task(self._connect(loop, connection, _moved_up(accepted)))
+        connection.opening = loop.create_task(self._connect(loop, connection, _with_high_descriptor(accepted)))
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, connection: HttpConnection, plain: socket.socket) -> None:
         times: dict[str, Any] = {}
@@ -316,23 +317,23 @@ class HttpServer:
             plain.setblocking(False)
             await loop.connect_accepted_socket(lambda: connection, plain, ssl=self._tls, **times)
         except (OSError, asyncio.CancelledError) as error:
-            # A client that went away, took too long, or does not speak TLS; nothing of ours is wrong.
-            _logger.debug("a connection was not made: %s", type(error).__name__)
+            # The client left, took too long, or does not speak TLS; nothing is wrong on our side.
+            _logger.debug("a connection failed: %s", type(error).__name__)
             plain.close()
             self._connections.remove(connection)
 
-    def _turn_away(self, accepted: socket.socket) -> None:
-        """Say that there are too many connections, if that can be said without waiting."""
-        self._complain("connections were turned away: there are too many, or too many of one address")
+    def _refuse_connection(self, accepted: socket.socket) -> None:
+        """Reply that there are too many connections, if possible without waiting."""
+        self._log_problem("connections were refused: too many, or too many from one address")
         with accepted:
             accepted.setblocking(False)
             if self._tls is None:
-                reply = unavailable("too many connections; use those that are open", 1).reply()
+                reply = unavailable("too many connections; reuse open ones", 1).reply()
                 try:
                     accepted.send(reply.encoded(self.date, b"close", body=True))
                     accepted.shutdown(socket.SHUT_WR)
                 except OSError:
-                    _logger.debug("a client that was turned away had gone")
+                    _logger.debug("a refused client had already left")
 
     async def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
@@ -347,22 +348,22 @@ class HttpServer:
         self.date = formatdate(time.time(), usegmt=True).encode("ascii")
 
     def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Note in one line what the loop could not hand to anybody; the request's own bytes are not in it."""
+        """Log the loop's unhandled error in one line, without the request's own bytes."""
         error = context.get("exception")
-        self._complain(f"{context.get('message')}: {type(error).__name__ if error else 'no exception'}")
+        self._log_problem(f"{context.get('message')}: {type(error).__name__ if error else 'no exception'}")
 
-    def _complain(self, problem: str) -> None:
-        """Log a problem now and then, with how often it was met: whoever floods us shall not flood the log."""
+    def _log_problem(self, problem: str) -> None:
+        """Log a problem at intervals, with its count, so that a flood of requests does not flood the log."""
         due, count = self._complaints.get(problem, (0.0, 0))
         now = time.monotonic()
         if now >= due:
             _logger.warning("%s (%d times)", problem, count + 1)
-            due, count = now + _COMPLAIN_SECONDS, -1
+            due, count = now + _LOG_SECONDS, -1
         self._complaints[problem] = (due, count + 1)
 
 
-def _moved_up(accepted: socket.socket) -> socket.socket:
-    """Give a socket a high descriptor, where the limit allows for it."""
+def _with_high_descriptor(accepted: socket.socket) -> socket.socket:
+    """Move a socket to a high descriptor, if the limit allows it."""
     try:
         number = fcntl.fcntl(accepted, fcntl.F_DUPFD_CLOEXEC, _LOW_DESCRIPTORS)
     except OSError:
@@ -371,8 +372,8 @@ def _moved_up(accepted: socket.socket) -> socket.socket:
         return socket.socket(accepted.family, accepted.type, accepted.proto, fileno=number)
 
 
-def _affordable(wanted: int) -> int:
-    """Return how many connections there may be, with the descriptors that this process may open."""
+def _connection_limit(wanted: int) -> int:
+    """Return how many connections the process's limit on open files allows."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     room = max(limit // 8, limit - SPARE_DESCRIPTORS)
     if limit == resource.RLIM_INFINITY or room >= wanted:

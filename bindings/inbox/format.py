@@ -1,4 +1,4 @@
-"""The inbox on disk: frames of rows, segments of frames, how far they are durable, and positions in them."""
+"""The inbox on disk: frames of rows, segments of frames, the published durable end, and offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bindings.private import FILE_MODE, private_folder, replaced, sync_path
 from catalog.parsing.regular import read_regular
 from catalog.values import whole_number
 
-# Frames: how rows lie on disk. One frame is one group commit, or many of them joined after their segment closed.
+# Frames: how rows are stored. One frame is one group commit, or many joined after their segment closed.
 #
 # A frame is a 32-byte header and the Arrow IPC message of one record batch (the schema is fixed by the inbox's format
 # version and not repeated). The checksum covers header and payload and starts from a *seed* that names inbox, partition
@@ -52,7 +52,7 @@ _CHECKED: Final = struct.Struct("<IIQ")
 
 @dataclass(frozen=True, slots=True)
 class LogFrame:
-    """Where one intact or at least well-formed frame lies: bytes ``start`` to ``end``, rows ``first`` to ``last``."""
+    """The location of a well-formed frame: bytes ``start`` to ``end``, rows ``first`` to ``last``."""
 
     start: int
     end: int
@@ -75,21 +75,21 @@ def batch_of(rows: Sequence[InboxRow]) -> pa.RecordBatch:
     """Return rows as one record batch of :data:`SCHEMA`.
 
     Raises:
-        InboxRowError: a row has a member of the wrong type, or text that is no UTF-8.
+        InboxRowError: a row has a member of the wrong type, or text that is not UTF-8.
     """
     try:
         # One call for all members: groups are small, and what a call costs by itself is most of it.
         whole = pa.array(rows, _ROW)
         batch = pa.RecordBatch.from_arrays(whole.flatten(), schema=SCHEMA)
     except (pa.ArrowException, TypeError, ValueError, LookupError, OverflowError, AttributeError) as error:
-        raise InboxRowError(f"not a row that the inbox can store: {error}") from error
+        raise InboxRowError(f"the inbox cannot store this row: {error}") from error
     if batch.column("properties").null_count:
-        raise InboxRowError("not a row that the inbox can store: it has no list of properties")
+        raise InboxRowError("the inbox cannot store this row: it has no list of properties")
     return batch
 
 
 def row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Return the bytes that each row of a batch has in its body and its properties."""
+    """Return the bytes of each row's body and properties."""
     sizes = pc.fill_null(pc.binary_length(batch.column("body")), 0).to_numpy().astype(np.int64)
     properties = batch.column("properties")
     entries = properties.flatten()
@@ -109,16 +109,16 @@ def encode(batch: pa.RecordBatch, first: int, seed: int) -> bytes:
     """
     payload = batch.serialize()
     if payload.size > MAX_PAYLOAD:
-        raise InboxRowError(f"{payload.size} bytes are more than a frame takes ({MAX_PAYLOAD})")
+        raise InboxRowError(f"a frame of {payload.size} bytes is too large; the maximum is {MAX_PAYLOAD}")
     checksum = _checksum(payload.size, batch.num_rows, first, payload, seed)
     header = _HEADER.pack(_MAGIC, checksum, payload.size, batch.num_rows, first)
     return b"".join((header, payload))
 
 
 def frame_at(data: pa.Buffer, start: int, end: int) -> LogFrame | None:
-    """Return the frame that starts at byte *start* and fits before *end*; None when there is none.
+    """Return the frame that starts at byte *start* and fits before *end*, or None.
 
-    Only the header is looked at; :func:`is_intact` decides about the payload.
+    Only the header is checked; :func:`is_intact` checks the payload.
     """
     if start + _HEADER.size > end:
         return None
@@ -138,7 +138,7 @@ def frames(data: pa.Buffer, start: int, end: int) -> Iterator[LogFrame]:
 
 
 def is_intact(data: pa.Buffer, frame: LogFrame, seed: int) -> bool:
-    """Tell whether header and payload of the frame are what was written for this segment."""
+    """Whether header and payload of the frame are what was written for this segment."""
     with memoryview(data) as view, view[frame.start + _HEADER.size : frame.end] as payload:
         length = len(payload)
         return _checksum(length, frame.rows, frame.first, payload, seed) == frame.checksum
@@ -151,7 +151,7 @@ def decode(data: pa.Buffer, frame: LogFrame) -> pa.RecordBatch:
 
 
 def search_intact(data: pa.Buffer, start: int, end: int, seed: int) -> LogFrame | None:
-    """Return the first intact frame anywhere from byte *start* on: proof that what lies before it is damage."""
+    """Return the first intact frame from byte *start* on: proof that what precedes it is damage."""
     with memoryview(data) as view:
         tail = bytes(view[start:end])
     at = tail.find(_MAGIC)
@@ -167,7 +167,7 @@ def _checksum(length: int, rows: int, first: int, payload: memoryview | pa.Buffe
     return zlib.crc32(payload, zlib.crc32(_CHECKED.pack(length, rows, first), seed))
 
 
-# Segment files: their names, which exist, and how many rows lie in them.
+# Segment files: their names, which exist, and how many rows they have.
 #
 # ``<inbox>/<partition>/<segment>.log`` holds frames, numbered without a gap from row 0 of the segment. The segment with
 # the highest number is *open*: rows count only up to the published durable end (:mod:`bindings.inbox.format`). All
@@ -198,10 +198,10 @@ def map_segment(path: Path) -> pa.Buffer:
     """Map a segment as it is now.
 
     The mapping outlives compaction and trimming. The writer cuts a file only behind its durable end, so no reader
-    that stays before that end ever touches a page that is taken away.
+    that stays before that end ever touches a truncated page.
 
     Raises:
-        FileNotFoundError: the segment was trimmed, or never was.
+        FileNotFoundError: the segment was trimmed, or never existed.
     """
     if path.stat().st_size == 0:
         return pa.py_buffer(b"")
@@ -213,8 +213,8 @@ def rows_in(path: Path) -> int:
     """Return the number of rows of a sealed segment, from its frames' headers.
 
     Raises:
-        FileNotFoundError: the segment was trimmed, or never was.
-        InboxDamaged: bytes are left over behind the last frame that could be made out.
+        FileNotFoundError: the segment was trimmed, or never existed.
+        InboxDamaged: bytes remain behind the last readable frame.
     """
     data = map_segment(path)
     end = last = 0
@@ -232,7 +232,7 @@ def read_rows(path: Path, first: int, last: int, seed: int, hint: int = 0) -> It
     have moved the frame, then the search starts at the beginning of the segment.
 
     Raises:
-        FileNotFoundError: the segment was trimmed, or never was.
+        FileNotFoundError: the segment was trimmed, or never existed.
         InboxDamaged: a row of the range is missing, or its frame fails the checksum.
     """
     data = map_segment(path)
@@ -254,12 +254,12 @@ def read_rows(path: Path, first: int, last: int, seed: int, hint: int = 0) -> It
 
 
 def rows_within(path: Path, first: int, last: int, size: int, seed: int, hint: int = 0) -> tuple[int, int]:
-    """Return how many of the rows *first* to *last* have at most *size* bytes together, and what is left of *size*.
+    """Return how many of the rows *first* to *last* fit in *size* bytes together, and the rest of *size*.
 
     Only the frame in which they end is read. *hint* is as for :func:`read_rows`.
 
     Raises:
-        FileNotFoundError: the segment was trimmed, or never was.
+        FileNotFoundError: the segment was trimmed, or never existed.
         InboxDamaged: that frame is broken.
     """
     data = map_segment(path)
@@ -295,14 +295,14 @@ def _rows(data: pa.Buffer, frame: LogFrame, first: int, last: int) -> pa.RecordB
 def damaged(path: Path, row: int) -> InboxDamaged:
     """Return the error for acknowledged rows that cannot be read."""
     return InboxDamaged(
-        f"{path}: row {row} and what follows cannot be read though it was acknowledged; check the disk, restore the "
-        f"file, or move it out of the inbox to go on without its rows",
+        f"{path}: row {row} and later rows were acknowledged but cannot be read; check the disk, restore the file, or "
+        f"move it out of the inbox to continue without its rows",
         file=str(path),
         row=row,
     )
 
 
-# What an inbox on disk says about itself: ``format.json`` with format version, identity and number of partitions.
+# ``format.json`` of an inbox: format version, identity and number of partitions.
 
 FORMAT: Final = 1
 NAME: Final = "format.json"
@@ -310,7 +310,7 @@ NAME: Final = "format.json"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Identity and shape of one inbox; none of it ever changes."""
+    """Identity, format and number of partitions of one inbox; none of it ever changes."""
 
     format: int
     inbox: str
@@ -328,18 +328,18 @@ def read_layout(path: Path) -> Layout:
         form = json.loads(read_regular(file))
         layout = Layout(format=int(form["format"]), inbox=str(form["inbox"]), partitions=int(form["partitions"]))
     except FileNotFoundError:
-        raise InboxFormatError(f"{path} is no inbox: {NAME} is missing; start the gateways first") from None
+        raise InboxFormatError(f"{path} is not an inbox: {NAME} is missing; start the gateways first") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InboxFormatError(f"{file} cannot be read ({error!r}); restore it from a backup") from error
     if layout.format != FORMAT:
         raise InboxFormatError(
-            f"{file} has format {layout.format}, this version reads {FORMAT}; use the version that wrote it"
+            f"{file} has format {layout.format}, but this version reads format {FORMAT}; use the version that wrote it"
         )
     return layout
 
 
 def open_layout(path: Path, partitions: int) -> Layout:
-    """Return the layout of the inbox at *path*; a new one is made, durably, where there is none.
+    """Return the layout of the inbox at *path*; create it durably if there is none.
 
     Raises:
         InboxFormatError: the inbox is of an unknown version, or has another number of partitions. That number is
@@ -353,7 +353,7 @@ def open_layout(path: Path, partitions: int) -> Layout:
     layout = read_layout(path)
     if layout.partitions != partitions:
         raise InboxFormatError(
-            f"{path} has {layout.partitions} partitions, {partitions} were asked for; keep {layout.partitions}, "
+            f"{path} has {layout.partitions} partitions, but {partitions} are configured; keep {layout.partitions},  "
             f"or let the router drain the inbox and remove it"
         )
     return layout
@@ -367,12 +367,12 @@ def _create(path: Path, layout: Layout) -> None:
     sync_path(path.parent)
 
 
-# The published durable end of a partition log: how far readers may look.
+# The published durable end of a partition log: how far readers may read.
 #
-# Why readers do not simply take every frame with a good checksum: a frame is complete in the page cache before it is
-# durable. Rows read from there could vanish with the power and their numbers be given to other rows, which a checkpoint
-# that already counts those numbers would then skip; and a frame whose fsync failed is cut off again. So the writer
-# publishes its end after each fsync, and readers stop there.
+# Why readers do not use every frame with a good checksum: a frame is complete in the page cache before it is durable.
+# Rows read from there could be lost in a power cut and their numbers assigned to other rows, which a checkpoint that
+# already counts those numbers would then skip; and a frame whose fsync failed is cut off again. So the writer publishes
+# its end after each fsync, and readers stop there.
 #
 # The file itself is never fsynced. After a power cut it may be old or unreadable, which only hides rows until the
 # writer opens the log, scans it and publishes again; it can never be ahead of what is durable. It is written in place
@@ -399,10 +399,10 @@ class EndFile:
         self._descriptor = os.open(directory / _FILE, os.O_RDWR | os.O_CREAT, FILE_MODE)
 
     def publish(self, end: DurableEnd) -> None:
-        """Show readers everything up to *end*, which must be durable.
+        """Publish *end*, which must be durable, to readers.
 
         Raises:
-            OSError: the file could not be written; the end published before stays.
+            OSError: the file could not be written; the previously published end stays.
         """
         body = _RECORD.pack(_END_MAGIC, *end, 0)[:-4]
         os.pwrite(self._descriptor, body + zlib.crc32(body).to_bytes(4, "little"), 0)
@@ -413,7 +413,7 @@ class EndFile:
 
 
 def published_end(directory: Path) -> DurableEnd | None:
-    """Return the end published last; None when there is none that can be read."""
+    """Return the last published end; None if none can be read."""
     try:
         descriptor = os.open(directory / _FILE, os.O_RDONLY)
     except FileNotFoundError:
@@ -437,7 +437,7 @@ VERSION: Final = 1
 
 
 class InboxPosition(NamedTuple):
-    """A position between two rows: before row ``row`` of ``segment``. Compares in reading order."""
+    """A position between two rows: before row ``row`` of ``segment``. Ordered as the rows are read."""
 
     segment: int
     row: int
@@ -447,13 +447,13 @@ InboxPositions = Mapping[int, InboxPosition]
 
 
 def offset_json(inbox: str, positions: InboxPositions) -> dict[str, Any]:
-    """Return the offset in the form that a checkpoint keeps."""
+    """Return the offset in the form that a checkpoint stores."""
     partitions = {str(partition): position._asdict() for partition, position in sorted(positions.items())}
     return {"version": VERSION, "inbox": inbox, "partitions": partitions}
 
 
 def is_inbox_offset(offset: Mapping[str, Any]) -> bool:
-    """Tell whether an offset is one of an inbox, and not of topics, one of which may be called as it likes."""
+    """Whether an offset is one of an inbox, and not of topics, whose names are arbitrary."""
     return isinstance(offset.get("inbox"), str)
 
 
@@ -461,11 +461,11 @@ def positions_of(offset: Mapping[str, Any], inbox: str) -> dict[int, InboxPositi
     """Read an offset of the inbox with that identity.
 
     Raises:
-        InboxFormatError: the offset is of another version, of another inbox, or not an offset at all.
+        InboxFormatError: the offset is of another version or inbox, or not an offset.
     """
     if offset.get("version") != VERSION:
         raise InboxFormatError(
-            f"the checkpoint has an inbox offset of version {offset.get('version')}, this version reads {VERSION}; "
+            f"the checkpoint has an inbox offset of version {offset.get('version')}, but this version reads {VERSION}; "
             f"use the version that wrote it"
         )
     if offset.get("inbox") != inbox:
@@ -483,7 +483,7 @@ def positions_of(offset: Mapping[str, Any], inbox: str) -> dict[int, InboxPositi
 
 
 def shares(available: Mapping[int, int], limit: int) -> dict[int, int]:
-    """Divide *limit* rows among partitions that have so many available: equally, and what one leaves goes to others."""
+    """Divide *limit* rows among partitions with *available* rows: equally, and what one leaves goes to others."""
     taken: dict[int, int] = {}
     left = limit
     for index, partition in enumerate(sorted(available, key=lambda each: (available[each], each))):

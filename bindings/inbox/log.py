@@ -1,4 +1,4 @@
-"""The durable inbox: partition logs, what happens when they are opened, and compaction of closed segments."""
+"""The durable inbox: partition logs, their recovery at startup, and compaction of closed segments."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ from bindings.private import FILE_MODE, private_folder, replaced, sync_path
 
 # Compaction: the many small frames of a closed segment become few large ones.
 #
-# Group commits of one row read at a tenth of the speed of large batches. The rewritten segment holds the same rows
-# under the same numbers in the same format; it replaces the old file by one atomic rename after it is durable, so a
-# crash at any point leaves one or the other, and a reader that has the old file mapped goes on with it.
+# Group commits of one row read at a tenth of the speed of large batches. The rewritten segment has the same rows under
+# the same numbers in the same format; it replaces the old file by one atomic rename after it is durable. So a crash at
+# any point leaves one or the other, and a reader that has the old file mapped continues with it.
 
 FRAME_ROWS: Final = 10_000
 FRAME_BYTES: Final = 8 * 2**20
-"""A joined frame ends at whichever comes first."""
+"""A joined frame ends at whichever limit it reaches first."""
 
 _logger = logging.getLogger(__name__)
 
 
 def compact(directory: Path, inbox: str, partition: int, segment: int) -> bool:
-    """Join the frames of a sealed segment; False when there is nothing to gain or it is gone.
+    """Join the frames of a sealed segment; return False if there is nothing to join or the segment is gone.
 
     Raises:
-        InboxDamaged: the segment has a broken frame; it stays as it is.
-        OSError: the new file could not be written; the segment stays as it is.
+        InboxDamaged: the segment has a broken frame; it stays unchanged.
+        OSError: the new file could not be written; the segment stays unchanged.
     """
     path = segment_path(directory, segment)
     seed = seed_of(inbox, partition, segment)
@@ -102,7 +102,7 @@ def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 class Compactor:
-    """One background thread that compacts the segments it is given, so that appending never waits for it."""
+    """A background thread that compacts sealed segments, so that appending never waits for it."""
 
     def __init__(self, inbox: str) -> None:
         self._inbox = inbox
@@ -112,11 +112,11 @@ class Compactor:
         self._thread.start()
 
     def add(self, directory: Path, segment: int) -> None:
-        """Compact that sealed segment when its turn comes."""
+        """Queue a sealed segment for compaction."""
         self._due.put((directory, segment))
 
     def close(self) -> None:
-        """Finish the segment in hand and stop; what is left is taken up at the next start."""
+        """Finish the current segment and stop; the rest is compacted after the next start."""
         self._stopping.set()
         self._thread.ask_to_end()
         self._due.put(None)
@@ -129,25 +129,25 @@ class Compactor:
                 compact(directory, self._inbox, int(directory.name), segment)
             except (OSError, InboxDamaged) as error:
                 # Compaction only saves time. The segment is still there, and a damaged one is reported by its reader.
-                _logger.warning("%s: segment %s stays as it is: %s", directory, segment, error)
+                _logger.warning("%s: segment %s was not compacted: %s", directory, segment, error)
 
 
-# One partition log: the only place that writes rows, and the promise that goes with each.
+# One partition log: the only place that writes rows, and its guarantee for each.
 #
-# Group commit: one thread takes everything that waits, writes it as one frame, makes it durable with one fdatasync,
-# publishes the new end and only then resolves the futures. A frame is never started before the one before is durable,
-# so a crash can tear the last frame only, and a bad frame before an intact one is damage and not a torn tail.
+# Group commit: one thread writes all waiting rows as one frame, makes it durable with one fdatasync, publishes the new
+# end and only then completes the futures. A frame is never started before the previous one is durable, so a crash can
+# only tear the last frame, and a bad frame before an intact one is damage and not a torn tail.
 
 
 def recover(directory: Path, inbox: str, partition: int) -> int:
-    """Make the last segments whole and durable, and return the number of the segment to write next.
+    """Make the last segments complete and durable, and return the number of the segment to write next.
 
-    A segment with rows is never appended to again: should the disk have lied about what it keeps, the numbers of
-    rows that were read already are still not given to others.
+    A segment with rows is never appended to again: even if the disk has lost data, the numbers of rows that were
+    already read are not reused.
 
     Raises:
-        InboxDamaged: acknowledged rows are missing: the published end is ahead of the file, or an intact frame
-            lies behind a broken one. Nothing is changed then.
+        InboxDamaged: acknowledged rows are missing: the published end is ahead of the file, or an intact frame follows
+            a broken one. Nothing is changed then.
         OSError: the files cannot be read or written.
     """
     private_folder(directory)
@@ -164,12 +164,12 @@ def recover(directory: Path, inbox: str, partition: int) -> int:
         durable = published.rows if published is not None and published.segment == segment else 0
         rows = _cut_tail(segment_path(directory, segment), seed_of(inbox, partition, segment), durable)
     sync_path(directory)
-    # An empty last segment is taken again, unless a higher number has been shown to readers.
+    # An empty last segment is reused, unless a higher number was published to readers.
     return max(last + 1 if rows else last, floor, 0)
 
 
 def _cut_tail(path: Path, seed: int, durable: int) -> int:
-    """Cut what follows the last intact frame, make the rest durable, and return its number of rows."""
+    """Truncate the file after the last intact frame, make the rest durable, and return its number of rows."""
     data = map_segment(path)
     end = rows = 0
     for frame in frames(data, 0, data.size):
@@ -179,7 +179,7 @@ def _cut_tail(path: Path, seed: int, durable: int) -> int:
     if rows < durable or search_intact(data, end, data.size, seed) is not None:
         raise damaged(path, rows)
     if end < data.size:
-        _logger.warning("%s: cut %s bytes of an unfinished write behind row %s", path, data.size - end, rows)
+        _logger.warning("%s: removed %s bytes of an unfinished write behind row %s", path, data.size - end, rows)
     del data
     descriptor = os.open(path, os.O_RDWR)
     try:
@@ -192,7 +192,7 @@ def _cut_tail(path: Path, seed: int, durable: int) -> int:
 
 GROUP_ROWS: Final = 10_000
 GROUP_BYTES: Final = 16 * 2**20
-"""Most rows, and most bytes of bodies, that one commit takes; more would only make all of them wait longer."""
+"""Maximum rows, and maximum bytes of bodies, of one commit; more would only make all of them wait longer."""
 _PUBLISH_RETRY_SECONDS: Final = 1.0
 
 _sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
@@ -207,7 +207,7 @@ class _Entry(NamedTuple):
 class PartitionLog:
     """The append-only log of one partition. Only one process may hold it open (the caller has the state lock).
 
-    *sealed* is called, from the writer thread, with each segment that was closed.
+    *sealed* is called on the writer thread with each closed segment.
 
     Raises:
         InboxDamaged: acknowledged rows are missing or broken.
@@ -233,7 +233,7 @@ class PartitionLog:
         self._waiting: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()  # None is the last
         self._closing = False
         self._lock = threading.Lock()  # so that nothing waits behind the last
-        self._torn = False  # bytes behind the durable end may lie in the file and must go before the next write
+        self._torn = False  # bytes may follow the durable end in the file, and must go before the next write
         self._unpublished = False
         self._end_file = EndFile(directory)
         self._descriptor = -1
@@ -243,22 +243,22 @@ class PartitionLog:
         self._thread.start()
 
     def append(self, rows: Sequence[InboxRow]) -> Future[None]:
-        """Queue rows, to be stored together and in order; the future resolves once all are durable.
+        """Queue rows, to be stored together and in order; the future completes once all are durable.
 
-        It fails with InboxFull (nothing taken, try later), InboxRowError or InboxClosed. After a crash rows may be
-        there whose future had not resolved: the sender repeats them, delivery is at least once.
+        It fails with InboxFull (nothing stored, retry later), InboxRowError or InboxClosed. After a crash rows may be
+        stored whose future had not completed: the sender repeats them, delivery is at least once.
         """
         done: Future[None] = Future()
         try:
             size = sum([len(row.body or b"") for row in rows])
         except (TypeError, AttributeError) as error:
-            done.set_exception(InboxRowError(f"not a row that the inbox can store: {error}"))
+            done.set_exception(InboxRowError(f"the inbox cannot store this row: {error}"))
             return done
         with self._lock:
             if not self._closing:
                 self._waiting.put(_Entry(rows, size, done))
                 return done
-        done.set_exception(InboxClosed("the inbox is closed; send again once the router is back"))
+        done.set_exception(InboxClosed("the inbox is closed; retry after the router has restarted"))
         return done
 
     def close(self) -> None:
@@ -271,13 +271,13 @@ class PartitionLog:
             try:
                 self._cut()
             except OSError as error:
-                # The next start does it; a whole frame among it would be kept then, which repeats a message at worst.
-                _logger.warning("%s: an unfinished write stays behind the durable end: %s", self._directory, error)
+                # The next start does it; a complete frame would be kept then, which at worst repeats a message.
+                _logger.warning("%s: an unfinished write remains behind the durable end: %s", self._directory, error)
         self._end_file.close()
         os.close(self._descriptor)
 
     def _run(self) -> None:
-        """Store groups until the log is closed. A fault of ours fails the group in hand, whose senders try again."""
+        """Store groups until the log is closed. An internal error fails the current group, whose senders retry."""
         while (group := self._take()) is not None:
             try:
                 if group:
@@ -285,14 +285,14 @@ class PartitionLog:
                 if self._unpublished:
                     self._publish()
             except Exception as error:
-                # Nobody may wait for ever. Nothing is acknowledged, and what was half written is cut off first.
+                # Nobody may wait for ever. Nothing is acknowledged, and a partial write is cut off first.
                 count_fault("inbox")
                 _logger.exception("%s: a group of rows was not stored", self._directory)
                 fault = InboxFull(f"{self._directory}: {type(error).__name__} while storing; see the log")
                 _fail([entry for entry in group if not entry.done.done()], fault)
 
     def _take(self) -> list[_Entry] | None:
-        """Wait for entries and take as many as one commit may hold; maybe none when a publish is due.
+        """Wait for entries and return as many as fit one commit; maybe none when a publish is due.
 
         None means that the log is closing and nothing waits any more.
         """
@@ -301,7 +301,7 @@ class PartitionLog:
         with contextlib.suppress(queue.Empty):
             entry = self._waiting.get(timeout=_PUBLISH_RETRY_SECONDS if self._unpublished else None)
             while entry is not None:
-                # From here on a caller can no longer cancel, so "cancelled" always means "not stored".
+                # From here on a caller cannot cancel, so "cancelled" always means "not stored".
                 if entry.done.set_running_or_notify_cancel():
                     group.append(entry)
                     rows += len(entry.rows)
@@ -321,7 +321,7 @@ class PartitionLog:
             if len(group) == 1:
                 group[0].done.set_exception(error)
                 return
-            for entry in group:  # one bad row must not cost its neighbours
+            for entry in group:  # one bad row must not fail the others
                 self._commit([entry])
         except InboxFull as error:
             _fail(group, error)
@@ -352,7 +352,7 @@ class PartitionLog:
         self._publish()
 
     def _cut(self) -> None:
-        """Take away what a failed write or fsync left: never published, never acknowledged, its numbers are free."""
+        """Remove what a failed write or fsync left: never published or acknowledged, its numbers are free."""
         os.ftruncate(self._descriptor, self._end.size)
         os.fsync(self._descriptor)
         self._torn = False
@@ -370,7 +370,7 @@ class PartitionLog:
             os.fsync(descriptor)
             sync_path(self._directory)
         except OSError:
-            # Left as it is, the empty file would seal the segment before while that one still grows.
+            # Left in place, the empty file would seal the previous segment while that still grows.
             with contextlib.suppress(OSError):
                 path.unlink()
             os.close(descriptor)
@@ -385,7 +385,7 @@ class PartitionLog:
         try:
             self._end_file.publish(self._end)
         except OSError as error:
-            # The rows are durable, so their senders get their answer; readers see them with the next publish.
+            # The rows are durable, so their senders get their answer; readers see them after the next publish.
             _logger.warning("%s: durable end not published, will retry: %s", self._directory, error)
             self._unpublished = True
         else:
@@ -405,11 +405,11 @@ def _write(descriptor: int, data: bytes, offset: int) -> None:
         offset += written
 
 
-# The durable inbox: what gateways have acknowledged lies here until the router's batch is committed.
+# The durable inbox: stores what gateways have acknowledged until the router's batch is committed.
 
 DEFAULT_PARTITIONS: Final = 2
 ORDER_KEYS: Final = frozenset(("path", "topic_name", "topic", "subject", "properties.subject"))
-"""The properties that, with the endpoint, decide a row's partition: the first of them that a row has."""
+"""The properties that, with the endpoint, decide a row's partition: the first one that a row has."""
 
 
 class Inbox:
@@ -422,23 +422,23 @@ class Inbox:
     Raises:
         InboxFormatError: the inbox is of another version or has another number of partitions.
         InboxDamaged: acknowledged rows are missing or broken.
-        OSError: the directory cannot be made, read or written.
+        OSError: the directory cannot be created, read or written.
     """
 
     def __init__(self, path: Path, *, partitions: int = DEFAULT_PARTITIONS, limits: InboxLimits | None = None) -> None:
         limits = limits or InboxLimits()
         self.layout = open_layout(path, partitions)
         self.path = path
-        batch_of(())  # the first batch of a process takes most of a second; no sender waits for that
+        batch_of(())  # the first batch of a process takes most of a second; no sender should wait for it
         self._space = Space(path, limits)
         self._compactor = Compactor(self.layout.inbox)
         self._logs = [self._open(partition, limits) for partition in range(partitions)]
 
     def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
-        """Store rows; the future resolves once all are durable, and fails when any is not.
+        """Store rows; the future completes once all are durable, and fails if any is not.
 
-        :meth:`PartitionLog.append` says how it fails and what a crash leaves. It is no transaction: when it fails, rows
-        of other partitions than the failing one may have been stored.
+        :meth:`PartitionLog.append` describes the failures and what a crash leaves. It is not a transaction: when it
+        fails, rows of other partitions may have been stored.
         """
         shares: dict[int, list[InboxRow]] = defaultdict(list)
         for row in rows:
@@ -455,15 +455,15 @@ class Inbox:
         return zlib.crc32(row.endpoint.encode("utf-8", "surrogatepass") + b"\0" + place) % len(self._logs)
 
     def size(self) -> int:
-        """Return the bytes that all segments take on disk now."""
+        """Return the bytes of all segments on disk now."""
         return self._space.measure()
 
     def limit(self) -> int:
-        """Return the bytes at which it accepts nothing more, by its limits and by what the disk has left."""
+        """Return the bytes at which nothing more is accepted, by the limits and the free disk space."""
         return self._space.limit()
 
     def trouble(self) -> str:
-        """Return why it accepts nothing now, and what helps; '' while it does."""
+        """Return why nothing is accepted now, and how to fix it; '' if rows are accepted."""
         return self._space.trouble()
 
     def close(self) -> None:
@@ -488,7 +488,7 @@ class Inbox:
 
 
 def _all_of(futures: Sequence[Future[None]]) -> Future[None]:
-    """Return a future of all: it resolves with the last, or fails with the first failure once all have ended."""
+    """Return one future for all: it completes with the last, or fails with the first failure once all have ended."""
     if len(futures) == 1:
         return futures[0]
     total: Future[None] = Future()

@@ -1,4 +1,4 @@
-"""Reading an inbox: what is visible of it, and the Spark source over that."""
+"""Reading an inbox: the visible rows, and the Spark source for them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bindings.inbox.log import joined
 from bindings.inbox.space import InboxDamaged, InboxFormatError
 from catalog.values import whole_number
 
-# The reading side of an inbox, without Spark: which rows are visible, how many, and the rows themselves.
+# The reading side of an inbox, without Spark: visible rows, their number and their content.
 
 READ_SCHEMA = SCHEMA.append(pa.field("position", pa.string()))
 """The columns of a frame, and ``position``: ``<inbox>-<partition>-<segment>-<row>``, unique for ever."""
@@ -50,12 +50,12 @@ class Span:
 
 
 class InboxView:
-    """What a reader sees of an inbox: durable rows only, however far the writer has got beyond them.
+    """A reader's view of an inbox: durable rows only, however far ahead the writer is.
 
-    It keeps row counts of sealed segments, which never change, and nothing that a restart would miss.
+    It caches row counts of sealed segments, which never change; a restart needs nothing of it.
 
     Raises:
-        InboxFormatError: there is no inbox at *path*, or not one this version reads.
+        InboxFormatError: there is no inbox at *path*, or not one that this version reads.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,24 +66,24 @@ class InboxView:
         self._seen: dict[int, tuple[DurableEnd, ...]] = {}
 
     def first(self, partition: int) -> InboxPosition:
-        """Return the position before the oldest row that is kept."""
+        """Return the position before the oldest stored row."""
         existing = segments_in(self._directory(partition))
         return InboxPosition(existing[0] if existing else self.end(partition).segment, 0)
 
     def end(self, partition: int) -> InboxPosition:
-        """Return the position behind the last durable row that is published."""
+        """Return the position behind the last published durable row."""
         published = published_end(self._directory(partition))
         if published is None:
-            # Not written yet, or lost with the power: nothing can be vouched for until the writer has opened the log.
+            # Not written yet, or lost in a power cut: nothing is certain until the writer has opened the log.
             return InboxPosition(0, 0)
-        # The one before as well: a batch begins there when its end is looked for.
+        # The previous end as well: a batch begins there when its end is computed.
         seen = self._seen.get(partition, ())
         if not seen or published > seen[-1]:
             self._seen[partition] = (*seen[-1:], published)
         return InboxPosition(published.segment, published.rows)
 
     def count(self, partition: int, start: InboxPosition, end: InboxPosition) -> int:
-        """Return the number of rows from *start* to *end*; the caller no longer needs what lies before *start*.
+        """Return the number of rows from *start* to *end*; what precedes *start* is no longer needed.
 
         Raises:
             InboxDamaged: a segment between them is gone or broken.
@@ -107,7 +107,7 @@ class InboxView:
         return max(start, InboxPosition(segment, row + max(0, min(rows, end.row - row))))
 
     def size(self, partition: int, start: InboxPosition, end: InboxPosition) -> int:
-        """Return at least the bytes that lie from *start* to *end*: those of the segments, but for what was seen read.
+        """Return an upper bound of the bytes from *start* to *end*: the segments' sizes, less what was read already.
 
         Raises:
             InboxDamaged: a segment between them is gone.
@@ -123,7 +123,7 @@ class InboxView:
         return total
 
     def reach(self, partition: int, start: InboxPosition, end: InboxPosition, size: int) -> InboxPosition:
-        """Return the last position up to *end* before which lie at most *size* bytes; at least a row behind *start*.
+        """Return the last position up to *end* with at most *size* bytes before it; at least one row behind *start*.
 
         Raises:
             InboxDamaged: a segment between them is gone or broken.
@@ -144,7 +144,7 @@ class InboxView:
         return end
 
     def spans(self, partition: int, start: InboxPosition, end: InboxPosition) -> list[Span]:
-        """Return what has to be read from *start* to *end*, in order.
+        """Return the spans to read from *start* to *end*, in order.
 
         Raises:
             InboxDamaged: a segment between them is gone or broken.
@@ -158,7 +158,7 @@ class InboxView:
         return spans
 
     def read(self, partition: int, spans: list[Span]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of *spans* in order, as batches of :data:`READ_SCHEMA`; the same rows at every reading.
+        """Yield the rows of *spans* in order, as batches of :data:`READ_SCHEMA`; repeated reads yield the same rows.
 
         Raises:
             InboxDamaged: a row cannot be read.
@@ -177,7 +177,7 @@ class InboxView:
                 raise self._gone(path, span.first) from None
 
     def trim(self, partition: int, before: InboxPosition) -> None:
-        """Delete the segments that lie wholly behind a position; never the open one.
+        """Delete the segments entirely before a position; never the open one.
 
         Raises:
             OSError: a file cannot be deleted.
@@ -204,13 +204,13 @@ class InboxView:
         return known
 
     def _hint(self, partition: int, segment: int, row: int) -> int:
-        """Return the byte where a row starts, when an end was seen there. It saves walking over old frames."""
+        """Return the byte at which a row starts, if an end was seen there. It saves scanning old frames."""
         seen = (end for end in self._seen.get(partition, ()) if (end.segment, end.rows) == (segment, row))
         return next((end.size for end in seen), 0)
 
     def _gone(self, path: Path, row: int) -> InboxDamaged:
         return InboxDamaged(
-            f"{path} is gone though its rows were not committed by this query; restore it together with the "
+            f"{path} is missing, but this query has not committed its rows; restore it together with the "
             f"checkpoint, or start a new checkpoint generation",
             file=str(path),
             row=row,
@@ -222,9 +222,9 @@ class InboxView:
 # Register it once per session, ``spark.dataSource.register(InboxDataSource)``, then
 # ``spark.readStream.format("xrouter_inbox").option("path", ...).option("max_records", 100000).load()``.
 #
-# Promises: only durable rows are offered; a range once offered reads back identically, before and after compaction,
-# restart and crash; rows of one inbox partition come in order, in one task; ``commit`` is the only place that trims,
-# and only what the checkpoint has finished with. Nothing is lost by a crash and no row is offered under two positions.
+# Guarantees: only durable rows are offered; a range once offered reads back identically, before and after compaction,
+# restart and crash; rows of one inbox partition come in order, in one task; only ``commit`` trims, and only what the
+# checkpoint has finished. A crash loses nothing, and no row is offered under two positions.
 
 NAME: Final = "xrouter_inbox"
 _PROPERTY: Final = StructType(
@@ -243,7 +243,8 @@ SPARK_SCHEMA: Final = StructType(
 
 
 class InboxDataSource(DataSource):
-    """Options: ``path``, the inbox directory; ``max_records`` and ``max_bytes``, the most of one batch (default: all).
+    """Options: ``path``, the inbox directory; ``max_records`` and ``max_bytes``, the maximum of one batch (default:
+    all).
 
     A row beyond ``max_bytes`` is a batch of its own.
     """
@@ -264,18 +265,18 @@ class InboxDataSource(DataSource):
 
 @dataclass(frozen=True)
 class InboxRange(InputPartition):
-    """What one task reads: the spans of one inbox partition in one micro-batch."""
+    """One task's input: the spans of one inbox partition in one micro-batch."""
 
     partition: int
     spans: tuple[Span, ...]
 
 
 class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches over an inbox and reads them. See the module for its promises.
+    """Plans micro-batches over an inbox and reads them. See above for its guarantees.
 
     Raises:
-        InboxFormatError: an option is missing or no number, an offset is foreign, or there is no such inbox.
-        InboxDamaged: rows that the checkpoint still needs are gone or broken.
+        InboxFormatError: an option is missing or not a number, an offset is foreign, or there is no such inbox.
+        InboxDamaged: rows that the checkpoint still needs are missing or broken.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -293,12 +294,12 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_opened": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the oldest rows kept; called once, for a checkpoint without batches."""
+        """Return the offset of the oldest stored rows; called once, for a checkpoint without batches."""
         view = self._view()
         return offset_json(view.layout.inbox, {each: view.first(each) for each in view.partitions})
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit that ``max_records`` asks for."""
+        """Return the limit from ``max_records``."""
         return ReadAllAvailable() if self._max_records is None else ReadMaxRows(self._max_records)
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -307,7 +308,7 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {each: view.end(each) for each in view.partitions}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch: never before *start*, never past a limit, *start* when nothing is new."""
+        """Return the end of the next batch: never before *start*, never past a limit, *start* if nothing is new."""
         view = self._view()
         positions = self._positions(start)
         ends = {each: max(position, self._end(each)) for each, position in positions.items()}
@@ -343,7 +344,7 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one range; runs on a worker, any number of times, always with the same result."""
         if not isinstance(partition, InboxRange):
-            raise TypeError(f"not a range of an inbox: {partition!r}")
+            raise TypeError(f"not an inbox range: {partition!r}")
         return self._view().read(partition.partition, list(partition.spans))
 
     def commit(self, end: dict[str, Any]) -> None:

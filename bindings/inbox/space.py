@@ -1,4 +1,4 @@
-"""How much the inbox may hold, and whether that much is left."""
+"""Inbox limits, free space, and errors."""
 
 from __future__ import annotations
 
@@ -12,35 +12,30 @@ from typing import Final
 from bindings.private import FILE_MODE
 
 # Errors of the durable inbox.
-#
-# InboxError ├── InboxFull        no room, or the disk refused: nothing was taken, try again later ├── InboxClosed
-# the inbox no longer takes rows ├── InboxRowError    one row that cannot be stored, whatever the state of the disk ├──
-# InboxFormatError format.json is missing, of a newer version, or of another layout └── InboxDamaged     rows that were
-# acknowledged are missing or fail their checksum
 
 
 class InboxError(Exception):
-    """Anything the inbox refuses; the message names the place and the remedy."""
+    """The inbox refused something; the message says where and how to fix it."""
 
 
 class InboxFull(InboxError):
-    """The row was not taken: a limit is reached or the disk refused. Appending works again once there is room."""
+    """The row was not stored: a limit is reached or the disk refused. Appending works again once there is space."""
 
 
 class InboxClosed(InboxError):
-    """The inbox is closing or closed, or its writer stopped; the row was not taken."""
+    """The inbox is closing or closed, or its writer stopped; the row was not stored."""
 
 
 class InboxRowError(InboxError):
-    """A row that no disk could take, such as one with a property of the wrong type or too large for a frame."""
+    """A row that can never be stored, such as one with a property of the wrong type or too large for a frame."""
 
 
 class InboxFormatError(InboxError):
-    """The inbox on disk is not one this version reads."""
+    """The inbox on disk is not one that this version reads."""
 
 
 class InboxDamaged(InboxError):
-    """Acknowledged rows cannot be read. ``file`` is the segment, ``row`` the first row that is in doubt."""
+    """Acknowledged rows cannot be read. ``file`` is the segment, ``row`` the first affected row."""
 
     def __init__(self, message: str, *, file: str, row: int) -> None:
         super().__init__(message)
@@ -50,9 +45,9 @@ class InboxDamaged(InboxError):
 
 _PROBE: Final = ".probe"
 _SPARE_BYTES: Final = 2**20
-"""What has to be free at least, so that the inbox says that it accepts messages again."""
+"""Minimum free bytes before the inbox reports that it accepts messages again."""
 _PROBE_BYTES: Final = 2**20
-"""What is written at most to see whether a disk that refused takes something again."""
+"""Maximum bytes written to test whether a disk that refused a write accepts one again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +65,10 @@ class InboxLimits:
 
 
 class Space:
-    """The room left, shared by the partition logs of one inbox.
+    """The free space, shared by the partition logs of one inbox.
 
-    Trimming happens in another process, so what was counted can only be too high; the directory is measured again
-    before anything is refused.
+    Another process trims, so the counted use can only be too high; the directory is measured again before anything is
+    refused.
     """
 
     def __init__(self, path: Path, limits: InboxLimits) -> None:
@@ -82,16 +77,16 @@ class Space:
         self._lock = threading.Lock()
         self._used = self.measure()
         self._lacking = 0
-        """Bytes that were refused last, until there is room for them; 0 when nothing is refused."""
+        """Bytes of the last refused write, until there is space for them; 0 if nothing is refused."""
         self._refusal = ""
-        """What the disk itself said when it refused them."""
+        """The disk's own error for it."""
 
     def require(self, size: int) -> None:
-        """Make sure that *size* more bytes may be written.
+        """Raise unless *size* more bytes may be written.
 
         Raises:
-            InboxFull: a limit would be passed.
-            OSError: the disk cannot be asked.
+            InboxFull: a limit would be exceeded.
+            OSError: the free space cannot be determined.
         """
         try:
             self._look(size, size)
@@ -100,15 +95,14 @@ class Space:
             raise
 
     def disk_refused(self, size: int, reason: str) -> None:
-        """Note that the disk did not take *size* bytes for which there was room by the limits."""
+        """Record that the disk refused *size* bytes although the limits allowed them."""
         self._refused(size)
         self._refusal = f"{self._path}: {reason}; {self._free()} bytes are free; free space or repair the disk"
 
     def trouble(self) -> str:
-        """Return why nothing is accepted now: what is full, path, free bytes and remedy; '' when all is well.
+        """Return why nothing is accepted now: what is full, path, free bytes and remedy; '' if all is well.
 
-        What was refused has to fit again, with a little to spare, so that the answer does not alternate with every
-        message.
+        What was refused must fit again with some spare space, so that the answer does not alternate with every message.
         """
         try:
             self._look(max(1, self._lacking))
@@ -122,7 +116,7 @@ class Space:
         return ""
 
     def limit(self) -> int:
-        """Return the bytes of segments at which nothing more is accepted: ``max_bytes``, or what the disk leaves."""
+        """Return the bytes of segments at which nothing more is accepted: ``max_bytes``, or less on a small disk."""
         left = max(0, self._free() - self._limits.min_free_bytes)
         return min(self._limits.max_bytes, self.measure() + left)
 
@@ -131,7 +125,7 @@ class Space:
         self._lacking = min(max(size, spare), self._limits.max_bytes // 8)
 
     def _look(self, size: int, taken: int = 0) -> None:
-        """Make sure that there is room for *size* bytes, and count those that are *taken*."""
+        """Raise unless there is space for *size* bytes, and count the *taken* ones."""
         if self._limits.min_free_bytes > 0 and (free := self._free()) - size < self._limits.min_free_bytes:
             raise InboxFull(
                 f"{self._path}: {free} bytes free on the disk, {self._limits.min_free_bytes} must stay free; "
@@ -152,7 +146,7 @@ class Space:
         return disk.f_bavail * disk.f_frsize
 
     def _probe(self) -> None:
-        """Write as much as was refused, and take it away again; raises OSError as long as the disk refuses."""
+        """Write and remove as much as was refused; raise OSError as long as the disk refuses."""
         probe = self._path / _PROBE
         try:
             descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
@@ -168,7 +162,7 @@ class Space:
                 probe.unlink(missing_ok=True)
 
     def measure(self) -> int:
-        """Return the bytes that the segments take now."""
+        """Return the bytes of all segments now."""
         total = 0
         for file in self._path.glob("*/*.log"):
             try:

@@ -1,1 +1,1 @@
-"""Kafka: its codec, its records as columns of Spark, and clients for all that Spark does not do."""
+"""Kafka: codec, records as Spark columns, and clients for what Spark does not do."""

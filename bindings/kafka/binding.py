@@ -1,4 +1,4 @@
-"""What Kafka is to the others: native records, addresses and options, and messages to send."""
+"""The Kafka binding: native records, endpoint options, broker addresses, and building messages to send."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from catalog.model import Property
 from catalog.protocols.properties import option_key
 from catalog.record import bytes_of, text_or_base64
 
-# Kafka records: their native form, and where the CloudEvents Kafka binding keeps attributes.
+# Kafka records: native form, and where the CloudEvents Kafka binding puts attributes.
 
 PROTOCOL: Final = "KAFKA"
 INTEGERS: Final = {"partition": 32, "offset": 64, "timestamp": 64}
@@ -26,7 +26,7 @@ RULE: Final = AttributeRule(prefixes=("headers.ce_",), content_type="headers.con
 
 
 def parts(native: Mapping[str, Any]) -> list[Part]:
-    """Take a native record apart; a key is bytes, whichever of ``key`` and ``key_base64`` wrote it.
+    """Split a native record into parts; a key is bytes, whether ``key`` or ``key_base64`` has it.
 
     Raises:
         RecordError: as :func:`bindings.parts.parts_of`, for a record with both key members, and for a topic or
@@ -49,7 +49,7 @@ def parts(native: Mapping[str, Any]) -> list[Part]:
 
 
 def native(taken: list[Part]) -> dict[str, Any]:
-    """Put a native record together: the inverse of :func:`parts`."""
+    """Build a native record from parts: the inverse of :func:`parts`."""
     key = next((part.value for part in taken if part.key == "key"), None)
     form = native_of((part for part in taken if part.key != "key"), FORM)
     if key is not None:
@@ -58,7 +58,7 @@ def native(taken: list[Part]) -> dict[str, Any]:
 
 
 def parts_of_row(row: Mapping[str, Any]) -> list[Part]:
-    """Take a row of Spark's Kafka source apart: topic, partition, offset, timestamp (ms), key, headers."""
+    """Split a row of Spark's Kafka source into parts: topic, partition, offset, timestamp (ms), key, headers."""
     taken = [Part("topic", row["topic"].encode())] if row.get("topic") is not None else []
     for member in ("partition", "offset", "timestamp"):
         if row.get(member) is not None:
@@ -72,9 +72,9 @@ def parts_of_row(row: Mapping[str, Any]) -> list[Part]:
 
 # The endpoint options of Kafka for reading and sending records. Case, dashes and dots in names do not count.
 #
-# ``consumergroup`` is only shown to the brokers: Spark keeps the offsets of a query itself, and its consumers are
-# assigned their partitions and join no group. ``acks`` has no place here: a record is sent when all replicas in sync
-# have it, since what is confirmed here was acknowledged at its source.
+# ``consumergroup`` is only shown to the brokers: Spark stores the offsets of a query itself, and its consumers are
+# assigned their partitions and join no group. ``acks`` is ignored: a record counts as sent when all in-sync replicas
+# have it, because the source was acknowledged for it.
 
 _START: Final = "autooffsetreset"
 _STARTS: Final[Mapping[str, Literal["earliest", "latest"]]] = {
@@ -84,19 +84,19 @@ _STARTS: Final[Mapping[str, Literal["earliest", "latest"]]] = {
 
 
 def topic_of(options: Mapping[str, Any]) -> str:
-    """Return the topic that the options name, which may be a template; empty when they name none."""
+    """Return the topic in the options, which may be a template; empty if there is none."""
     topic = _squashed(options).get("topic")
     return topic if isinstance(topic, str) else ""
 
 
 def group_of(options: Mapping[str, Any]) -> str:
-    """Return the consumer group that the options name; empty when they name none."""
+    """Return the consumer group in the options; empty if there is none."""
     group = _squashed(options).get("consumergroup")
     return group if isinstance(group, str) else ""
 
 
 def start_of(options: Mapping[str, Any]) -> Literal["earliest", "latest"] | None:
-    """Return where a first read begins by ``autooffsetreset``; None when its value is not a known one."""
+    """Return where a first read begins, by ``autooffsetreset``; None if its value is unknown."""
     value = _squashed(options).get(_START)
     return _STARTS.get(value.strip().lower()) if isinstance(value, str) else None
 
@@ -105,16 +105,16 @@ def _squashed(options: Mapping[str, Any]) -> dict[str, Any]:
     return {option_key(name): value for name, value in options.items()}
 
 
-# Addresses of Kafka brokers, whose scheme says the security protocol as in other bindings (OPERATIONS.md#security).
+# Addresses of Kafka brokers, whose scheme is the security protocol as in other bindings (OPERATIONS.md#security).
 
 SECURITY: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""Schemes that say a security protocol, in any letter case; all others, and none, leave it to the settings."""
+"""Schemes that are security protocols, in any case; any other leaves it to the settings."""
 SECURITY_PROTOCOL: Final = "security.protocol"
 
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """Bootstrap servers, ``HOST:PORT`` with commas, and the security protocol that their addresses ask for, if any."""
+    """Bootstrap servers, ``HOST:PORT`` with commas, and the security protocol of their addresses, if any."""
 
     servers: str = ""
     security: str = ""
@@ -126,17 +126,17 @@ class Brokers:
 
     @property
     def tls(self) -> bool:
-        """Whether the addresses ask for TLS."""
+        """Whether the addresses require TLS."""
         return self.security.endswith("SSL")
 
 
 def brokers_of(addresses: Iterable[str]) -> Brokers:
     """Read addresses such as ``host:9092``, ``kafka://host``, ``SASL_SSL://one:9093,two:9093``.
 
-    An address without a scheme of :data:`SECURITY` takes the security protocol of the others.
+    An address without a scheme of :data:`SECURITY` gets the security protocol of the others.
 
     Raises:
-        ValueError: two of them say different security protocols.
+        ValueError: two of them have different security protocols.
     """
     servers: list[str] = []
     said: dict[str, None] = {}
@@ -148,12 +148,12 @@ def brokers_of(addresses: Iterable[str]) -> Brokers:
         if server:
             servers.append(server)
     if len(said) > 1:
-        raise ValueError(f"its addresses ask for {' and for '.join(said)}, and one client speaks one of them")
+        raise ValueError(f"its addresses name {' and '.join(said)}; use one security protocol")
     return Brokers(",".join(servers), next(iter(said), ""))
 
 
 def contradiction(security: str, *, tls: bool, login: bool, options: Mapping[str, object]) -> str:
-    """Say what settings contradict the security protocol that addresses ask for; empty when nothing does.
+    """Return which settings contradict the security protocol of the addresses; empty if none does.
 
     ``tls`` and ``login`` say whether the settings have them; ``options`` are the client's.
     """
@@ -162,22 +162,22 @@ def contradiction(security: str, *, tls: bool, login: bool, options: Mapping[str
     other = str(options.get(SECURITY_PROTOCOL, security))
     own_login = login or any(name.startswith("sasl.") for name in options)
     if other.upper() != security:
-        return f"its addresses ask for {security} and {SECURITY_PROTOCOL} for {other}; leave out one"
+        return f"its addresses say {security}, but {SECURITY_PROTOCOL} says {other}; remove one"
     if tls and not security.endswith("SSL"):
-        return f"its addresses ask for {security}, which has no TLS, and tls is set; correct one of them"
+        return f"its addresses say {security}, which has no TLS, but tls is set; correct one of them"
     if login and not security.startswith("SASL"):
-        return f"its addresses ask for {security}, which has no login, and username is set; correct one of them"
+        return f"its addresses say {security}, which has no login, but username is set; correct one of them"
     if security.startswith("SASL") and not own_login:
-        return f"its addresses ask for {security}, and there is no login; set username and password"
+        return f"its addresses say {security}, but there is no login; set username and password"
     return ""
 
 
 def brokers_for(
     addresses: Iterable[str], *, tls: bool, login: bool, options: Mapping[str, object]
 ) -> tuple[Brokers, str]:
-    """Return the brokers at these addresses for a client of these settings, and what is wrong with them, if anything.
+    """Return the brokers at these addresses for a client with these settings, and what is wrong with them, if anything.
 
-    Addresses that contradict each other or the settings are a fault. No address at all is no fault.
+    Addresses that contradict each other or the settings are an error. No address at all is not.
     """
     try:
         brokers = brokers_of(addresses)
@@ -187,15 +187,15 @@ def brokers_for(
 
 
 def protocol_of(security: str, *, tls: bool, login: bool, options: Mapping[str, str]) -> str:
-    """Return the security protocol of a client: that of its options, else of its addresses, else of its settings."""
+    """Return a client's security protocol: from its options, else its addresses, else its settings."""
     from_settings = f"{'SASL_' if login else ''}{'SSL' if tls else 'PLAINTEXT'}"
     return options.get(SECURITY_PROTOCOL, security or from_settings).upper()
 
 
-# How messages for Kafka are addressed and made. :mod:`bindings.kafka.publisher` sends them.
+# Addressing and building Kafka messages. :mod:`bindings.kafka.publisher` sends them.
 
 _PORT: Final = 9092
-"""The port that brokers usually have."""
+"""The usual port of brokers."""
 
 
 class KafkaSending(Sending):
@@ -203,7 +203,7 @@ class KafkaSending(Sending):
 
     family = "kafka"
     literal = (re.compile(r"[A-Za-z0-9._-]*"), "letters, digits, '.', '_' and '-'")
-    whole = (re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}"), "a topic has 1 to 249 of A-Z a-z 0-9 . _ -")
+    whole = (re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}"), "a topic must be 1 to 249 of A-Z a-z 0-9 . _ -")
     most_bytes = 249
     escape = "_"
     address = "topic"
@@ -217,12 +217,12 @@ class KafkaSending(Sending):
         try:
             brokers = brokers_of(addresses)
         except ValueError:
-            return ""  # reported as a fault elsewhere
+            return ""  # reported elsewhere
         protocol = protocol_of(brokers.security, tls=tls or brokers.tls, login=login, options=options)
         return brokers.servers if brokers.servers and not protocol.endswith("SSL") else ""
 
     def origins(self, addresses: Iterable[str]) -> Iterator[str]:
-        """Give the brokers; their scheme is the security protocol that the addresses ask for."""
+        """Yield the brokers; their scheme is the security protocol of the addresses."""
         brokers = brokers_of(addresses)
         scheme = brokers.security.lower() or self.family
         return (origin_of(f"{scheme}://{server}", {}, _PORT) for server in brokers.servers.split(","))

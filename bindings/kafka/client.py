@@ -1,4 +1,4 @@
-"""Connections to Kafka: one description, as options of the JVM client and of librdkafka."""
+"""Connections to Kafka: one configuration, as options of the JVM client and of librdkafka."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from bindings.kafka.binding import protocol_of
 from catalog.parsing.regular import open_regular, read_regular
 
-# Logging in to Kafka by SASL: one description, as options of the JVM client and of librdkafka.
+# SASL login to Kafka: one configuration, as options of the JVM client and of librdkafka.
 
 Mechanism = Literal["plain", "scram-sha-256", "scram-sha-512", "oauthbearer"]
 
@@ -26,11 +26,11 @@ _TOKEN_GETTER: Final = f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler
 
 @dataclass(frozen=True, slots=True)
 class SaslLogin:
-    """Who we are, and how we prove it; the password is not in the representation.
+    """Our login and its mechanism; the password is not in the representation.
 
-    With ``oauthbearer``, ``username`` and ``password`` are client id and secret, for which ``token_endpoint`` gives
-    tokens of ``token_scope`` (OAuth 2 client credentials); ``token_ca`` are the authorities of that endpoint, PEM.
-    Both clients get new tokens by themselves before the old ones end.
+    With ``oauthbearer``, ``username`` and ``password`` are client id and secret, for which ``token_endpoint`` issues
+    tokens of ``token_scope`` (OAuth 2 client credentials); ``token_ca`` are that endpoint's authorities, PEM. Both
+    clients renew tokens before they expire.
     """
 
     username: str
@@ -81,7 +81,7 @@ class SaslLogin:
 
 
 def _system_authorities() -> str | None:
-    """Return where this system keeps its authorities: librdkafka's HTTPS looks where the one it was built on did."""
+    """Return this system's certificate authorities; librdkafka would use the path of the system it was built on."""
     paths = ssl.get_default_verify_paths()
     return paths.cafile or paths.capath
 
@@ -92,28 +92,28 @@ def _quoted(text: str) -> str:
 
 TIMEOUT_SECONDS: Final = 10.0
 _SHARED: Final = ("security.protocol", "client.id")
-"""Options that both clients know by the same name and in the same sense."""
+"""Options with the same name and meaning in both clients."""
 _READING: Final = {"max.poll.records": "3000"}
-"""After each poll Spark asks the broker where its partition begins and ends, so a poll should take most of a fetch.
-Spark also keeps the records of a poll, for each partition: more would fill the memory where there are hundreds.
+"""After each poll Spark asks the broker where its partition begins and ends, so a poll should return most of a fetch.
+Spark also keeps the records of a poll, for each partition: more would fill the memory with hundreds of partitions.
 """
 _ENDING: Final = {"fetch.max.wait.ms": "20"}
-"""At the end of a partition the broker keeps a fetch for that long, and answers nothing else on its connection. Spark
-asks for the partition's ends behind it, so that Kafka's 500 ms would be added to each batch that reads to the end.
+"""At the end of a partition the broker holds a fetch for that long, and answers nothing else on its connection. Spark
+requests the partition's ends behind it, so Kafka's 500 ms would be added to each batch that reads to the end.
 """
 ISOLATION: Final = "isolation.level"
 COMMITTED: Final = "read_committed"
-"""What readers see unless the settings differ: no record of a transaction that is aborted, or not yet committed."""
+"""What readers see by default: no record of a transaction that is aborted or not yet committed."""
 _WRITING: Final = {"compression.type": "lz4", "max.block.ms": "20000"}
-"""Headers of lineage repeat from record to record, so batches of them shrink to a third: brokers have less to do. And
-a topic that does not exist is waited for as long at each try, which is a minute by Kafka's own default.
+"""Headers of lineage repeat in every record, so compression reduces batches of them to a third. And a missing topic
+blocks each try only this long, where Kafka's own default is a minute.
 """
 
 
 class KafkaUnreachable(Exception):
     """No broker answered, or it refused us. The message names the servers and the broker's own reason.
 
-    ``refused`` is whether waiting mends nothing: a login or certificate is not accepted, or a file of ours not there.
+    ``refused``: waiting does not help, because a login or certificate is not accepted, or a local file is missing.
     """
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
@@ -123,11 +123,11 @@ class KafkaUnreachable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KafkaClient:
-    """How to reach a cluster. ``login`` and ``options`` may hold secrets and are never printed.
+    """How to connect to a cluster. ``login`` and ``options`` may contain secrets and are never printed.
 
-    ``security`` is the protocol that the addresses ask for, empty where they say nothing: then TLS is used when ``tls``
-    is set. TLS verifies certificates and host names. ``ca``, ``cert`` and ``key`` are PEM
-    files; without ``ca`` the system's authorities are trusted.
+    ``security`` is the protocol of the addresses, empty if they have none: then ``tls`` decides whether TLS is used.
+    TLS verifies certificates and host names. ``ca``, ``cert`` and ``key`` are PEM files; without ``ca`` the system's
+    authorities are trusted.
     """
 
     servers: str
@@ -141,11 +141,11 @@ class KafkaClient:
 
     @property
     def isolation(self) -> str:
-        """Which records readers see: :data:`COMMITTED`, or ``read_uncommitted`` where the options say so."""
+        """Which records readers see: :data:`COMMITTED`, or ``read_uncommitted`` if the options say so."""
         return self.options.get(ISOLATION, COMMITTED)
 
     def jvm(self) -> dict[str, str]:
-        """Return the options that Spark's Kafka source and sink connect with; each name begins with ``kafka.``.
+        """Return the connection options of Spark's Kafka source and sink; each name begins with ``kafka.``.
 
         Raises:
             OSError: the certificate or key cannot be read.
@@ -166,9 +166,10 @@ class KafkaClient:
         return _prefixed(options | dict(self.options))
 
     def reading(self, *, waits: bool = False) -> dict[str, str]:
-        """Return the options of Spark's Kafka source: ours for quick and committed reading, unless the settings differ.
+        """Return the options of Spark's Kafka source, with our defaults for fast, committed reads unless the settings
+        differ.
 
-        *waits* is for real-time mode, which waits for records at the broker; batches end where the records do.
+        *waits* is for real-time mode, which waits for records at the broker; batches end at the last record.
 
         Raises:
             OSError: as :meth:`jvm`.
@@ -177,7 +178,7 @@ class KafkaClient:
         return _prefixed(ours) | self.jvm()
 
     def writing(self) -> dict[str, str]:
-        """Return the options of Spark's Kafka sink for batches, which compresses them unless told otherwise.
+        """Return the options of Spark's Kafka sink for batches, with compression unless the settings differ.
 
         Raises:
             OSError: as :meth:`jvm`.
@@ -199,7 +200,7 @@ class KafkaClient:
         return configuration | {name: value for name, value in self.options.items() if name in _SHARED}
 
     def check_files(self) -> None:
-        """Make sure that all files can be read; librdkafka would only say which option failed.
+        """Raise unless all files can be read; librdkafka would only name the option.
 
         Raises:
             KafkaUnreachable: one cannot.

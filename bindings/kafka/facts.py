@@ -1,10 +1,10 @@
-"""What matching needs of Kafka records, read from the columns of whole batches.
+"""The record columns that matching needs, read from whole batches of Kafka records.
 
-Most records are settled by their columns. Those that are not (an event in a JSON body, a batch, repeated or malformed
-names, values that are no text) are *odd*: their whole row goes to the exact codec, which decides. Being odd costs time
-and changes nothing else, so each condition here may err on that side only.
+Columns decide most records. Others (an event in a JSON body, a batch, repeated or malformed names, values that are not
+text) are *fallback* rows: the exact codec reads their whole row. A fallback row costs time and changes nothing else, so
+a condition may send a row there needlessly, never the reverse.
 
-A body is among the columns only where it may be looked at (:func:`body_column`); the others stay in the JVM.
+Only bodies that may be needed are among the columns (:func:`body_column`); the others stay in the JVM.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ SOURCE_SCHEMA: Final = pa.schema(
         (ENTRIES, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
-"""Rows as the codec takes them: Spark's Kafka source with ``timestamp`` in milliseconds."""
+"""Rows as the codec expects them: Spark's Kafka source with ``timestamp`` in milliseconds."""
 HEADER: Final = "p.headers."
 HEADER_BYTES: Final = "b.headers."
 SMALL: Final = 512
-"""Bodies up to this many bytes always go to Python: looking at them in the JVM would cost more."""
+"""Bodies up to this many bytes always go to Python: checking them in the JVM would cost more."""
 ATTRIBUTE: Final = "ce_"
 """Prefix of attributes in Kafka's binary mode. A stray header with this prefix would become part of the event."""
 CONTENT_TYPE: Final = "content-type"
@@ -56,7 +56,7 @@ _JSON_MEDIA: Final = r"(?is)^[^!-~]*(application/json[^!-~]*(;.*)?)?$"
 
 @dataclass(frozen=True, slots=True)
 class KafkaColumns:
-    """What the columns of a batch say: texts by property, and which rows they do not settle.
+    """What the columns of a batch contain: texts by property, and which rows need the exact codec.
 
     ``texts`` are by ``e.NAME``, ``p.PATH``, ``b.PATH`` and ``d``; ``content`` is the content type, ``coding`` the
     content coding. ``events`` marks the rows that are CloudEvents in binary mode.
@@ -74,10 +74,10 @@ class KafkaColumns:
 
 
 class KafkaReader:
-    """Reads the columns of Kafka rows for the properties that a plan looks at."""
+    """Reads the columns of Kafka rows for the properties that a plan uses."""
 
     def __init__(self, keys: Iterable[str], *, sniffs: bool) -> None:
-        """``sniffs``: some channel takes an event in a JSON body without its media type."""
+        """``sniffs``: some channel accepts an event in a JSON body without its media type."""
         self._keys = tuple(dict.fromkeys(keys))
         self.sniffs = sniffs
         headers = (key for key in self._keys if key.startswith((HEADER, HEADER_BYTES)))
@@ -86,7 +86,7 @@ class KafkaReader:
         self._keyed = any(key in ("p.key", "p.key_base64") for key in self._keys)
 
     def read(self, rows: pa.RecordBatch) -> KafkaColumns:
-        """Return what the columns of ``SOURCE_SCHEMA`` say; a body may be null where :func:`body_column` leaves it."""
+        """Return the columns of rows of ``SOURCE_SCHEMA``; a body may be null where :func:`body_column` omits it."""
         seen = _Seen(rows)
         texts = {key: text for key in self._keys if (text := seen.property(key)) is not None}
         version = seen.text(VERSION)
@@ -99,11 +99,11 @@ class KafkaReader:
         yield distinct(seen.text(CONTENT_TYPE), lambda media: pc.match_substring_regex(media, _EVENT_MEDIA))
         for name in dict.fromkeys((VERSION, CONTENT_TYPE, *self._texts)):
             yield (seen.first(name) >= 0) & ~valid(seen.text(name))
-        yield entries.rows_of(entries.named(_is_odd))
+        yield entries.rows_of(entries.named(_needs_exact_codec))
         # If a header repeats, the first one with a value counts.
         yield entries.repeated(self._decides)
         attributes = entries.named(lambda name: name.startswith(ATTRIBUTE))
-        # A record that is no event must not pass these on: they would describe the event that it becomes.
+        # A native record must not pass these on: they would describe the event that it becomes.
         yield entries.rows_of(attributes) & ~events
         yield entries.rows_of(forbidden(entries.values, attributes))
         yield events & distinct(seen.text(CONTENT_TYPE), lambda media: pc.invert(printable(media)))
@@ -129,7 +129,7 @@ class KafkaReader:
 
 
 class _Seen:
-    """A batch with what several conditions need of it, computed once."""
+    """A batch with values that several conditions need, computed once."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
         self.rows = rows
@@ -139,26 +139,26 @@ class _Seen:
         self._key: pa.StringArray | None = None
 
     def first(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return per row the first entry of that name, -1 for none."""
+        """Return per row the first entry with that name, -1 for none."""
         if name not in self._first:
             self._first[name] = self.entries.first(name)
         return self._first[name]
 
     def text(self, name: str) -> pa.StringArray:
-        """Return per row the text of the first entry of that name; null for none, no value, or no UTF-8."""
+        """Return per row the text of the first entry with that name; null for none, no value, or not UTF-8."""
         if name not in self._texts:
             self._texts[name] = texts_of(self.entries.bytes_of(self.first(name)))
         return self._texts[name]
 
     @property
     def key(self) -> pa.StringArray:
-        """The key as text; null for none and for what is no UTF-8."""
+        """The key as text; null for none and for bytes that are not UTF-8."""
         if self._key is None:
             self._key = texts_of(self.rows.column("key"))
         return self._key
 
     def property(self, key: str) -> pa.StringArray | None:
-        """Return a property: ``e.NAME``, ``p.PATH``, ``b.PATH`` or ``d``; None for one that Kafka has not."""
+        """Return a property: ``e.NAME``, ``p.PATH``, ``b.PATH`` or ``d``; None for one that Kafka does not have."""
         if key in ("e.datacontenttype", "d", f"{HEADER}{CONTENT_TYPE}"):
             return self.text(CONTENT_TYPE)
         if key.startswith("e."):
@@ -182,9 +182,9 @@ class _Seen:
 
 
 def body_column(topics: Collection[str], *, sniffs: bool) -> Column:
-    """Return the bodies that judging looks at: all of these topics, small ones, and what may hold an event.
+    """Return the bodies that evaluation needs: all of these topics, small ones, and those that may hold an event.
 
-    ``sniffs`` is as for :class:`KafkaReader`, which learns nothing from the bodies that are left out here.
+    ``sniffs`` is as for :class:`KafkaReader`, which needs nothing from the bodies omitted here.
     """
     from pyspark.sql import functions as F
 
@@ -204,8 +204,8 @@ def body_column(topics: Collection[str], *, sniffs: bool) -> Column:
     return F.when(condition, body)
 
 
-def _is_odd(name: str) -> bool:
-    """Return whether the exact codec has to read a record with a header of that name."""
+def _needs_exact_codec(name: str) -> bool:
+    """Whether the exact codec must read a record with a header of that name."""
     if name.startswith(ATTRIBUTE):
         attribute = name.removeprefix(ATTRIBUTE)
         return not ATTRIBUTE_NAME.fullmatch(attribute) or attribute == DATA

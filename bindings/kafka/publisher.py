@@ -1,4 +1,4 @@
-"""Sending to Kafka from this process. Spark writes to topics by itself, and not through this module."""
+"""Send to Kafka from this process. Spark's own writes to topics do not use this module."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NEVER: Final = frozenset(
         KafkaError.RECORD_LIST_TOO_LARGE,
     }
 )
-"""Errors that no repetition mends: the record is too large or invalid, or its topic cannot have that name."""
+"""Errors that a retry does not fix: the record is too large or invalid, or its topic cannot have that name."""
 _SERVED: Final = 0.1
 
 
 class KafkaPublisher:
-    """Keeps :data:`~bindings.sending.Publisher`: all replicas in sync confirm; order holds per partition."""
+    """Implements :data:`~bindings.sending.Publisher`: all in-sync replicas confirm; order is kept per partition."""
 
     def __init__(self, client: KafkaClient, *, max_message_bytes: int, timeout: float) -> None:
         self._servers = client.servers
@@ -44,7 +44,7 @@ class KafkaPublisher:
         """Send messages and wait until each is confirmed.
 
         Raises:
-            Unsettled: some are not, in time.
+            Unsettled: some were not confirmed in time.
         """
         settled: dict[int, MessageRefusal | None] = {}
         troubles: list[str] = []
@@ -53,15 +53,16 @@ class KafkaPublisher:
             self._produce(producer, place, message, settled, troubles)
         left = producer.flush(self._timeout)
         if left or troubles:
-            # The next call takes a new producer: records that this one still holds must not arrive after later ones.
+            # The next call creates a new producer: records that this one still has must not arrive after later ones.
             producer.purge()
             self._producer = None
             reason = troubles[0] if troubles else f"no answer in {self._timeout:g} s"
-            raise Unsettled(f"Kafka at {self._servers} did not take {len(messages) - len(settled)}: {reason}", settled)
+            missing = len(messages) - len(settled)
+            raise Unsettled(f"Kafka at {self._servers} did not confirm {missing}: {reason}", settled)
         return [settled[place] for place in range(len(messages))]
 
     def close(self) -> None:
-        """Disconnect. Between two calls no record is under way."""
+        """Disconnect. Between two calls no record is in flight."""
         self._producer = None
 
     def _produce(
@@ -91,7 +92,7 @@ class KafkaPublisher:
 
 
 def record_of(parts: Sequence[Part]) -> dict[str, Any]:
-    """Return key, headers and partition of the record for a message of these parts."""
+    """Return key, headers and partition of the record for these parts."""
     record: dict[str, Any] = {"headers": [(name, part.value) for name, part in headers_of(parts)]}
     for part in parts:
         if part.key == "key":

@@ -1,8 +1,7 @@
-"""Ranges of Kafka's partitions, read by our own client where Spark's source cannot.
+"""Ranges of Kafka partitions, read by our own client where Spark's source cannot.
 
-Spark turns each record's timestamp into microseconds before anything else, and fails the batch when they do not fit
-into 64 bits: a sender that gives nanoseconds as milliseconds would stop its topic for ever. The client of this module
-hands timestamps over as the milliseconds they are.
+Spark converts each record's timestamp to microseconds first, and fails the batch if that overflows 64 bits: a sender
+that gives nanoseconds as milliseconds would block its topic for ever. This client passes timestamps on in milliseconds.
 """
 
 from __future__ import annotations
@@ -40,29 +39,27 @@ from bindings.kafka.facts import SOURCE_SCHEMA
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Where topics of a cluster begin and end, and how large their records are.
-
-# Where topics of a cluster begin and end, as its brokers say.
+# Where topics of a cluster begin and end, according to its brokers.
 
 _REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
-"""Errors that no further try mends: the brokers do not accept a login or a certificate."""
+"""Errors that a retry does not fix: the brokers do not accept a login or a certificate."""
 _NO_TOPIC: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION})
 _NO_ID: Final = "A" * 22
-"""How the client writes an id that brokers do not tell."""
+"""The client's value for an id that brokers do not report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Takes:
-    """What a topic takes: whether we may write to it, and the largest batch of records, None where that is not told."""
+    """Whether we may write to a topic, and its maximum batch of records in bytes (None if unknown)."""
 
     writable: bool
     most_bytes: int | None = None
 
 
 class KafkaEnds:
-    """Asks a cluster, once or repeatedly, over one connection. Not for concurrent use.
+    """Queries a cluster, once or repeatedly, over one connection. Not for concurrent use.
 
-    It keeps the connection as long as the cluster answers.
+    It keeps the connection while the cluster answers.
     """
 
     def __init__(self, client: KafkaClient) -> None:
@@ -80,9 +77,9 @@ class KafkaEnds:
             return self._partitions(admin, topics)
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the ids of those topics that exist, empty where the brokers tell none (before Kafka 2.8).
+        """Return the ids of those topics that exist, empty if the brokers report none (before Kafka 2.8).
 
-        A topic that was deleted and made again has another.
+        A topic that was deleted and created again has another id.
 
         Raises:
             KafkaUnreachable: as :meth:`partitions`.
@@ -103,7 +100,7 @@ class KafkaEnds:
         return found
 
     def takes(self, topics: Iterable[str]) -> dict[str, Takes]:
-        """Return what those topics that exist take of us.
+        """Return what existing topics accept from us.
 
         Raises:
             KafkaUnreachable: as :meth:`partitions`.
@@ -126,7 +123,7 @@ class KafkaEnds:
                 found[name] = Takes(not may or AclOperation.WRITE in may)
             there = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in found]
             for resource, settings in (admin.describe_configs(there, **options) if there else {}).items():
-                # Who may write need not be allowed to read the configuration.
+                # A client that may write need not be allowed to read the configuration.
                 with contextlib.suppress(KafkaException):
                     limit = settings.result()["max.message.bytes"].value
                     found[resource.name] = Takes(found[resource.name].writable, int(limit))
@@ -160,13 +157,13 @@ class KafkaEnds:
         return failed
 
     def ends(self, topics: Iterable[str], *, committed: bool = True) -> dict[str, dict[int, int]]:
-        """Return where the partitions of those topics that exist end: the offset of the next record to be read.
+        """Return the end of each partition of those topics that exist: the offset of the next record to be read.
 
-        What an open transaction holds back is behind the end, unless the client reads what is not *committed*, or the
-        last record of all is asked for.
+        It excludes records behind an open transaction, unless the client reads uncommitted ones, or *committed* is
+        False for the very last record.
 
         Raises:
-            KafkaUnreachable: as :meth:`partitions`, or a partition's end is not known, since it has no leader now.
+            KafkaUnreachable: as :meth:`partitions`, or a partition's end is unknown because it has no leader now.
         """
         latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         with self._connected() as admin:
@@ -183,7 +180,7 @@ class KafkaEnds:
             return self._offsets(admin, partitions, earliest)
 
     def since(self, partitions: Mapping[str, Iterable[int]], milliseconds: int) -> dict[str, dict[int, int]]:
-        """Return the offset of the first record of that time or later; negative where there is none.
+        """Return the offset of the first record of that time or later; negative if there is none.
 
         Raises:
             KafkaUnreachable: as :meth:`ends`.
@@ -193,10 +190,10 @@ class KafkaEnds:
             return self._offsets(admin, partitions, moment)
 
     def commit(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
-        """Commit where partitions are read on to a consumer group, which need not exist and has no members.
+        """Commit offsets to a consumer group, which need not exist and has no members.
 
         Raises:
-            KafkaUnreachable: as :meth:`partitions`, or the brokers refuse: we may not, or the group has members.
+            KafkaUnreachable: as :meth:`partitions`, or the brokers refuse: not allowed, or the group has members.
         """
         places = [TopicPartition(topic, number, at) for topic in offsets for number, at in offsets[topic].items()]
         with self._connected() as admin:
@@ -210,7 +207,7 @@ class KafkaEnds:
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[AdminClient]:
-        """Give a client for questions, and keep it unless they fail."""
+        """Yield an admin client, and keep it unless a request fails."""
         self._client.check_files()
         admin, self._admin = self._admin, None
         try:
@@ -236,7 +233,7 @@ class KafkaEnds:
         return {name: sorted(topic.partitions) for name, topic in known.items() if name in wanted and not topic.error}
 
     def _answer(self, admin: AdminClient) -> Any:
-        """Ask until there is an answer, a refusal, or no time left. The client reports a refusal to callbacks only."""
+        """Retry until there is an answer, a refusal, or no time left. The client reports refusals to callbacks only."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             try:
@@ -261,7 +258,7 @@ class KafkaEnds:
             return offsets
         answers = admin.list_offsets(
             wanted,
-            # If the end were past what a reader may see, Spark would take the difference for lost records.
+            # An end past what a reader may see would look to Spark like lost records.
             isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
             request_timeout=TIMEOUT_SECONDS,
         )
@@ -270,37 +267,36 @@ class KafkaEnds:
         return offsets
 
     def _reason(self) -> str:
-        """Return the most telling error of the client: a refusal, rather than the lost connection that followed it."""
+        """Return the client's most informative error: a refusal rather than the lost connection after it."""
         ranked = sorted(self._troubles, key=lambda each: each.code() not in _REFUSED)
         return ranked[0].str() if ranked else ""
 
 
-# How large the records of topics are, from a few of them.
+# The mean record size of topics, from a few records.
 #
-# Only reading them shows that. Brokers know the size of their logs, but with compression, compaction and transactions
-# that says little about what a reader gets.
+# Only reading shows it. Brokers know the size of their logs, but with compression, compaction and transactions that
+# says little about what a reader gets.
 
 RECORDS: Final = 100
-"""Records read at each place."""
+"""Records read at each position."""
 PARTITIONS: Final = 8
 """Partitions read, of all topics together."""
 ASKED: Final = 64
-"""Partitions whose offsets are compared, at most, to find some with unread records."""
+"""Maximum partitions whose offsets are compared to find some with unread records."""
 SECONDS: Final = 2.0
 _OVERHEAD: Final = 64
-"""Bytes that every record adds: topic, offset, time, and the room that its parts take in memory."""
+"""Bytes that every record adds: topic, offset, time, and the memory of its parts."""
 _FETCH_BYTES: Final = 2**20
 
 Starts = Mapping[str, Mapping[str, int]]
 
 
 def mean_record_bytes(client: KafkaClient, topics: Iterable[str], starts: Starts) -> float | None:
-    """Return the mean size of unread records, at the place where they are largest; None when nothing could be read.
+    """Return the mean size of unread records at the position where they are largest; None if nothing could be read.
 
-    *starts* are where reading will begin, by topic and partition, as Spark writes them; partitions that they do not
-    name begin at their first record.
-    It looks at the beginning, the middle and the end of the unread records. It takes a few seconds at most, and never
-    raises: the size is an estimate anyway.
+    *starts* are where reading will begin, by topic and partition, in Spark's form; other partitions begin at their
+    first record. It samples the beginning, the middle and the end of the unread records. It takes a few seconds at
+    most, and never raises: the size is only an estimate.
     """
     try:
         consumer = Consumer(
@@ -334,7 +330,7 @@ def _largest_mean(consumer: Consumer, topics: set[str], starts: Starts) -> float
             if share == 0.0 or last - first > 3 * RECORDS
         ]
         if places:
-            # To ask for more records than there are would mean waiting for them.
+            # Requesting more records than there are would mean waiting for them.
             there = sum(min(RECORDS, unread[place.topic, place.partition][1] - place.offset) for place in places)
             consumer.assign(places)
             means.extend(_means(consumer.consume(there, SECONDS)))
@@ -380,7 +376,7 @@ _POLL_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class KafkaRange:
-    """The records of one partition from ``start`` (included; None is the oldest there is) to ``end`` (not)."""
+    """The records of one partition from ``start`` (included; None is the oldest one) to ``end`` (excluded)."""
 
     topic: str
     partition: int
@@ -389,18 +385,18 @@ class KafkaRange:
 
 
 class RangeUnreadable(Exception):
-    """Brokers did not hand over a range in time; reading it again is safe."""
+    """Brokers did not return a range in time; reading it again is safe."""
 
 
 class RangeLost(RangeUnreadable):
-    """Brokers no longer have the first records of a range; no further try brings them back."""
+    """Brokers no longer have the first records of a range; a retry does not help."""
 
 
 def read_ranges(spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRange, ...], *, lossy: bool) -> DataFrame:
-    """Return these ranges' records as rows of :data:`SOURCE_SCHEMA`, one task for each range; nothing is read yet.
+    """Return these ranges' records as rows of :data:`SOURCE_SCHEMA`, one task per range; nothing is read yet.
 
-    When it is evaluated and brokers do not answer, tasks raise :class:`RangeUnreadable`. Reading again gives the same
-    rows. If retention has removed some meanwhile, tasks raise :class:`RangeLost`; with *lossy* they leave these out.
+    If brokers do not answer at evaluation, tasks raise :class:`RangeUnreadable`. Reading again gives the same rows. If
+    retention has removed some meanwhile, tasks raise :class:`RangeLost`, or leave these out with *lossy*.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -410,14 +406,14 @@ def read_ranges(spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRan
 
 
 def reading(client: KafkaClient, *, elsewhere: bool = False, lossy: bool = True) -> dict[str, Any]:
-    """Return the configuration by which :func:`records_of` reads; *elsewhere* is for another machine.
+    """Return the configuration for :func:`records_of`; *elsewhere* is for another machine.
 
-    *lossy* begins with the oldest record there is where the first of a range is gone.
+    *lossy* begins with the oldest record if the first one of a range is gone.
     """
     return {
         ISOLATION: client.isolation,
         **client.librdkafka(elsewhere=elsewhere),
-        # The client joins no group, and requires the name of one all the same.
+        # The client joins no group, but a name is required anyway.
         "group.id": "xrouter-ranges",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -440,11 +436,11 @@ def _reader(
 
 
 def records_of(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.RecordBatch]:
-    """Yield the records of one range in their order; the client lives as long as the iteration.
+    """Yield the records of one range in order; the client lives as long as the iteration.
 
     Raises:
-        RangeLost: the first records are gone, and *config* does not let that pass.
-        RangeUnreadable: brokers do not answer, or hand over nothing more.
+        RangeLost: the first records are gone, and *config* does not allow that.
+        RangeUnreadable: brokers do not answer, or return nothing more.
     """
     consumer = Consumer(dict(config))
     try:
@@ -461,7 +457,7 @@ def records_of(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.Rec
         yield batch_of(rows)
     except KafkaException as error:
         if error.args[0].code() == KafkaError._AUTO_OFFSET_RESET:
-            # Spark's own source uses these words, and a query that ends on them says what was lost.
+            # Spark's own source uses these words, and a query that fails with them says what was lost.
             lost = f"{wanted.topic}-{wanted.partition} no longer has offset {wanted.start}"
             raise RangeLost(f"some data may have been lost. Reason: {lost}") from error
         raise RangeUnreadable(f"{wanted.topic}-{wanted.partition}: {error.args[0].str()}") from error
@@ -470,7 +466,7 @@ def records_of(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.Rec
 
 
 def _messages(consumer: Consumer, wanted: KafkaRange) -> Iterator[Message]:
-    """Yield the messages before the range's end; offsets that hold none (transactions, compaction) are passed over."""
+    """Yield the messages before the range's end; offsets without one (transactions, compaction) are skipped."""
     deadline = time.monotonic() + STILL_SECONDS
     place = TopicPartition(wanted.topic, wanted.partition)
     while True:
@@ -514,12 +510,12 @@ def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
 
 
-# The first records at or behind some offsets, as their topics have them: whether any waits, and since when.
+# The first records at or after given offsets: whether any waits, and since when.
 
 RANGES_SECONDS: Final = 3.0
-"""The most time that one question takes."""
+"""Maximum duration of one query."""
 PLACES: Final = 256
-"""With more partitions than this nobody asks: the answers would take too long."""
+"""Maximum partitions to query; more would take too long."""
 _HEAD_POLL_SECONDS: Final = 0.2
 _RANGES_FETCH_BYTES: Final = 2**16
 Place = tuple[str, int]
@@ -527,10 +523,10 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class FirstRecord:
-    """The first record at or behind a position: its ``offset`` and when it arrived, in milliseconds since 1970.
+    """The first record at or after a position: its ``offset`` and when it arrived, in milliseconds since 1970.
 
-    Where there is no record, ``offset`` is the end of the partition. ``arrived`` is None then, and for records without
-    a time.
+    If there is no record, ``offset`` is the end of the partition. ``arrived`` is None then, and for records without a
+    time.
     """
 
     offset: int
@@ -538,7 +534,7 @@ class FirstRecord:
 
 
 class KafkaHeads:
-    """Asks a cluster repeatedly for first records, over one connection. Not for concurrent use."""
+    """Queries a cluster repeatedly for first records, over one connection. Not for concurrent use."""
 
     def __init__(self, client: KafkaClient) -> None:
         self._client = client
@@ -554,10 +550,10 @@ class KafkaHeads:
         self._close()
 
     def of(self, places: Mapping[Place, tuple[int, int]]) -> dict[Place, FirstRecord]:
-        """Return the first record of each place between a position and the end, which is behind it.
+        """Return the first record of each partition between a position and the end.
 
-        It leaves out what the brokers do not return within :data:`SECONDS`. A position of the previous question costs
-        nothing, but where there was no record and the end has moved.
+        It leaves out what the brokers do not return within :data:`SECONDS`. A position of the previous call costs
+        nothing, unless there was no record and the end has moved.
         """
         self._known = {
             place: (start, head)
@@ -578,7 +574,7 @@ class KafkaHeads:
         consumer = self._consumer = self._consumer or Consumer(self._config())
         places = [TopicPartition(*place, offset) for place, offset in wanted.items()]
         consumer.assign(places)
-        # A partition that was paused stays so when it is assigned anew.
+        # A partition that was paused stays paused when it is assigned again.
         consumer.resume(places)
         try:
             deadline = time.monotonic() + RANGES_SECONDS
@@ -615,20 +611,20 @@ class KafkaHeads:
 
 
 def _place(message: Message) -> tuple[str, int, int]:
-    """Return topic, partition and offset of a message, or of the end that one tells of."""
+    """Return topic, partition and offset of a message, or of a partition's end."""
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     assert topic is not None and partition is not None and offset is not None
     return topic, partition, offset
 
 
-# The last records of a topic.
+# The newest records of a topic.
 
 
 class KafkaTail:
-    """The last *most* records of a topic as it is now, about as many of each partition.
+    """The newest *most* records of a topic, about as many from each partition.
 
-    Transactions and compaction leave offsets without a record, so that it reads further back until it has as many.
-    ``whole`` says of what was read whether there is nothing before it.
+    Transactions and compaction leave offsets without a record, so it reads further back until it has as many. ``whole``
+    says whether what was read includes the oldest record.
     """
 
     def __init__(
@@ -643,10 +639,10 @@ class KafkaTail:
         self._most = most
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records, those of each partition from its end backwards, some in their order at a time.
+        """Yield the records, each partition from its end backwards, some in order at a time.
 
         Raises:
-            RangeUnreadable: brokers do not answer, or hand over nothing more.
+            RangeUnreadable: brokers do not answer, or return nothing more.
         """
         lengths = {number: max(0, end - self._firsts[number]) for number, end in self._ends.items()}
         for number, share in shared(lengths, self._most).items():
@@ -683,7 +679,7 @@ class KafkaTail:
 
 
 def tail_of(client: KafkaClient, topic: str, most: int, since: int | None = None) -> KafkaTail | None:
-    """Return the last *most* records of a topic; None if there is no such topic.
+    """Return the newest *most* records of a topic; None if there is no such topic.
 
     With *since*, in milliseconds, only records of that time or later count.
 
@@ -706,7 +702,7 @@ def tail_of(client: KafkaClient, topic: str, most: int, since: int | None = None
 
 
 def shared(lengths: Mapping[int, int], most: int) -> dict[int, int]:
-    """Return how many of *most* each partition gives: as many as the others, or all that it has."""
+    """Return how many of *most* each partition contributes: an equal number, or all that it has."""
     shares: dict[int, int] = {}
     left = most
     for at, (number, length) in enumerate(sorted(lengths.items(), key=lambda each: each[1])):

@@ -1,8 +1,8 @@
-"""A Kafka topic as the inbox: rows as Kafka messages, for gateways that run as processes of their own.
+"""A Kafka topic as the inbox: rows as Kafka messages, for gateways that run as separate processes.
 
-The body is the value, so that Spark reads it as it is; everything else of a row travels in headers. Rows of one
-endpoint and topic, subject or path have one key, and so keep their order. A row counts as stored when all replicas in
-sync have it (``acks=all``, idempotent producer).
+The body is the value, so that Spark reads it unchanged; all else of a row is in headers. Rows of one endpoint and
+topic, subject or path share a key, and so keep their order. A row counts as stored when all in-sync replicas have it
+(``acks=all``, idempotent producer).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def first_bytes(entries: str, name: str) -> Column:
-    """Return the value of the first entry of that name; null when there is none, or it has no value."""
+    """Return the value of the first entry with that name; null if there is none, or it has no value."""
     from pyspark.sql import functions as F
 
     position = F.array_position(F.col(f"{entries}.key"), name).cast("int")
@@ -42,7 +42,7 @@ def first_bytes(entries: str, name: str) -> Column:
 
 
 def first_text(entries: str, name: str) -> Column:
-    """Return the same as text; null for what is no UTF-8."""
+    """Return the same as text; null for bytes that are not UTF-8."""
     from pyspark.sql import functions as F
 
     return F.try_validate_utf8(first_bytes(entries, name).cast("string"))
@@ -57,7 +57,7 @@ _PROPERTIES: Final = "array<struct<key:string,value:binary,type:string>>"
 _CLOSE_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.1
 _ASK_SECONDS: Final = 5.0
-"""Time between two questions whether brokers that took no rows are there again."""
+"""Seconds between two checks whether brokers that refused rows accept them again."""
 _ANSWER_SECONDS: Final = 1.0
 
 
@@ -65,7 +65,7 @@ class KafkaStore:
     """The writing side of an inbox topic; a ``RowStore`` of gateways. Methods may be called from any thread."""
 
     def __init__(self, client: KafkaClient, topic: str, *, max_message_bytes: int) -> None:
-        """Prepare to write to *topic*, which must exist and keep its messages until they are routed."""
+        """Prepare to write to *topic*, which must exist and retain its messages until they are routed."""
         self._topic = topic
         self._producer = Producer(
             {
@@ -85,10 +85,10 @@ class KafkaStore:
         self._poller.start()
 
     def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
-        """Store rows; the future is done once the brokers have them all.
+        """Store rows; the future completes once the brokers have them all.
 
-        It fails with ``InboxFull`` when they do not take them now, and ``InboxRowError`` for what they never take. It
-        is no transaction: rows of a failed call may be there, and are there twice after another try.
+        It fails with ``InboxFull`` if they do not accept them now, and ``InboxRowError`` for rows they never accept. It
+        is not a transaction: rows of a failed call may be stored, and are stored twice after a retry.
         """
         together = _Together(len(rows), self._say)
         if self._closed.is_set():
@@ -105,7 +105,7 @@ class KafkaStore:
                     on_delivery=together.delivered,
                 )
             except BufferError:
-                together.failed(InboxFull("too many messages wait for the brokers of the inbox topic"))
+                together.failed(InboxFull("too many messages are waiting for the brokers of the inbox topic"))
                 break
             except KafkaException as error:
                 together.failed(_failure(error.args[0]))
@@ -115,7 +115,7 @@ class KafkaStore:
         return together.future
 
     def trouble(self) -> str:
-        """Return why the brokers take no rows now; '' while they do, or answer again. They are asked seldom."""
+        """Return why the brokers accept no rows now; '' if they do, or answer again. They are asked at intervals."""
         if self._trouble and time.monotonic() - self._asked > _ASK_SECONDS:
             seconds = _ANSWER_SECONDS if self._asked else _ASK_SECONDS
             self._asked = time.monotonic()
@@ -130,7 +130,7 @@ class KafkaStore:
         self._trouble = trouble
 
     def close(self) -> None:
-        """Wait up to ten seconds until the brokers have all rows that were handed over, then disconnect."""
+        """Wait up to ten seconds until the brokers have all pending rows, then disconnect."""
         if not self._closed.is_set():
             self._producer.flush(_CLOSE_SECONDS)
             self._closed.set()
@@ -148,7 +148,7 @@ class _Together:
     def __init__(self, count: int, say: Callable[[str], None]) -> None:
         self._say = say
         self.future: Future[None] = Future()
-        # Nobody may cancel it: the rows are on their way, and the producer's thread must be able to answer.
+        # Nobody may cancel it: the rows are in flight, and the producer's thread must be able to answer.
         self.future.set_running_or_notify_cancel()
         self._left = count
         self._lock = threading.Lock()
@@ -176,8 +176,8 @@ class _Together:
 def inbox_columns(rows: DataFrame) -> DataFrame:
     """Return messages of an inbox topic, read by Spark's Kafka source with headers, as rows of the inbox.
 
-    Others may write to the topic too: a message that no gateway wrote becomes a row with less in it, never an error.
-    Without Spark, ``inbox_rows_of`` in ``inbox_rows.py`` does the same.
+    Others may write to the topic too: a message that no gateway wrote becomes a row with fewer members, never an error.
+    Without Spark, :func:`inbox_rows_of` does the same.
     """
     from pyspark.sql import functions as F
 
@@ -226,11 +226,11 @@ def _key(row: InboxRow) -> bytes:
 
 def _failure(error: Any) -> InboxError:
     if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG):
-        return InboxRowError(f"the inbox topic never takes this row: {error.str()}")
-    return InboxFull(f"the inbox topic does not take rows now: {error.str()}; see its brokers")
+        return InboxRowError(f"the inbox topic can never store this row: {error.str()}")
+    return InboxFull(f"the inbox topic accepts no rows now: {error.str()}; see its brokers")
 
 
-# Messages of an inbox topic as rows of the inbox, where no Spark reads them; the twin of ``store.inbox_columns``.
+# Messages of an inbox topic as rows of the inbox, without Spark; equivalent to :func:`inbox_columns`.
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _STEPS: Final = 2
@@ -239,7 +239,7 @@ _STEPS: Final = 2
 def inbox_rows_of(messages: pa.RecordBatch) -> pa.RecordBatch:
     """Return messages, as rows of Kafka's source, as rows of the inbox with their positions.
 
-    A message that no gateway wrote becomes a row with less in it, never an error.
+    A message that no gateway wrote becomes a row with fewer members, never an error.
     """
     return pa.RecordBatch.from_pylist([_row(each) for each in messages.to_pylist()], READ_SCHEMA)
 
@@ -262,7 +262,7 @@ def _row(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(headers: Sequence[Mapping[str, Any]], name: str) -> str | None:
-    """Return the first header of that name as text; None for what is no UTF-8."""
+    """Return the first header with that name as text; None for bytes that are not UTF-8."""
     value = next((each["value"] for each in headers if each["key"] == name), None)
     try:
         return None if value is None else value.decode("utf-8")

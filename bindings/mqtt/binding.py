@@ -1,4 +1,4 @@
-"""What MQTT 3.1.1 and 5 are to the others: native records, options, receiving, and messages to send."""
+"""The MQTT 3.1.1 and 5 bindings: native records, options, receiving, and building messages to send."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from catalog.values import whole_number
 if TYPE_CHECKING:
     from bindings.mqtt.messages import Version
 
-# MQTT messages, 3.1.1 and 5: their native form, and where the CloudEvents MQTT binding keeps attributes.
+# MQTT messages, 3.1.1 and 5: native form, and where the CloudEvents MQTT binding puts attributes.
 
 FORM: Final = NativeForm(lists=("user_properties",), binary=("correlation_data",))
 RULE: Final = AttributeRule(prefixes=("user_properties.",), content_type="content_type", strict=False)
 
 
 def parts(native: Mapping[str, Any]) -> list[Part]:
-    """Take a native record apart."""
+    """Split a native record into parts."""
     return parts_of(native, FORM)
 
 
 def native(taken: list[Part]) -> dict[str, Any]:
-    """Put a native record together: the inverse of :func:`parts`."""
+    """Build a native record from parts: the inverse of :func:`parts`."""
     return native_of(taken, FORM)
 
 
@@ -56,12 +56,12 @@ def _addresses(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
 
 
 def _filterable(endpoint: Endpoint, catalog: Catalog) -> Iterator[str]:
-    """Give topics that a filter can be made of; no message can have another one, and lint says so."""
+    """Yield the topics that can become a filter; no message can have any other, and lint reports those."""
     for template in templates_of(endpoint, catalog, "topic_name"):
         try:
             messages.filter_of_template(template)
         except messages.TopicFilterError:
-            continue  # its finding is publish-wildcard; one such definition must not cost the endpoint
+            continue  # lint reports publish-wildcard; one such definition must not disable the endpoint
         yield template
 
 
@@ -79,9 +79,9 @@ MQTT_5: Final = Receiving(_addresses, messages.overlap, partial(_gateway, "MQTT/
 MQTT_3: Final = Receiving(_addresses, messages.overlap, partial(_gateway, "MQTT/3.1.1"), _check)
 
 
-# How messages for MQTT, 3.1.1 and 5, are addressed and made; they go by :mod:`bindings.mqtt.publisher`.
+# Addressing and building MQTT messages; :mod:`bindings.mqtt.publisher` sends them.
 
-_NO_ADDRESS: Final = "{address} is no MQTT address"
+_INVALID_ADDRESS: Final = "{address} is not a valid MQTT address"
 _MOST_BYTES: Final = 65_535
 
 
@@ -93,14 +93,14 @@ class MqttSending(Sending):
         "MQTT",
         {"mqtt": 1883, "tcp": 1883, "ws": 80},
         {"mqtts": 8883, "ssl": 8883, "tls": 8883, "wss": 443},
-        f"{_NO_ADDRESS}; write mqtt://host:1883 or mqtts://host:8883",
-        f"{_NO_ADDRESS}: its host or port is none",
-        f"{_NO_ADDRESS}: it lacks a host or a port; write mqtt://host:1883",
+        f"{_INVALID_ADDRESS}; write mqtt://host:1883 or mqtts://host:8883",
+        f"{_INVALID_ADDRESS}: its host or port is invalid",
+        f"{_INVALID_ADDRESS}: it lacks a host or a port; write mqtt://host:1883",
         bare="mqtt",
         raised=True,
     )
     literal = (re.compile(r"[^+#\x00{}]*"), "no '+', '#' or braces")
-    whole = (re.compile(r"[^+#\x00]+", re.DOTALL), "a topic is not empty and has no '+', '#' or NUL")
+    whole = (re.compile(r"[^+#\x00]+", re.DOTALL), "a topic must not be empty or have '+', '#' or NUL")
     most_bytes = _MOST_BYTES
     address = "topic_name"
     by_channel = frozenset({"topic_name"})
@@ -111,7 +111,7 @@ class MqttSending(Sending):
     bare = frozenset({"topic_name", "qos", "retain"})
 
     def channel(self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False) -> dict[str, str]:
-        """Return the topic: that of the options, of an address's path, else the name of the message."""
+        """Return the topic: that of the options, of an address's path, else the message's name."""
         options = endpoint.options if endpoint else {}
         topic = str(options.get("topic") or options.get("topic_name") or "")
         if not topic and connected and endpoint is not None:
@@ -120,11 +120,11 @@ class MqttSending(Sending):
         return {self.address: topic or definition.messageid}
 
     def carries_bytes(self, key: str) -> bool:
-        """Tell whether a part may be bytes; user properties are texts."""
+        """Whether a part may be bytes; user properties are texts."""
         return key in self.blobs
 
     def header(self, name: str, part: Part) -> Part | None:
-        """Return the user property that a header becomes; None where name or value is no MQTT text."""
+        """Return the user property for a header; None if name or value is not MQTT text."""
         return Part(name, part.value) if _is_text(Part("", name.encode("utf-8", "surrogatepass")), part) else None
 
 
@@ -137,17 +137,17 @@ def _is_text(*parts: Part) -> bool:
 # The endpoint options of MQTT that concern a connection.
 
 DEFAULT_SESSION_SECONDS: Final = 86_400
-"""How long a broker keeps our session, and what it queues for it, while we are away: a night's outage loses nothing."""
+"""How long a broker keeps our session and its queue while we are disconnected: a night's outage loses nothing."""
 DEFAULT_KEEPALIVE_SECONDS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What endpoint options say of a connection, in seconds.
+    """A connection's endpoint options, in seconds.
 
     ``expiry`` is MQTT 5's session expiry (option ``sessionexpiryinterval``; in 3.1.1 the broker decides), ``keepalive``
-    how long a connection may be silent (option ``keepalive``). ``cleansession`` is not honoured by gateways: a session
-    that ends with its connection loses what arrives in between.
+    how long a connection may be silent (option ``keepalive``). Gateways ignore ``cleansession``: a session that ends
+    with its connection loses what arrives in between.
     """
 
     expiry: int = DEFAULT_SESSION_SECONDS
@@ -155,19 +155,19 @@ class SessionOptions:
 
 
 def session_options(options: Mapping[str, Any]) -> SessionOptions:
-    """Read the options; names count without regard to case, dashes and underscores.
+    """Read the options; case, dashes and underscores in names are ignored.
 
     Raises:
-        GatewayError: a value is no whole number in range.
+        GatewayError: a value is not an integer in range.
     """
     known = squashed(options)
     return SessionOptions(
-        expiry=_whole(known, "sessionexpiryinterval", DEFAULT_SESSION_SECONDS, 1, 2**32 - 1),
-        keepalive=_whole(known, "keepalive", DEFAULT_KEEPALIVE_SECONDS, 1, 65_535),
+        expiry=_seconds_option(known, "sessionexpiryinterval", DEFAULT_SESSION_SECONDS, 1, 2**32 - 1),
+        keepalive=_seconds_option(known, "keepalive", DEFAULT_KEEPALIVE_SECONDS, 1, 65_535),
     )
 
 
-def _whole(options: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
+def _seconds_option(options: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
     given = value = options.get(name)
     if value is None:
         return default

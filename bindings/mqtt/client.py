@@ -1,4 +1,4 @@
-"""The MQTT client: paho without threads of its own, one link to a broker, and the choice of the next address."""
+"""The MQTT client: paho without its own threads, one link to a broker, and the choice of the next address."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ from bindings.gateways import Connection, GatewayError, Tls
 from bindings.mqtt.binding import MqttSending, SessionOptions, session_options
 from bindings.mqtt.messages import MalformedPublish, MqttDelivery, SubscribeRequest, Version, read_publish
 
-# paho's client, set up to do nothing by itself: no thread, no loop, no reconnecting, no acknowledgement of its own.
+# paho's client without automatic behaviour: no thread, no loop, no reconnecting, no acknowledgements of its own.
 
 MAX_RECEIVE: Final = 65_535
-"""The largest receive maximum, which also holds when the broker names none."""
+"""The largest receive maximum, and the default if the broker names none."""
 _AHEAD_BYTES: Final = 2**16
 VERSIONS: Final = {"MQTT/5.0": MQTTProtocolVersion.MQTTv5, "MQTT/3.1.1": MQTTProtocolVersion.MQTTv311}
 
 
 @dataclass(frozen=True, slots=True)
 class LinkTerms:
-    """The terms on which we connect. ``clean``: the session begins and ends with the connection; else it lasts for
-    ``options.expiry`` seconds after it. ``receive`` is the receive maximum, which only MQTT 5 can pass to a broker;
-    ``tls`` is for addresses with TLS.
+    """Connection parameters. ``clean``: the session ends with the connection; else it lasts ``options.expiry`` seconds
+    longer. ``receive`` is the receive maximum, which only MQTT 5 can tell a broker; ``tls`` is for addresses with TLS.
     """
 
     version: Version
@@ -50,10 +49,10 @@ class LinkTerms:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLimits:
-    """The limits that a broker named when it took the connection; those that it did not name are the widest of MQTT.
+    """The limits that a broker named when it accepted the connection, with MQTT's maximum for the others.
 
-    ``receive`` messages that may be unconfirmed, ``packet`` bytes that one may have (None: any), ``qos`` the highest,
-    ``retain`` whether it keeps messages, ``identifiers`` whether subscriptions may have one.
+    ``receive``: unconfirmed messages; ``packet``: bytes of one packet (None: any); ``qos``: the highest; ``retain``:
+    whether it stores retained messages; ``identifiers``: whether subscriptions may have one.
     """
 
     receive: int = MAX_RECEIVE
@@ -67,8 +66,8 @@ class LinkClient(paho.Client):
     """paho's client with our reader of PUBLISH packets (:mod:`bindings.mqtt.messages` says why), our TLS handshake, and
     a buffer before its reader.
 
-    It reaches into paho for them. Tests send what paho's own reader refuses, and fail a handshake under warnings as
-    errors: they fail should paho change there.
+    It overrides private methods of paho. Tests send what paho's own reader rejects, and fail a handshake under warnings
+    as errors, so that a change in paho shows.
     """
 
     def __init__(self, terms: LinkTerms, take: Callable[[MqttDelivery], None]) -> None:
@@ -86,11 +85,11 @@ class LinkClient(paho.Client):
 
     @property
     def unread(self) -> bool:
-        """Whether something was received that was not read yet, so that waiting for the socket would not show it."""
+        """Whether received bytes are unread, so that polling the socket would not show them."""
         return bool(self._ahead or getattr(self.socket(), "pending", int)())
 
     def _sock_recv(self, bufsize: int) -> bytes:
-        """Receive much at a time: paho asks for one byte, and one more, and then for the rest of each packet."""
+        """Receive large chunks: paho asks for one byte, one more, and then the rest of each packet."""
         if not self._ahead:
             data = super()._sock_recv(max(bufsize, _AHEAD_BYTES))
             if len(data) <= bufsize:
@@ -100,11 +99,9 @@ class LinkClient(paho.Client):
         return taken
 
     def _ssl_wrap_socket(self, tcp_sock: socket.socket) -> ssl.SSLSocket:
-        """Shake hands as paho does, but leave no open socket behind a handshake that fails, and never try without the
-        server's name.
-        """
+        """Shake hands as paho does, but close the socket after a failure, and never retry without the server's name."""
         if self._ssl_context is None:
-            raise ConnectionError("no settings for TLS")
+            raise ConnectionError("TLS is not configured")
         secured = self._ssl_context.wrap_socket(tcp_sock, server_hostname=self.host, do_handshake_on_connect=False)
         try:
             secured.settimeout(self.connect_timeout)
@@ -126,12 +123,12 @@ class LinkClient(paho.Client):
 
 
 def client_for(terms: LinkTerms, address: Address, take: Callable[[MqttDelivery], None]) -> LinkClient:
-    """Return a client that is ready to connect to *address*, and gives *take* every message that arrives."""
+    """Return a client that is ready to connect to *address*, and passes every received message to *take*."""
     client = LinkClient(terms, take)
     client.on_socket_open = _send_at_once
-    # With a handler of this event paho queues what it sends, and writes only when the owner says so.
+    # With a handler of this event paho queues what it sends, and writes only when the owner tells it to.
     client.on_socket_register_write = _leave_to_owner
-    client.max_inflight_messages = 0  # the owner counts; paho would go through all of them at each answer
+    client.max_inflight_messages = 0  # the owner counts; paho would iterate over all of them at each answer
     if address.tls:
         client.tls_set_context(terms.tls)
     if address.username is not None:
@@ -143,7 +140,7 @@ def properties_for(packet: int, **values: Any) -> Properties:
     """Return MQTT 5 properties of one packet type, under paho's names for them.
 
     Raises:
-        ValueError: a value that the property cannot have.
+        ValueError: a value that the property must not have.
     """
     properties: Properties = Properties(packet)  # type: ignore[no-untyped-call]  # paho types all but this
     try:
@@ -155,12 +152,12 @@ def properties_for(packet: int, **values: Any) -> Properties:
 
 
 def packed_size(properties: Properties) -> int:
-    """Return the bytes that properties take in a packet."""
+    """Return the size of properties in a packet, in bytes."""
     return len(properties.pack())  # type: ignore[no-untyped-call]
 
 
 def limits_of(properties: Properties | None) -> BrokerLimits:
-    """Return the limits that a CONNACK names."""
+    """Return the limits in a CONNACK."""
 
     def value_of(name: str, default: Any) -> Any:
         return getattr(properties, name, default)
@@ -175,7 +172,7 @@ def limits_of(properties: Properties | None) -> BrokerLimits:
 
 
 def _send_at_once(_client: object, _data: object, place: object) -> None:
-    """Switch off Nagle's algorithm, which would hold back small packets such as PUBACK."""
+    """Switch off Nagle's algorithm, which would delay small packets such as PUBACK."""
     if isinstance(place, socket.socket):
         place.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         place.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -187,9 +184,9 @@ def _leave_to_owner(_client: object, _data: object, _place: object) -> None:
 
 # One connection to a broker, over paho, served by one thread of its owner.
 #
-# A link is never reconnected: what replaces it is another one. So an acknowledgement, which names a packet identifier
-# that means something on its own connection only, cannot reach a later one. The owner calls :meth:`MqttLink.serve`,
-# decides when to read, and so how much is held.
+# A link never reconnects; another link replaces it. So an acknowledgement, whose packet identifier is only valid on its
+# own connection, cannot reach a later one. The owner calls :meth:`MqttLink.serve` and decides when to read, which
+# limits the unstored messages.
 
 ANSWER_SECONDS: Final = 15.0
 """How long a broker may take to answer a CONNECT."""
@@ -199,23 +196,23 @@ _FAILED: Final = 128
 
 
 class LinkOwner(Protocol):
-    """The owner of a link, which gets what arrives; called on the thread that serves it."""
+    """The owner of a link, which gets its events; called on the thread that serves it."""
 
     def delivered(self, link: MqttLink, delivery: MqttDelivery) -> None:
-        """Take a message; QoS 1 wants :meth:`MqttLink.acknowledge` once it is safe."""
+        """Handle a message; QoS 1 requires :meth:`MqttLink.acknowledge` once it is stored."""
 
     def subscribed(self, link: MqttLink, mid: int, fault: str) -> None:
-        """Note that the broker took a SUBSCRIBE, or why it did not."""
+        """Handle the answer to a SUBSCRIBE; *fault* is empty if the broker granted it."""
 
     def unsubscribed(self, link: MqttLink, mid: int) -> None:
-        """Note that the broker answered an UNSUBSCRIBE."""
+        """Handle the answer to an UNSUBSCRIBE."""
 
     def published(self, link: MqttLink, mid: int, code: int, fault: str) -> None:
-        """Note that the broker took a PUBLISH, or refused it with a reason code of 128 or more."""
+        """Handle the answer to a PUBLISH; a reason code of 128 or more is a refusal."""
 
 
 class MqttLink:
-    """One connection: see the module. ``accepted`` once the broker took it, ``fault`` says why it ended.
+    """One connection. ``accepted`` once the broker accepted it; ``fault`` says why it ended.
 
     ``code`` is the reason code of the broker's DISCONNECT, None without one (MQTT 5 section 3.14.2.1).
     """
@@ -230,21 +227,21 @@ class MqttLink:
         self.address = address
         self._terms = terms
         self._owner = owner
-        self._packets = 0  # that arrived; a read that brings none does not change it
-        self._unread = False  # something may lie in buffers that no poll sees
+        self._packets = 0  # received; a read without a packet does not change it
+        self._unread = False  # buffers that no poll sees may have bytes
         self._client = self._make()
 
     @property
     def alive(self) -> bool:
-        """Whether it is connected, or about to be."""
+        """Whether it is connected or connecting."""
         return not self.fault and self._client.socket() is not None
 
     def connect(self) -> None:
-        """Open the connection and send CONNECT; the answer comes to :meth:`serve`.
+        """Open the connection and send CONNECT; :meth:`serve` handles the answer.
 
         Raises:
-            OSError: a fault of the network or of TLS.
-            ValueError: a host name that cannot be one.
+            OSError: a network or TLS error.
+            ValueError: an invalid host name.
         """
         five: dict[str, Any] = {}
         if self._terms.version == "MQTT/5.0":
@@ -257,13 +254,13 @@ class MqttLink:
         self._client.connect(self.address.host, self.address.port, self._terms.options.keepalive, **five)
 
     def serve(self, timeout: float, may_read: Callable[[], bool], wake: socket.socket | None = None) -> None:
-        """Wait up to *timeout* seconds for something to do, do it, and return; also when *wake* can be read.
+        """Wait up to *timeout* seconds for work or for *wake* to be readable, do the work, and return.
 
-        Nothing is read while *may_read* says no: then the broker has to wait, by the window of TCP.
+        Nothing is read while *may_read* returns False: then the broker must wait, through TCP's window.
         """
         place = self._client.socket()
         if place is None or not self.alive:
-            self.fault = self.fault or "the connection is closed"
+            self.fault = self.fault or "the connection was closed"
             return
         reading = may_read()
         poll = select.poll()
@@ -281,11 +278,11 @@ class MqttLink:
         self._tend()
 
     def acknowledge(self, mid: int) -> bool:
-        """Send the PUBACK of a message of this link; False, and nothing sent, when the link has ended."""
+        """Send the PUBACK of a message of this link; return False, with nothing sent, if the link has ended."""
         return self.alive and self._client.ack(mid, 1) == MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def subscribe(self, request: SubscribeRequest, identifier: int) -> int | None:
-        """Send SUBSCRIBE for QoS 1, and return its packet identifier; None when the link has ended."""
+        """Send SUBSCRIBE for QoS 1, and return its packet identifier; None if the link has ended."""
         if self._terms.version != "MQTT/5.0":
             return self._client.subscribe(request.filter, 1)[1]
         number = {"SubscriptionIdentifier": identifier} if self.limits.identifiers else {}
@@ -303,7 +300,7 @@ class MqttLink:
         """Queue a PUBLISH and return its packet identifier; None when the link has ended.
 
         Raises:
-            ValueError: a value that no packet can hold.
+            ValueError: a value that no packet can contain.
         """
         if not self.alive:
             return None
@@ -311,11 +308,11 @@ class MqttLink:
         return info.mid if info.rc == MQTTErrorCode.MQTT_ERR_SUCCESS else None
 
     def drained(self) -> bool:
-        """Whether all that was queued is with the operating system."""
+        """Whether all queued packets were written to the socket."""
         return not self._client.want_write()
 
     def finish(self, limit: float = 2.0) -> None:
-        """Disconnect: send what is queued and DISCONNECT, and close once the broker did, within *limit* seconds."""
+        """Disconnect: send queued packets and DISCONNECT, and close once the broker did, within *limit* seconds."""
         deadline = time.monotonic() + limit
         place = self._client.socket()
         if place is None or not self.alive:
@@ -325,7 +322,7 @@ class MqttLink:
             while self.alive and time.monotonic() < deadline:
                 self.serve(0.1, _no)
             self.close("disconnected")
-            # Closed with data unread, a connection is reset, and the broker may never see our last acknowledgements.
+            # Closed with unread data, a connection is reset, and the broker may never see our last acknowledgements.
             _read_to_end(kept, deadline)
 
     def close(self, fault: str) -> None:
@@ -333,7 +330,7 @@ class MqttLink:
         self.fault = self.fault or fault
         place = self._client.socket()
         if place is not None:
-            # paho has no public way to end a connection without DISCONNECT. It keeps the closed socket, and nothing
+            # paho has no public way to end a connection without DISCONNECT. It keeps the closed socket, and none
             # of paho's is called any more.
             place.close()
 
@@ -358,7 +355,7 @@ class MqttLink:
         if not self.accepted and time.monotonic() > self.opened + ANSWER_SECONDS:
             self.close(f"{self.address} does not answer as an MQTT broker")
         if self._client.socket() is None:
-            self.fault = self.fault or "the connection is lost"
+            self.fault = self.fault or "the connection was lost"
 
     def _make(self) -> LinkClient:
         client = client_for(self._terms, self.address, self._arrived)
@@ -430,25 +427,26 @@ def _read_to_end(place: socket.socket, deadline: float) -> None:
         return  # the broker was faster, or slower than the limit
 
 
-# Making links: which address is tried when, on what terms, and how long to wait after a failure.
+# Opening links: which address is tried when, with what parameters, and the pause after a failure.
 
 
 class LinkError(Exception):
-    """A connection that could not be made, for now; the message has no secrets."""
+    """A failed connection, which may be retried; the message has no secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """Makes links, to one address after the other."""
+    """Opens links to the addresses in turn."""
 
     addresses: tuple[Address, ...]
     terms: LinkTerms
 
     def open(self, turn: int, owner: LinkOwner) -> MqttLink:
-        """Connect to the address whose turn it is, counted from 0 for ever; blocks for the network's time limits.
+        """Connect to the address with this number, counted from 0 and modulo their count; blocks up to the network's
+        limits.
 
         Raises:
-            LinkError: nothing answers there, or the server's certificate is not valid for it.
+            LinkError: nothing answers, or the server's certificate is not valid for it.
         """
         address = self.addresses[turn % len(self.addresses)]
         link = MqttLink(self.terms, address, owner)
@@ -456,9 +454,9 @@ class Connector:
             link.connect()
         except (OSError, ValueError) as error:
             link.close("not connected")
-            # The text of a system error alone: an exception's other arguments may hold what was sent.
+            # Only the system error's text: an exception's other arguments may contain what was sent.
             checked = getattr(error, "verify_message", "")
-            said = f"its certificate does not hold: {checked}" if checked else getattr(error, "strerror", None)
+            said = f"its certificate is not valid: {checked}" if checked else getattr(error, "strerror", None)
             said = said or type(error).__name__
             raise LinkError(f"cannot connect to {address}: {said}") from None
         return link
@@ -467,37 +465,37 @@ class Connector:
 def connector_of(
     connection: Connection, version: str, client_id: str, *, clean: bool, receive: int = MAX_RECEIVE
 ) -> Connector:
-    """Return what makes the links of a connection.
+    """Return the connector of a connection.
 
     Raises:
         GatewayError: an address, a certificate, an option, the version or the client id cannot be used.
     """
     if version not in VERSIONS:
-        raise GatewayError(f"{version!r:.40} is no protocol of this gateway; it speaks MQTT/5.0 and MQTT/3.1.1")
+        raise GatewayError(f"{version!r:.40} is not supported; use MQTT/5.0 or MQTT/3.1.1")
     if not client_id or "\0" in client_id or len(client_id.encode("utf-8", "replace")) > MAX_RECEIVE:
-        raise GatewayError("an MQTT connection needs a client id, by which the broker knows its session again")
+        raise GatewayError("an MQTT connection needs a client id, by which the broker identifies its session")
     known: Version = "MQTT/5.0" if version == "MQTT/5.0" else "MQTT/3.1.1"
     receive = max(1, min(receive, MAX_RECEIVE))
     addresses = tuple(_named(with_login(each, connection.login)) for each in addresses_of(MqttSending.form, connection))
     if not addresses:
-        raise GatewayError("an MQTT connection has no address; give the endpoint one, such as mqtts://host:8883")
+        raise GatewayError("an MQTT connection has no address; set one in the endpoint, such as mqtts://host:8883")
     tls = tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
     terms = LinkTerms(known, client_id, session_options(connection.options), clean, receive, tls)
     return Connector(addresses, terms)
 
 
 def _named(address: Address) -> Address:
-    """Give a login a user name: MQTT 3.1.1 allows no password without one."""
+    """Return the address with a user name if it has a login: MQTT 3.1.1 allows no password without one."""
     return replace(address, username="") if address.password is not None and address.username is None else address
 
 
-# Waking a thread that waits for a socket: other threads write to a second socket, which it polls as well.
+# Waking a thread that polls a socket: other threads write to a second socket, which it polls as well.
 
 
 class Wakeup:
-    """One thread waits, any number of threads wake it. Several calls of :meth:`wake` wake it once.
+    """Lets any thread wake one waiting thread. Several calls of :meth:`wake` wake it once.
 
-    A call before :meth:`open` or after :meth:`close` is lost: then nobody waits.
+    A call before :meth:`open` or after :meth:`close` has no effect: nobody waits then.
     """
 
     def __init__(self) -> None:
@@ -505,7 +503,7 @@ class Wakeup:
         self._receiver: socket.socket | None = None
 
     def open(self) -> None:
-        """Make the sockets.
+        """Create the sockets.
 
         Raises:
             OSError: the process has too many files open.
@@ -515,7 +513,7 @@ class Wakeup:
         self._receiver.setblocking(False)
 
     def close(self) -> None:
-        """Release both sockets; no thread may wait for them any more."""
+        """Close both sockets; no thread may wait for them any more."""
         for each in (self._sender, self._receiver):
             if each is not None:
                 each.close()
@@ -527,13 +525,13 @@ class Wakeup:
 
     def wake(self) -> None:
         """Wake the waiting thread, from any thread."""
-        # A full buffer wakes it as well, and behind a closed socket nobody waits.
+        # A full buffer wakes it as well, and after close nobody waits.
         if self._sender is not None:
             with contextlib.suppress(OSError):
                 self._sender.send(b"\0")
 
     def clear(self) -> None:
-        """Forget all calls of :meth:`wake` until now."""
+        """Discard all calls of :meth:`wake` until now."""
         if self._receiver is not None:
             with contextlib.suppress(BlockingIOError):
                 self._receiver.recv(4096)

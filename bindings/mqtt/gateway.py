@@ -1,10 +1,9 @@
-"""The MQTT gateway: a client that takes messages with QoS 1 and acknowledges each after it is on disk.
+"""The MQTT gateway: a client that receives messages with QoS 1 and acknowledges each after it is on disk.
 
-It has a session that outlasts its connections, so that the broker keeps what arrives while it is away, and one thread,
-on which everything about the connection happens: acknowledgements of a connection are sent on that one or never.
-Messages published with QoS 2 arrive with QoS 1 (paho would answer QoS 2 before anything could be stored), those of QoS
-0 arrive as they are, and the broker promises nothing for them. Delivery is at least once: what was stored when the
-connection broke is delivered, and stored, again.
+Its session outlasts its connections, so the broker stores what arrives while it is disconnected. One thread does
+everything about a connection: an acknowledgement is sent on the message's own connection or never. Messages published
+with QoS 2 arrive with QoS 1 (paho would answer QoS 2 before anything is stored); QoS 0 stays QoS 0, without a guarantee
+by the broker. Delivery is at least once: what was stored when the connection broke is delivered, and stored, again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from bindings.mqtt.client import Connector, LinkError, MqttLink, Wakeup, connect
 from bindings.mqtt.messages import MqttDelivery, SubscribeRequest, Version, matches, requests_of, row_of, uncovered
 from bindings.parts import InboxRow
 
-# What is subscribed to, which endpoint a message is for, and how the broker's subscriptions are brought in line.
+# What to subscribe to, the endpoint of a message, and synchronizing the broker's subscriptions.
 
 _CACHED_TOPICS: Final = 10_000
 _KEPT_TABLES: Final = 16
@@ -32,18 +31,18 @@ _OPEN_COPIES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Taking:
-    """What is taken of one topic: for which endpoint, and by which of the broker's subscriptions."""
+class TopicRoute:
+    """The endpoint that a topic's messages are for, and the broker's subscriptions that deliver them."""
 
     endpoint: str
     filters: tuple[str, ...]
 
 
 class SubscriptionTable:
-    """The subscriptions of one moment, in the order of settings.
+    """One state of the subscriptions, in the order of the settings.
 
-    Endpoints whose filters take the same topic share a channel: its messages are the first one's. ``filters`` is what
-    the broker is asked for: a filter that another one covers is left out, so that a message comes once. ``requests``
+    Endpoints with filters for the same topic share a channel: its messages are the first one's. ``filters`` are
+    requested from the broker: a filter that another one covers is left out, so that a message comes once. ``requests``
     are the same with their options.
 
     Raises:
@@ -56,15 +55,15 @@ class SubscriptionTable:
         self.filters = tuple(uncovered(request.filter for request in requests))
         by_filter = {request.filter: request for request in requests}
         self.requests = tuple(by_filter[filter_] for filter_ in self.filters)
-        self._cache: OrderedDict[str, Taking | None] = OrderedDict()
+        self._cache: OrderedDict[str, TopicRoute | None] = OrderedDict()
 
-    def find(self, topic: str) -> Taking | None:
-        """Return what is taken of a topic; None when nothing is."""
+    def find(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic; None if it has none."""
         if topic in self._cache:
             return self._cache[topic]
         endpoint = next((endpoint for filter_, endpoint in self._pairs if matches(filter_, topic)), None)
         filters = tuple(filter_ for filter_ in self.filters if matches(filter_, topic))
-        taking = None if endpoint is None else Taking(endpoint, filters)
+        taking = None if endpoint is None else TopicRoute(endpoint, filters)
         if len(self._cache) >= _CACHED_TOPICS:
             self._cache.popitem(last=False)
         self._cache[topic] = taking
@@ -72,22 +71,22 @@ class SubscriptionTable:
 
 
 class Tables:
-    """The table in force, and those before it: a broker may still deliver what it queued under them."""
+    """The current table and earlier ones: a broker may still deliver what it queued under those."""
 
     def __init__(self, table: SubscriptionTable) -> None:
         self._tables = [table]
 
     @property
     def current(self) -> SubscriptionTable:
-        """The table in force."""
+        """The current table."""
         return self._tables[0]
 
     def replace(self, table: SubscriptionTable) -> None:
-        """Put another table in force."""
+        """Make another table the current one."""
         self._tables = [table, *self._tables[: _KEPT_TABLES - 1]]
 
-    def find(self, topic: str) -> Taking | None:
-        """Return what is taken of a topic by the newest table that takes it."""
+    def find(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic in the newest table that has one."""
         for table in self._tables:
             taking = table.find(topic)
             if taking is not None:
@@ -96,26 +95,26 @@ class Tables:
 
 
 class Copies:
-    """Tells the copies of one message apart from messages that look alike.
+    """Distinguishes copies of one message from equal messages.
 
-    Overlapping subscriptions bring a message once for each, or once for all; every delivery names its subscriptions
-    (MQTT 5 section 3.3.4). Among deliveries that look alike, there are as many messages as the most that one
-    subscription brought. Where the broker names none (3.1.1) each delivery counts as a message, which may come twice
-    but is never lost.
+    Overlapping subscriptions deliver a message once for each, or once for all; every delivery names its subscriptions
+    (MQTT 5 section 3.3.4). Among equal deliveries, there are as many messages as the maximum that one subscription
+    delivered. If the broker names none (3.1.1) each delivery counts as a message, which may come twice but is never
+    lost.
     """
 
     def __init__(self) -> None:
         self._open: OrderedDict[tuple[object, ...], dict[int, int]] = OrderedDict()
 
     def clear(self) -> None:
-        """Forget everything: the connection or the subscriptions changed, so copies may come again, or no more."""
+        """Forget everything, because the connection or the subscriptions changed."""
         self._open.clear()
 
     def is_repeat(self, delivery: MqttDelivery, overlapping: int) -> bool:
-        """Tell whether this delivery is of a message that another one brought already."""
+        """Whether another delivery of the same message already arrived."""
         if overlapping < 2 or not delivery.subscriptions:
             return False
-        # What is left of the expiry differs between copies that a broker sent at different times.
+        # The remaining expiry differs between copies that a broker sent at different times.
         lasting = tuple(part for part in delivery.properties if part.key != "message_expiry_interval")
         key = (delivery.topic, delivery.payload, delivery.retain, lasting)
         brought = self._open.setdefault(key, {})
@@ -124,7 +123,7 @@ class Copies:
             brought[number] = brought.get(number, 0) + 1
         repeat = max(brought.values()) == stored
         if len(brought) >= overlapping and len(set(brought.values())) == 1:
-            del self._open[key]  # every subscription brought its share
+            del self._open[key]  # every subscription delivered its copy
         elif len(self._open) > _OPEN_COPIES:
             self._open.popitem(last=False)
         return repeat
@@ -140,10 +139,10 @@ class _Pending:
 
 @dataclass(slots=True)
 class TopicSubscriber:
-    """Brings the broker's subscriptions of our session in line with the wanted ones, one link after the other.
+    """Synchronizes the broker's subscriptions of our session with the wanted ones, one link after the other.
 
-    A subscription that the broker refuses is asked for again, at growing intervals; the others work meanwhile.
-    ``trouble`` names one that is refused, and why.
+    A refused subscription is requested again, at growing intervals; the others work meanwhile. ``trouble`` names a
+    refused one, and why.
     """
 
     wanted: tuple[SubscribeRequest, ...] = ()
@@ -157,11 +156,11 @@ class TopicSubscriber:
 
     @property
     def complete(self) -> bool:
-        """Whether the broker granted all that is wanted, and nothing else is under way."""
+        """Whether the broker granted all wanted subscriptions, and no request is pending."""
         return not self._pending and all(self._granted.get(each.filter) == each for each in self.wanted)
 
     def begin(self, session_present: bool) -> None:
-        """Start on a new link; without its old session the broker knows no subscription of ours."""
+        """Start on a new link; without its old session the broker has no subscription of ours."""
         self._pending.clear()
         self._refused.clear()
         self._again = 0.0
@@ -169,7 +168,7 @@ class TopicSubscriber:
             self._granted.clear()
 
     def advance(self, link: MqttLink) -> None:
-        """Send what brings the broker nearer to what is wanted."""
+        """Send the requests that are needed to synchronize."""
         busy = {pending.request.filter for pending in self._pending.values()}
         if self._refused and time.monotonic() >= self._again:
             self._refused.clear()
@@ -180,13 +179,13 @@ class TopicSubscriber:
                 self._sent(link.subscribe(each, number), _Pending(each, adds=True))
         for filter_ in set(self._granted).difference((each.filter for each in self.wanted), busy):
             self._sent(link.unsubscribe(filter_), _Pending(self._granted[filter_], adds=False))
-        # Other threads read it, so it is made here, on the one that changes what it is made of.
+        # Other threads read it, so it is computed on the thread that changes its inputs.
         refused = next((each.filter for each in self.wanted if each.filter in self._refused), None)
         fault = self._refused.get(refused, "") if refused is not None else ""
-        self.trouble = f"the broker refuses the subscription to {refused}: {fault}" if fault else ""
+        self.trouble = f"the broker refused the subscription to {refused}: {fault}" if fault else ""
 
     def subscribed(self, mid: int, fault: str) -> None:
-        """Take the answer to a SUBSCRIBE."""
+        """Handle the answer to a SUBSCRIBE."""
         pending = self._pending.pop(mid, None)
         if pending is None:
             return
@@ -200,7 +199,7 @@ class TopicSubscriber:
                 self._backoff.reset()
 
     def unsubscribed(self, mid: int) -> None:
-        """Take the answer to an UNSUBSCRIBE."""
+        """Handle the answer to an UNSUBSCRIBE."""
         pending = self._pending.pop(mid, None)
         if pending is not None:
             self._granted.pop(pending.request.filter, None)
@@ -211,9 +210,9 @@ class TopicSubscriber:
 
 
 _ROUND_SECONDS: Final = 1.0
-"""Longest wait of the thread: it looks this often after what does not wake it, such as pings."""
+"""Maximum wait of the thread: it checks this often for what does not wake it, such as pings."""
 _STEADY_SECONDS: Final = 5.0
-"""A connection that lasted this long was a good one: the next attempt after it comes at once."""
+"""After a connection that lasted this long, the next attempt comes at once."""
 _CLOSE_SECONDS: Final = 10.0
 _NAMED_STRAYS: Final = 100
 
@@ -222,7 +221,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class UnstoredMessage:
-    """One message that is not stored yet. ``mid`` is 0 when it wants no acknowledgement."""
+    """A message that is not stored yet. ``mid`` is 0 if it needs no acknowledgement."""
 
     row: InboxRow
     link: MqttLink
@@ -241,20 +240,20 @@ class Acknowledging:
                 self._counters.acknowledged(held.row.endpoint)
 
     def refused(self, message: UnstoredMessage) -> None:
-        """Leave it with the broker: MQTT has no refusal that would stop it from coming again."""
+        """Leave the message with the broker: MQTT has no refusal that would stop redelivery."""
 
     def held_back(self, messages: Sequence[UnstoredMessage]) -> Sequence[UnstoredMessage]:
         return [held for held in messages if not _comes_again(held)]
 
 
 class MqttGateway:
-    """Keeps :class:`bindings.gateways.Gateway` for one broker; see the module for its promises.
+    """Implements :class:`bindings.gateways.Gateway` for one broker; see the module for its guarantees.
 
     ``client_id`` names the session at the broker, which lasts for the connection's option ``sessionexpiryinterval``
     (seconds) after a connection ends.
 
     Raises:
-        GatewayError: a subscription is no topic filter.
+        GatewayError: a subscription is not a valid topic filter.
     """
 
     def __init__(self, terms: GatewayConfig, version: Version) -> None:
@@ -288,11 +287,11 @@ class MqttGateway:
 
     @property
     def trouble(self) -> str:
-        """What keeps it from being connected, or from storing what it gets; empty when nothing does."""
+        """The reason why it is not connected or cannot store; empty if all is well."""
         return self._fault or self._subscriber.trouble or self._handover.trouble
 
     def start(self) -> None:
-        """Begin to connect; see :meth:`bindings.gateways.Gateway.start`."""
+        """Start connecting; see :meth:`bindings.gateways.Gateway.start`."""
         terms, receive = self._terms, self._terms.limits.max_in_flight
         connector = connector_of(terms.connection, self._version, terms.client_id, clean=False, receive=receive)
         self._wakeup.open()
@@ -300,10 +299,10 @@ class MqttGateway:
         self._thread.start()
 
     def replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
-        """Take other subscriptions from now on; what the broker queued under the old ones still finds its endpoint.
+        """Use other subscriptions from now on; what the broker queued under the old ones still finds its endpoint.
 
         Raises:
-            GatewayError: a subscription is no topic filter; the old ones stay.
+            GatewayError: a subscription is not a valid topic filter; the old ones stay.
         """
         table = SubscriptionTable(subscriptions)
         with self._lock:
@@ -311,7 +310,7 @@ class MqttGateway:
         self._wakeup.wake()
 
     def stop(self, grace: float) -> None:
-        """Take nothing more, store and acknowledge what is held for up to *grace* seconds, and disconnect.
+        """Stop receiving, store and acknowledge unstored messages for up to *grace* seconds, and disconnect.
 
         The session and its subscriptions stay at the broker. Does nothing when not running.
         """
@@ -325,7 +324,7 @@ class MqttGateway:
             self._wakeup.close()
 
     def delivered(self, link: MqttLink, delivery: MqttDelivery) -> None:
-        """Take a message off the link; see :class:`bindings.mqtt.client.LinkOwner`."""
+        """Handle a message of the link; see :class:`bindings.mqtt.client.LinkOwner`."""
         if self._stop_at is not None:
             return  # not acknowledged, so it comes again after the next start
         taking = self._tables.find(delivery.topic)
@@ -340,15 +339,15 @@ class MqttGateway:
             self._handover.add(UnstoredMessage(row, link, delivery.mid))
 
     def subscribed(self, _link: MqttLink, mid: int, fault: str) -> None:
-        """Take the answer to a SUBSCRIBE."""
+        """Handle the answer to a SUBSCRIBE."""
         self._subscriber.subscribed(mid, fault)
 
     def unsubscribed(self, _link: MqttLink, mid: int) -> None:
-        """Take the answer to an UNSUBSCRIBE."""
+        """Handle the answer to an UNSUBSCRIBE."""
         self._subscriber.unsubscribed(mid)
 
     def published(self, _link: MqttLink, _mid: int, _code: int, _fault: str) -> None:
-        """Nothing is published here."""
+        """Do nothing: this client does not publish."""
 
     def _run(self, connector: Connector) -> None:
         try:
@@ -356,9 +355,9 @@ class MqttGateway:
                 self._connect_and_serve(connector)
             self._drain(None)
         except Exception as error:
-            # Nobody waits for this thread; `alive` and the log tell that it ended.
-            self._fault = f"the MQTT gateway ended by a fault of its own: {type(error).__name__}"
-            _logger.exception("the MQTT gateway ended")
+            # Nobody waits for this thread; `alive` and the log show that it ended.
+            self._fault = f"the MQTT gateway stopped after an internal error: {type(error).__name__}"
+            _logger.exception("the MQTT gateway stopped after an internal error")
         finally:
             self._connected = False
 
@@ -375,7 +374,7 @@ class MqttGateway:
                 if self._stop_at is not None:
                     self._drain(link)
             finally:
-                link.close("the gateway ended")
+                link.close("the gateway stopped")
             self._connected = False
             self._handover.drop(_comes_again)
             if self._stop_at is not None:
@@ -402,7 +401,7 @@ class MqttGateway:
                 self._connected = self._subscriber.complete
 
     def _drain(self, link: MqttLink | None) -> None:
-        """Store and acknowledge what is held until the time to stop is over, then disconnect; once only."""
+        """Store and acknowledge unstored messages until the time to stop, then disconnect; once only."""
         if self._drained:
             return
         self._drained = True
@@ -419,12 +418,12 @@ class MqttGateway:
             self._wakeup.clear()
             self._handover.advance()
         if self._handover.held:
-            _logger.warning("%d messages were not stored in time; their broker keeps them", self._handover.held)
+            _logger.warning("%d messages were not stored in time; their broker redelivers them", self._handover.held)
         if link is not None and link.alive:
             link.finish()
 
     def _pause(self, seconds: float) -> None:
-        """Wait before the next attempt, and go on storing meanwhile."""
+        """Wait before the next attempt, and continue storing meanwhile."""
         until = time.monotonic() + seconds
         while self._stop_at is None and (left := until - time.monotonic()) > 0:
             self._wakeup.wait(self._handover.patience(left))
@@ -433,10 +432,10 @@ class MqttGateway:
             self._handover.advance()
 
     def _may_read(self) -> bool:
-        """Tell whether more may be held.
+        """Whether more messages may be received.
 
-        A receive maximum that the broker keeps to is never passed, so that reading, pings included, goes on. Messages
-        of QoS 0, 3.1.1, and brokers that do not keep to it, are bounded by not reading.
+        A broker that obeys the receive maximum never exceeds it, so reading continues, pings included. Messages of QoS
+        0 and 3.1.1, and brokers that do not obey, are limited by not reading.
         """
         return self._handover.held <= self._terms.limits.max_in_flight
 
@@ -449,12 +448,10 @@ class MqttGateway:
             self._copies.clear()
 
     def _stray(self, link: MqttLink, delivery: MqttDelivery) -> None:
-        """Let go of a message that no subscription of ours takes: the session has one from settings before."""
+        """Drop a message without a subscription of ours: the session has one from earlier settings."""
         if delivery.topic not in self._strays and len(self._strays) < _NAMED_STRAYS:
             self._strays.add(delivery.topic)
-            text = (
-                "no source takes topic %s any more, though session %s still subscribes to it; its messages are dropped"
-            )
+            text = "no source subscribes to topic %s any more, but session %s still does; its messages are dropped"
             _logger.warning(text, delivery.topic, self._terms.client_id)
         _let_go(link, delivery)
 
@@ -465,11 +462,11 @@ class MqttGateway:
 
 
 def _comes_again(held: UnstoredMessage) -> bool:
-    """Tell whether a message's link has ended, so that the broker delivers it again."""
+    """Whether a message's link has ended, so that the broker redelivers it."""
     return held.mid != 0 and not held.link.alive
 
 
 def _let_go(link: MqttLink, delivery: MqttDelivery) -> None:
-    """Acknowledge a message that is not stored, where that is called for."""
+    """Acknowledge a message that is not stored, if its QoS requires that."""
     if delivery.mid:
         link.acknowledge(delivery.mid)

@@ -13,9 +13,9 @@ from catalog.protocols.properties import PLACEHOLDER, SHARE, filter_fault, mqtt_
 
 # PUBLISH packets as they arrive, and the native record of each. Pure: bytes in, values out.
 #
-# paho has a reader of its own, which this one stands in for (see :mod:`bindings.mqtt.client`): paho's refuses U+FEFF in
-# texts, though MQTT 5.0 section 1.5.4 allows it. One such message would end every connection that it is delivered on,
-# for ever. Here values stay the bytes that they are.
+# It replaces paho's own reader (see :mod:`bindings.mqtt.client`), which rejects U+FEFF in texts, though MQTT 5.0
+# section 1.5.4 allows it. One such message would end every connection that it is delivered on, for ever. Here values
+# stay bytes.
 
 Version = Literal["MQTT/5.0", "MQTT/3.1.1"]
 
@@ -34,15 +34,15 @@ _FLAGS: Final = {False: b"false", True: b"true"}
 
 
 class MalformedPublish(ValueError):
-    """A packet that no reader of MQTT can make sense of."""
+    """A packet that is not valid MQTT."""
 
 
 class MqttDelivery(NamedTuple):
-    """One message as it was delivered.
+    """A message as delivered.
 
-    ``mid`` is the packet identifier, 0 with QoS 0; it means nothing on another connection. ``properties`` are the parts
-    of the native record that only MQTT 5 has; ``subscriptions`` the identifiers of the subscriptions that the broker
-    delivered it for, none where it names none.
+    ``mid`` is the packet identifier, 0 with QoS 0; it is only valid on its connection. ``properties`` are the parts of
+    the native record that only MQTT 5 has; ``subscriptions`` the identifiers of the subscriptions that the broker
+    delivered it for, if it names any.
     """
 
     topic: str
@@ -58,7 +58,7 @@ def read_publish(header: int, packet: bytes | bytearray, version: Version) -> Mq
     """Read a PUBLISH packet: the first byte of its fixed header, and what follows the remaining length.
 
     Raises:
-        MalformedPublish: it ends early, has a property that PUBLISH has not, or a topic that is no UTF-8.
+        MalformedPublish: it is truncated, or has a property that PUBLISH does not allow, or a topic that is not UTF-8.
     """
     view = memoryview(packet)
     qos = (header >> 1) & 3
@@ -72,18 +72,18 @@ def read_publish(header: int, packet: bytes | bytearray, version: Version) -> Mq
         if version == "MQTT/5.0":
             size, at = _variable(view, at)
             if at + size > len(view):
-                raise MalformedPublish("properties reach past the packet")
+                raise MalformedPublish("properties extend past the packet")
             properties, subscriptions = _properties(view[: at + size], at)
             at += size
         return MqttDelivery(
             topic.decode("utf-8"), bytes(view[at:]), qos, bool(header & 1), mid, properties, subscriptions
         )
     except (IndexError, struct.error, UnicodeDecodeError) as error:
-        raise MalformedPublish(f"no PUBLISH packet: {error}") from error
+        raise MalformedPublish(f"not a valid PUBLISH packet: {error}") from error
 
 
 def row_of(delivery: MqttDelivery, endpoint: str, version: Version, received: int, max_body_bytes: int) -> InboxRow:
-    """Return what is stored of a message: its native record, marked when its body is too large.
+    """Return a message's inbox row: its native record, marked if its body is too large.
 
     ``received`` is in microseconds since 1970 UTC. An empty payload is an empty body, not the lack of one.
     """
@@ -108,7 +108,7 @@ def _properties(view: memoryview, at: int) -> tuple[tuple[Part, ...], tuple[int,
         if kind == _USER_PROPERTY:
             name, at = _prefixed(view, at)
             value, at = _prefixed(view, at)
-            # A name that is no UTF-8 is against the protocol; it is made readable rather than lost.
+            # A name that is not UTF-8 violates the protocol; it is made readable rather than lost.
             users.append(Part(f"user_properties.{name.decode('utf-8', 'replace')}", value))
         elif kind == _SUBSCRIPTION:
             number, at = _variable(view, at)
@@ -137,15 +137,15 @@ def _single(kind: int, view: memoryview, at: int) -> tuple[Part | None, int]:
         return Part("correlation_data", value, BINARY_KIND), at
     if kind == _TOPIC_ALIAS:
         # Brokers use aliases only with clients that allow them, which ours never do.
-        raise MalformedPublish("a topic alias that was not asked for")
-    raise MalformedPublish(f"property {kind}, which PUBLISH has not")
+        raise MalformedPublish("an unexpected topic alias")
+    raise MalformedPublish(f"property {kind}, which PUBLISH does not allow")
 
 
 def _prefixed(view: memoryview, at: int) -> tuple[bytes, int]:
     (size,) = _SHORT.unpack_from(view, at)
     end = at + 2 + size
     if end > len(view):
-        raise MalformedPublish("a text or binary value reaches past its packet")
+        raise MalformedPublish("a text or binary value extends past its packet")
     return bytes(view[at + 2 : end]), end
 
 
@@ -156,30 +156,28 @@ def _variable(view: memoryview, at: int) -> tuple[int, int]:
         value |= (digit & 127) << shift
         if not digit & 128:
             return value, at
-    raise MalformedPublish("a number of more than four bytes")
+    raise MalformedPublish("an integer of more than four bytes")
 
 
-# Topic filters: made from templates, checked, and held against topics (MQTT 5.0 section 4.7 and 4.8.2).
+# Topic filters: made from templates, checked, and matched against topics (MQTT 5.0 section 4.7 and 4.8.2).
 #
-# :func:`requests_of` makes what a broker is asked for of the subscriptions of endpoints.
-#
-# A filter may be shared, ``$share/<group>/<filter>``: what it takes is then dealt out among the group's members.
+# A filter may be shared, ``$share/<group>/<filter>``: its messages are then distributed among the group's members.
 
 SHARE_OPTIONS: Final = ("sharedsubscriptiongroup", "sharename", "sharedgroup", "consumergroup", "group")
-"""Names, squashed, of the endpoint option that asks for a shared subscription; its value is the group."""
+"""Normalized names of the endpoint option for a shared subscription; its value is the group."""
 _TOPIC_OPTIONS: Final = ("topicfilter", "topic", "topicname")
 
 
 class TopicFilterError(ValueError):
-    """A text that is no topic filter; the message names it and says what is wrong."""
+    """A text that is not a topic filter; the message names it and says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """What a broker is asked for: a filter, and the options of MQTT 5 that decide which of its messages come.
+    """A subscription to request: a filter, and the MQTT 5 options that decide which of its messages arrive.
 
-    ``no_local``: not those that this client published. ``retain_handling``: retained ones with each SUBSCRIBE (0), with
-    one that is new to the session (1), or never (2).
+    ``no_local``: exclude those that this client published. ``retain_handling``: retained ones with each SUBSCRIBE (0),
+    with one that is new to the session (1), or never (2).
     """
 
     filter: str
@@ -188,11 +186,11 @@ class SubscribeRequest:
 
 
 def requests_of(subscriptions: Sequence[EndpointSubscription]) -> tuple[SubscribeRequest, ...]:
-    """Return what to ask a broker for, in the order of *subscriptions*, also where another one covers it.
+    """Return the requests for *subscriptions*, in their order, including those that another one covers.
 
     Raises:
-        GatewayError: a subscription is no topic filter, has an option that MQTT does not allow there, or two that
-            overlap have different options, which one connection cannot keep apart.
+        GatewayError: a subscription is not a topic filter, has an option that MQTT does not allow there, or overlaps
+            another one with different options, which one connection cannot separate.
     """
     requests: list[SubscribeRequest] = []
     for each in subscriptions:
@@ -205,8 +203,8 @@ def requests_of(subscriptions: Sequence[EndpointSubscription]) -> tuple[Subscrib
                 if (known.no_local, known.retain_handling) != (request.no_local, request.retain_handling):
                     raise GatewayError(
                         f"{other.endpoint} and {each.endpoint} subscribe to {known.filter} and {request.filter}, which "
-                        f"overlap, with different nolocal or retainhandling; a message comes by both, so write the "
-                        f"same, or give one of the sources a client_id of its own"
+                        f"overlap, with different nolocal or retainhandling; a message arrives through both; use the "
+                        f"same options, or give one of the sources its own client_id"
                     )
         requests.append(request)
     return tuple(requests)
@@ -217,29 +215,29 @@ def _request(subscription: EndpointSubscription) -> SubscribeRequest:
     no_local, handling = known.get("nolocal"), known.get("retainhandling")
     filter_ = shared(subscription.address, subscription.options)
     if not isinstance(no_local, bool | None):
-        raise TopicFilterError(f"option nolocal is true or false, not {no_local!r:.40}")
+        raise TopicFilterError(f"option nolocal must be true or false, not {no_local!r:.40}")
     if handling is not None and (isinstance(handling, bool) or handling not in (0, 1, 2)):
-        raise TopicFilterError(f"option retainhandling is 0, 1 or 2, not {handling!r:.40}")
+        raise TopicFilterError(f"option retainhandling must be 0, 1 or 2, not {handling!r:.40}")
     if no_local and filter_.startswith(SHARE):
-        raise TopicFilterError(f"{filter_} is shared, and MQTT allows no nolocal there; remove one of the two options")
+        raise TopicFilterError(f"{filter_} is shared, and MQTT does not allow nolocal there; remove one of them")
     return SubscribeRequest(filter_, bool(no_local), 1 if handling is None else int(handling))
 
 
 def _same_messages(one: str, other: str) -> bool:
-    """Whether a broker that has both filters of one client holds their options against each other."""
+    """Whether a broker treats two filters of one client as one subscription, with one set of options."""
     if one.startswith(SHARE) or other.startswith(SHARE):
         return one == other
     return overlap(one, other)
 
 
 def filter_of_template(template: str) -> str:
-    """Return the narrowest filter that takes every topic which fits a template (JUDGING.md#templates).
+    """Return the narrowest filter that matches every topic of a template (JUDGING.md#templates).
 
-    A level with a placeholder becomes ``+``, since a placeholder never takes a ``/``; a template that is one
-    placeholder takes anything and becomes ``#``. Wildcards that stand in the template already are kept.
+    A level with a placeholder becomes ``+``, since a placeholder never matches ``/``; a template that is one
+    placeholder matches anything and becomes ``#``. Wildcards in the template are kept.
 
     Raises:
-        FilterError: the outcome is no topic filter.
+        TopicFilterError: the result is not a topic filter.
     """
     if PLACEHOLDER.fullmatch(template):
         return "#"
@@ -251,18 +249,18 @@ def filters_of_templates(templates: Iterable[str]) -> list[str]:
     """Return the filters of several definitions' topics, each once, without those that another one covers.
 
     Raises:
-        FilterError: a template gives no topic filter.
+        TopicFilterError: a template gives no topic filter.
     """
     return uncovered(filter_of_template(template) for template in templates)
 
 
 def filter_of_options(options: Mapping[str, Any]) -> str | None:
-    """Return the filter that an endpoint's options name (``topicfilter``, else ``topic``); :func:`shared` shares it.
+    """Return the filter in an endpoint's options (``topicfilter``, else ``topic``); :func:`shared` shares it.
 
-    None when they name none; then the endpoint's address or its definitions say what to subscribe to.
+    None if there is none; then the endpoint's address or its definitions say what to subscribe to.
 
     Raises:
-        FilterError: the option is no text, or no topic filter.
+        TopicFilterError: the option is not text, or not a topic filter.
     """
     known = squashed(options)
     for name in _TOPIC_OPTIONS:
@@ -270,49 +268,49 @@ def filter_of_options(options: Mapping[str, Any]) -> str | None:
         if value is None or value == "":
             continue
         if not isinstance(value, str):
-            raise TopicFilterError(f"option {name} must be a topic filter as text, not {value!r:.80}")
+            raise TopicFilterError(f"option {name} must be a topic filter, not {value!r:.80}")
         return filter_of_template(value)
     return None
 
 
 def shared(address: str, options: Mapping[str, Any]) -> str:
-    """Return the filter *address*, shared when the options name a group and it is not shared already.
+    """Return the filter *address*, shared if the options name a group and it is not shared already.
 
     Raises:
-        FilterError: the address is no topic filter, or the group is no name for one.
+        TopicFilterError: the address is not a topic filter, or the group is not a valid name.
     """
     known = squashed(options)
     group = next((known[name] for name in SHARE_OPTIONS if known.get(name)), None)
     if group is None or address.startswith(SHARE):
         return checked(address)
     if not isinstance(group, str) or any(sign in group for sign in "/+#"):
-        raise TopicFilterError(f"{group!r:.80} is no group for a shared subscription; it is a text without / + and #")
+        raise TopicFilterError(f"{group!r:.80} is not a valid group of a shared subscription; do not use / + or #")
     return checked(f"{SHARE}{group}/{address}")
 
 
 def checked(text: str) -> str:
-    """Return *text* when it is a topic filter.
+    """Return *text* if it is a topic filter.
 
     Raises:
-        FilterError: it is empty, too long, holds U+0000 or half a surrogate pair, or has a wildcard out of place.
+        TopicFilterError: it is empty, too long, contains U+0000 or a lone surrogate, or has a misplaced wildcard.
     """
     fault = filter_fault(text)
     if fault:
-        raise TopicFilterError(f"{text!r:.80} is no topic filter: {fault}")
+        raise TopicFilterError(f"{text!r:.80} is not a topic filter: {fault}")
     return text
 
 
 def topic_fault(topic: str) -> str:
-    """Return what makes *topic* no name that a message can be published to; empty when nothing does."""
+    """Return why nothing can be published to *topic*; empty if it is valid."""
     if "+" in topic or "#" in topic:
-        return "a topic has no wildcards (+ or #)"
+        return "a topic must not have wildcards (+ or #)"
     return mqtt_text_fault(topic)
 
 
 def matches(text: str, topic: str) -> bool:
-    """Tell whether a filter, shared or not, takes a topic.
+    """Whether a filter, shared or not, matches a topic.
 
-    A wildcard in the first level takes no topic that begins with ``$``.
+    A wildcard in the first level does not match topics that begin with ``$``.
     """
     wanted = unshared(text).split("/")
     levels = topic.split("/")
@@ -327,7 +325,7 @@ def matches(text: str, topic: str) -> bool:
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Tell whether whatever *narrow* takes, *wide* takes as well. A shared filter covers itself only."""
+    """Whether *wide* matches everything that *narrow* matches. A shared filter covers itself only."""
     if wide == narrow:
         return True
     if wide.startswith(SHARE) or narrow.startswith(SHARE):
@@ -344,7 +342,7 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Tell whether some topic fits both filters, shared or not."""
+    """Whether some topic matches both filters, shared or not."""
     left, right = unshared(one).split("/"), unshared(other).split("/")
     for wild, plain in ((left[0], right[0]), (right[0], left[0])):
         if wild in ("+", "#") and plain.startswith("$"):
@@ -352,7 +350,7 @@ def overlap(one: str, other: str) -> bool:
     for place in range(max(len(left), len(right)) + 1):
         here, there = left[place : place + 1], right[place : place + 1]
         if "#" in (*here, *there):
-            return True  # it takes the level above it as well, so the other one may have ended there
+            return True  # it matches the level above it as well, so the other one may have ended there
         if not here or not there:
             return here == there
         if here != there and "+" not in (*here, *there):

@@ -1,7 +1,7 @@
-"""Sending to an MQTT broker: once :meth:`MqttPublisher.send` returns, the broker has the messages.
+"""Send to an MQTT broker: once :meth:`MqttPublisher.send` returns, the broker has the messages.
 
-A broker may end the connection at a message that it does not like, in MQTT 3.1.1 without another way to say so (MQTT 5
-section 4.13). Such a message is found and given up (:mod:`bindings.sending`); the others pass.
+A broker may end the connection over a message that it rejects, in MQTT 3.1.1 without another way to say so (MQTT 5
+section 4.13). Such a message is found and given up (:mod:`bindings.sending`); the others are delivered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bindings.mqtt.messages import MqttDelivery, Version, topic_fault
 from bindings.parts import Part
 from bindings.sending import Ended, MessageRefusal, Outbound, OutgoingMessage, Suspects, Unsettled, headers_of
 
-# What is sent: one message, its MQTT 5 properties, and what would keep a broker from ever taking it.
+# A message to send, its MQTT 5 properties, and why a broker can never accept it.
 
 MAX_TEXT: Final = 65_535
 MAX_PACKET: Final = 2**28 - 1
@@ -34,11 +34,11 @@ _HEADER_BYTES: Final = 9  # type and length, length of the topic, packet identif
 
 @dataclass(frozen=True, slots=True)
 class MqttMessage:
-    """One message to send.
+    """A message to send.
 
-    ``qos`` 0 counts as confirmed once it is handed to the operating system; 1 and 2 are both sent with QoS 1. From
-    ``content_type`` to ``payload_format``, MQTT 5 alone carries it; 3.1.1 leaves it out. ``message_expiry_interval`` is
-    in seconds. Messages of one ``lane`` keep their order when the broker ends the connection at another message.
+    ``qos`` 0 counts as confirmed once it is written to the socket; 1 and 2 are both sent with QoS 1. Only MQTT 5
+    carries ``content_type`` to ``payload_format``; 3.1.1 leaves them out. ``message_expiry_interval`` is in seconds.
+    Messages of one ``lane`` keep their order when the broker ends the connection over another message.
     """
 
     topic: str
@@ -55,7 +55,7 @@ class MqttMessage:
 
 
 def message_of(message: Outbound) -> MqttMessage:
-    """Return the client's message. QoS 2 becomes 1: the promise is at least once, and 2 would add none to it."""
+    """Return the client's message. QoS 2 becomes 1: delivery is at least once, and 2 would add nothing to that."""
     scalars: dict[str, Part] = {}
     for part in message.parts:
         scalars.setdefault(part.key, part)
@@ -76,10 +76,10 @@ def message_of(message: Outbound) -> MqttMessage:
 
 
 def properties_of(message: MqttMessage) -> Properties | None:
-    """Return the MQTT 5 properties of a message, user properties in order and with their repeats; None without any.
+    """Return the MQTT 5 properties of a message, user properties in order and with repeats; None without any.
 
     Raises:
-        ValueError: a text or a number that no property can hold.
+        ValueError: a text or number that no property can contain.
     """
     values: dict[str, Any] = {
         "PayloadFormatIndicator": message.payload_format,
@@ -97,27 +97,27 @@ def properties_of(message: MqttMessage) -> Properties | None:
         if text is not None and ("\0" in text or len(text.encode("utf-8")) > MAX_TEXT):
             raise ValueError(f"{text[:40]!r} has U+0000 or more than {MAX_TEXT} bytes")
     if message.correlation_data is not None and len(message.correlation_data) > MAX_TEXT:
-        raise ValueError(f"correlation data have more than {MAX_TEXT} bytes")
+        raise ValueError(f"correlation data has more than {MAX_TEXT} bytes")
     expiry = message.message_expiry_interval
     if expiry is not None and not 0 <= expiry < 2**32:
-        raise ValueError(f"{expiry} is no message expiry interval; it has 32 bits")
+        raise ValueError(f"{expiry} is not a message expiry interval, which has 32 bits")
     given = {name: value for name, value in values.items() if value is not None}
     return properties_for(PacketTypes.PUBLISH, **given) if given else None
 
 
 def fault_of(message: MqttMessage, properties: Properties | None, limits: BrokerLimits) -> str:
-    """Return why this broker can never take a message; empty when nothing is known against it."""
+    """Return why this broker can never accept a message; empty if no reason is known."""
     fault = topic_fault(message.topic)
     if fault:
         return f"topic {message.topic[:80]!r} cannot be published to: {fault}"
     if message.retain and not limits.retain:
-        return "the broker keeps no retained messages"
+        return "the broker does not support retained messages"
     if limits.packet is None and len(message.payload) < MAX_PACKET // 2:
         return ""  # packing takes long, and paho packs once more
     packed = packed_size(properties) if properties is not None else 0
     size = _HEADER_BYTES + len(message.topic.encode("utf-8")) + packed + len(message.payload)
     most = limits.packet or MAX_PACKET
-    return f"its packet of {size} bytes is more than the broker takes ({most})" if size > most else ""
+    return f"its packet of {size} bytes exceeds the broker's maximum ({most})" if size > most else ""
 
 
 def _text(part: Part | None) -> str | None:
@@ -130,28 +130,28 @@ def _number(part: Part | None) -> int | None:
 
 
 MAX_IN_FLIGHT: Final = 256
-"""Most messages that are unconfirmed at once; fewer when the broker says so."""
+"""Maximum unconfirmed messages; fewer if the broker says so."""
 NEVER: Final = frozenset({0x87, 0x90, 0x95, 0x99})
-"""Reason codes that another attempt would meet again: not authorized, topic name invalid, packet too large, payload
-format invalid. *Not authorized* is among them since it concerns one topic; the login was accepted with the connection.
+"""Reason codes that a retry would meet again: not authorized, topic name invalid, packet too large, payload format
+invalid. *Not authorized* is among them since it concerns one topic; the login was accepted with the connection.
 """
 AT_FAULT: Final = frozenset({0x81, 0x82, 0x90, 0x95, 0x99})
-"""Reason codes with which a broker ends the connection over what it was sent: malformed packet, protocol error, topic
+"""Reason codes with which a broker ends the connection because of a message: malformed packet, protocol error, topic
 name invalid, packet too large, payload format invalid.
 """
 QUOTA: Final = 0x97
-"""Quota exceeded: the one reason code of an answer that speaks of the broker's state and not of the message."""
+"""Quota exceeded: the only reason code of an answer that is about the broker's state and not the message."""
 _ROUND_SECONDS: Final = 0.5
 _STALLED: Final = 1 / 3
-"""The share of the time limit after which a connection without confirmations is given up for another one."""
+"""The share of the time limit after which a connection without confirmations is replaced."""
 
 
 class MqttPublisher:
     """A client that sends; used by one thread at a time. It connects when there is something to send.
 
     Messages are sent in order, and again after a connection broke: at least once. Messages of other lanes may overtake
-    one at which the broker ends the connection. ``timeout`` is the longest time in seconds without any confirmation.
-    ``client_id`` must be no other client's.
+    one over which the broker ends the connection. ``timeout`` is the maximum time in seconds without any confirmation.
+    ``client_id`` must be unique at the broker.
 
     Raises:
         GatewayError: the connection, the protocol or the client id can never work.
@@ -175,7 +175,7 @@ class MqttPublisher:
         self.close()
 
     def send(self, messages: Sequence[MqttMessage]) -> list[MessageRefusal | None]:
-        """Send messages and return once each is confirmed (None) or refused for good, in their order.
+        """Send messages and return once each is confirmed (None) or permanently refused, in their order.
 
         Raises:
             Unsettled: nothing was confirmed for ``timeout`` seconds. Some of the messages may have been sent.
@@ -193,7 +193,7 @@ class MqttPublisher:
         return [settled[place] for place in range(len(messages))]
 
     def _send(self, sending: _Sending) -> None:
-        """Settle the messages of these places.
+        """Settle the messages with these indexes.
 
         Raises:
             Ended: the broker ended the connection, or refused a message for a reason that may be the message's own.
@@ -232,26 +232,26 @@ class MqttPublisher:
             link.finish()
 
     def delivered(self, _link: MqttLink, _delivery: MqttDelivery) -> None:
-        """Nothing is subscribed to here."""
+        """Do nothing: this client does not subscribe."""
 
     def subscribed(self, _link: MqttLink, _mid: int, _fault: str) -> None:
-        """Nothing is subscribed to here."""
+        """Do nothing: this client does not subscribe."""
 
     def unsubscribed(self, _link: MqttLink, _mid: int) -> None:
-        """Nothing is subscribed to here."""
+        """Do nothing: this client does not subscribe."""
 
     def published(self, link: MqttLink, mid: int, code: int, fault: str) -> None:
-        """Take the outcome of a message; see :class:`bindings.mqtt.client.LinkOwner`."""
+        """Handle the outcome of a message; see :class:`bindings.mqtt.client.LinkOwner`."""
         if link is not self._link:
             return
         if not fault:
             self._sending.confirmed(mid)
         elif code in NEVER:
-            self._sending.refused(mid, f"the broker refuses it: {fault}")
+            self._sending.refused(mid, f"the broker rejected it: {fault}")
         else:
-            # Sending it at once again would only be refused again; the connection's backoff spaces the attempts.
+            # An immediate retry would only be refused again; the connection's backoff spaces the attempts.
             self._sending.held_up = code == QUOTA
-            link.close(f"the broker does not take a message: {fault}")
+            link.close(f"the broker does not accept a message: {fault}")
 
     def _ready(self) -> MqttLink:
         if self._link is None or not self._link.alive:
@@ -287,7 +287,7 @@ class MqttPublisher:
             qos = min(message.qos, 1)
             mid = link.publish(message.topic, message.payload, qos, message.retain, properties)
         except ValueError as error:
-            sending.settle(index, MessageRefusal(f"it is no MQTT message: {error}"))
+            sending.settle(index, MessageRefusal(f"it is not a valid MQTT message: {error}"))
             return
         if mid is None:
             sending.waiting.appendleft(index)
@@ -298,7 +298,7 @@ class MqttPublisher:
 
 
 class _Sending:
-    """Where the messages of some places are; ``held_up`` when the broker takes none for now."""
+    """The state of messages being sent; ``held_up`` if the broker accepts none for now."""
 
     def __init__(
         self, messages: Sequence[MqttMessage], places: Sequence[int], settled: dict[int, MessageRefusal | None]
@@ -339,7 +339,7 @@ class _Sending:
         self.written.clear()
 
     def again(self) -> None:
-        """Put what a broken connection left open back in its place."""
+        """Queue what a broken connection left unconfirmed again, in its place."""
         self.waiting.extendleft(sorted((*self.unconfirmed.values(), *self.written), reverse=True))
         self.unconfirmed.clear()
         self.written.clear()

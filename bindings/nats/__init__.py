@@ -1,1 +1,1 @@
-"""NATS: its codec, the gateway that receives from JetStream, the client that sends."""
+"""NATS: codec, receiving gateway (core and JetStream), and sending client."""

@@ -1,4 +1,4 @@
-"""What NATS is to the others: native records, subjects and options, receiving, and messages to send."""
+"""The NATS binding: native records, subjects and options, receiving, and building messages to send."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from catalog.model import Catalog, Endpoint
 from catalog.protocols.properties import BLANK, PLACEHOLDER, squashed, subject_fault
 from catalog.values import whole_number
 
-# NATS messages: their native form, and where the CloudEvents NATS binding keeps attributes.
+# NATS messages: native form, and where the CloudEvents NATS binding puts attributes.
 
 FORM: Final = NativeForm(lists=("headers",))
 RULE: Final = AttributeRule(
@@ -26,16 +26,16 @@ RULE: Final = AttributeRule(
 
 
 def parts(native: Mapping[str, Any]) -> list[Part]:
-    """Take a native record apart."""
+    """Split a native record into parts."""
     return parts_of(native, FORM)
 
 
 def native(taken: list[Part]) -> dict[str, Any]:
-    """Put a native record together: the inverse of :func:`parts`."""
+    """Build a native record from parts: the inverse of :func:`parts`."""
     return native_of(taken, FORM)
 
 
-# How messages for NATS are addressed and made; they go by :mod:`bindings.nats.publisher`.
+# Addressing and building NATS messages; :mod:`bindings.nats.publisher` sends them.
 
 _NAME: Final = re.compile(r"[!-9;-~]+")
 
@@ -49,15 +49,15 @@ class NatsSending(Sending):
         {"nats": 4222, "ws": 80},
         {"tls": 4222, "wss": 443},
         "{host}: NATS over {scheme}:// is not supported; use nats:// or tls://",
-        "a NATS address has no form; write nats://host:4222 or tls://host:4222",
-        "a NATS address names no host; write nats://host:4222 or tls://host:4222",
+        "the NATS address is not valid; write nats://host:4222 or tls://host:4222",
+        "the NATS address has no host; write nats://host:4222 or tls://host:4222",
         bare="nats",
         raised=True,
     )
     literal = (re.compile(r"[^\s*>\x00{}]*"), "no spaces, '*', '>' or braces")
     whole = (
         re.compile(r"[^\s.*>\x00-\x1f]+(?:\.[^\s.*>\x00-\x1f]+)*"),
-        "a subject has no empty token, space, '*' or '>'",
+        "a subject must not have an empty token, space, '*' or '>'",
     )
     most_bytes = 1024
     dotted = True
@@ -65,27 +65,28 @@ class NatsSending(Sending):
     by_channel = frozenset({"subject"})
 
     def header(self, name: str, part: Part) -> Part | None:
-        """Return a header as it is; None where servers have no form for it, or would act upon it."""
+        """Return a header unchanged; None if servers cannot carry it, or would act on it."""
         # A name that begins with Nats- would set conditions for storing the message.
         if name.lower().startswith("nats-") or not _NAME.fullmatch(name) or set(part.value or b"") & set(b"\r\n"):
             return None
         return Part(name, part.value)
 
 
-# What an endpoint's options say about taking messages from NATS.
+# Endpoint options for receiving from NATS.
 #
-# The specification has ``subject`` only. These are ours, each a text unless it says otherwise, dashes optional:
+# The specification has ``subject`` only. These are ours; each is a text unless stated otherwise, dashes optional:
 #
 # ``queue``
 #     Core NATS: the queue group, whose members share the messages (also ``queuegroup``, ``consumergroup``, ``group``).
 # ``stream``
-#     Take the subject from this JetStream stream, by a durable pull consumer. Without it the subscription is core NATS.
+#     Receive the subject from this JetStream stream, by a durable pull consumer. Without it the subscription is core
+# NATS.
 # ``durable``
 #     The name of that consumer (also ``consumer``); by default the queue group, whose members share its messages, else
-#     a name made of endpoint and subject. It is created when it is missing, and used as it is when it exists.
+#     a name made of endpoint and subject. It is created if it is missing, and used unchanged if it exists.
 # ``ackwait``
-#     Seconds after which JetStream delivers a message again that nobody acknowledged, when the consumer is created
-#     here; 30 by default. A gateway that still holds a message says so in time.
+#     Seconds after which JetStream redelivers an unacknowledged message, when the consumer is created
+#     here; 30 by default. A gateway that has not stored a message yet reports progress in time.
 # ``deliver``
 #     Where a consumer created here begins: ``all`` (the default) or ``new`` (also ``deliverpolicy``).
 
@@ -96,12 +97,12 @@ _DELIVER: Final = ("deliver", "deliverpolicy")
 _MAX_SUBJECT: Final = 1024
 _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
 _CONSUMER_NAME: Final = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]{1,255}")
-"""What a server takes as the name of a stream or consumer."""
+"""Valid names of streams and consumers."""
 
 
 @dataclass(frozen=True, slots=True)
 class CorePlan:
-    """One core subscription; ``queue`` is empty without a group."""
+    """A core subscription; ``queue`` is empty without a group."""
 
     endpoint: str
     subject: str
@@ -110,7 +111,7 @@ class CorePlan:
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """One durable pull consumer; ``ack_wait`` (seconds) and ``from_first`` count when it is created."""
+    """A durable pull consumer; ``ack_wait`` (seconds) and ``from_first`` apply when it is created."""
 
     endpoint: str
     subject: str
@@ -124,24 +125,24 @@ Plan = CorePlan | StreamPlan
 
 
 def plans_of(subscriptions: Sequence[EndpointSubscription], options: Mapping[str, Any]) -> tuple[Plan, ...]:
-    """Return how to take each subscription; its own options come before *options*, those of the connection.
+    """Return how to receive each subscription; its own options override *options*, those of the connection.
 
     Raises:
-        GatewayError: a subject or option that no server takes, or one consumer for two subjects.
+        GatewayError: an invalid subject or option, or one consumer for two subjects.
     """
     plans = tuple(dict.fromkeys(_plan(one, {**squashed(options), **squashed(one.options)}) for one in subscriptions))
     subjects: dict[tuple[str, str], Plan] = {}
     for plan in plans:
         if isinstance(plan, StreamPlan) and subjects.setdefault((plan.stream, plan.durable), plan) != plan:
             raise GatewayError(
-                f"{plan.endpoint}: the durable {plan.durable} of stream {plan.stream} is named for two subjects or "
-                f"endpoints; leave the options durable and queuegroup out, or give each its own"
+                f"{plan.endpoint}: the durable {plan.durable} of stream {plan.stream} is used for two subjects or "
+                f"endpoints; remove the options durable and queuegroup, or use a different name for each"
             )
     return plans
 
 
 def is_subject(text: str, *, wildcards: bool) -> bool:
-    """Tell whether a server takes *text* as a subject: tokens between dots, none empty, no blanks."""
+    """Whether *text* is a valid subject: tokens between dots, none empty, no blanks."""
     if not text or len(text) > _MAX_SUBJECT or _BLANK.search(text):
         return False
     tokens = text.split(".")
@@ -154,7 +155,7 @@ def is_subject(text: str, *, wildcards: bool) -> bool:
 def _plan(one: EndpointSubscription, options: Mapping[str, Any]) -> Plan:
     if not is_subject(one.address, wildcards=True):
         raise GatewayError(
-            f"{one.endpoint}: {one.address[:200]!r} is no NATS subject; write tokens between dots, without blanks, "
+            f"{one.endpoint}: {one.address[:200]!r} is not a NATS subject; write tokens between dots, without blanks, "
             f"* for any token and > for all that follow"
         )
     stream = _text(one, options, "stream")
@@ -166,36 +167,36 @@ def _plan(one: EndpointSubscription, options: Mapping[str, Any]) -> Plan:
             raise GatewayError(f"{one.endpoint}: {name[:200]!r} cannot be a {option}; use letters, digits, - and _")
     deliver = _text(one, options, *_DELIVER) or "all"
     if deliver not in ("all", "new"):
-        raise GatewayError(f"{one.endpoint}: option deliver is {deliver[:50]!r}; write all or new")
+        raise GatewayError(f"{one.endpoint}: option deliver must be all or new, not {deliver[:50]!r}")
     return StreamPlan(one.endpoint, one.address, stream, durable, _ack_wait(one, options), deliver == "all")
 
 
 def _ack_wait(one: EndpointSubscription, options: Mapping[str, Any]) -> float:
     value = options.get("ackwait", DEFAULT_ACK_WAIT)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= 86_400:
-        raise GatewayError(f"{one.endpoint}: option ackwait is {str(value)[:50]!r}; write seconds from 1 to 86400")
+        raise GatewayError(f"{one.endpoint}: option ackwait must be 1 to 86400 seconds, not {str(value)[:50]!r}")
     return float(value)
 
 
 def _text(one: EndpointSubscription, options: Mapping[str, Any], *names: str) -> str:
-    """Return the first of these options that says something; an empty text when none does."""
+    """Return the first of these options that is not empty; an empty string if all are."""
     for name in names:
         value = options.get(name)
         if value is None or value == "":
             continue
         if not isinstance(value, str) or _BLANK.search(value):
-            raise GatewayError(f"{one.endpoint}: option {name} is {str(value)[:50]!r}; write a text without blanks")
+            raise GatewayError(f"{one.endpoint}: option {name} must be text without blanks, not {str(value)[:50]!r}")
         return value
     return ""
 
 
 def _durable(one: EndpointSubscription) -> str:
-    """Make a name that is the same at every start: a readable text, made unique by a checksum."""
+    """Return a name that is the same at every start: a readable text, made unique by a checksum."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", one.endpoint.removeprefix("/endpoints/")).strip("-")[:64]
     return f"xrouter-{readable}-{zlib.crc32(f'{one.endpoint} {one.address}'.encode()):08x}"
 
 
-# Subjects that are subscribed to: made from templates, and held against each other (NATS, subject-based messaging).
+# Subjects to subscribe to: made from templates, and compared with each other (NATS, subject-based messaging).
 #
 # ``*`` stands for one token, ``>`` at the end for one or more.
 
@@ -203,10 +204,10 @@ _SUBJECT_OPTIONS: Final = ("subjectfilter", "subject")
 
 
 def subject_of_template(template: str) -> str:
-    """Return the narrowest subject that takes every subject which fits a template (JUDGING.md#templates).
+    """Return the narrowest subject that matches every subject of a template (JUDGING.md#templates).
 
-    A token with a placeholder becomes ``*``, since a placeholder never takes a dot; a template that is one placeholder
-    takes anything and becomes ``>``. Wildcards that stand in the template already are kept.
+    A token with a placeholder becomes ``*``, since a placeholder never matches a dot; a template that is one
+    placeholder matches anything and becomes ``>``. Wildcards in the template are kept.
     """
     if PLACEHOLDER.fullmatch(template):
         return ">"
@@ -220,10 +221,10 @@ def subjects_of_templates(templates: Iterable[str]) -> list[str]:
 
 
 def subject_of_options(options: Mapping[str, Any]) -> str | None:
-    """Return the subject that an endpoint's options name (``subjectfilter``, else ``subject``); None without one.
+    """Return the subject in an endpoint's options (``subjectfilter``, else ``subject``); None without one.
 
     Raises:
-        ValueError: nobody can subscribe to it.
+        ValueError: it is not a valid subject.
     """
     known = squashed(options)
     values = (known.get(name) for name in _SUBJECT_OPTIONS)
@@ -231,12 +232,12 @@ def subject_of_options(options: Mapping[str, Any]) -> str | None:
     if named is None:
         return None
     if fault := subject_fault(named):
-        raise ValueError(f"{named!r:.80} is no subject: {fault}")
+        raise ValueError(f"{named!r:.80} is not a subject: {fault}")
     return subject_of_template(named)
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Tell whether whatever *narrow* takes, *wide* takes as well."""
+    """Whether *wide* matches everything that *narrow* matches."""
     outer, inner = wide.split("."), narrow.split(".")
     for place, token in enumerate(outer):
         if place >= len(inner):
@@ -249,7 +250,7 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Tell whether some subject fits both."""
+    """Whether some subject matches both."""
     left, right = one.split("."), other.split(".")
     for here, there in zip(left, right, strict=False):
         if ">" in (here, there):
@@ -265,7 +266,7 @@ def uncovered(subjects: Iterable[str]) -> list[str]:
     return [each for each in distinct if not any(other != each and covers(other, each) for other in distinct)]
 
 
-# The receiving side of NATS: the subjects of an endpoint, and the gateway; see :mod:`bindings.gateways`.
+# Receiving over NATS: the subjects of an endpoint, and the gateway; see :mod:`bindings.gateways`.
 
 
 def _addresses(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
@@ -292,35 +293,36 @@ NATS: Final = Receiving(_addresses, overlap, _gateway, _check)
 
 # The header block of a NATS message, byte for byte.
 #
-# Client libraries give headers as a map, which loses repeats, order and whatever is no UTF-8; all of that has a meaning
-# in a native record (JUDGING.md#records). So the block is read and written here, as ``HPUB`` and ``HMSG`` carry it.
+# Client libraries give headers as a map, which loses repeats, order and whatever is not UTF-8; all of that has a
+# meaning in a native record (JUDGING.md#records). So the block is read and written here, as ``HPUB`` and ``HMSG`` carry
+# it.
 
 VERSION: Final = b"NATS/1.0"
 _HEADER_NAME: Final = re.compile(rb"[!-9;-~]+")
-"""What may be sent: printable ASCII without the colon, which is all that servers and clients agree on."""
+"""Names that may be sent: printable ASCII without the colon, which all servers and clients accept."""
 
 
 class Header(NamedTuple):
-    """One header as it was written; ``value`` is None for a line without a colon."""
+    """A header as written; ``value`` is None for a line without a colon."""
 
     name: bytes
     value: bytes | None
 
 
 class NatsStatus(NamedTuple):
-    """What a server sends in place of a message: 100 idle heartbeat, 404, 408, 409, 503 and so on."""
+    """A server's status in place of a message: 100 idle heartbeat, 404, 408, 409, 503 and so on."""
 
     code: int
     description: str
 
 
 def headers_of(block: bytes) -> list[Header]:
-    """Return the headers of a raw block, in order and with repeats; blanks around names and values are not theirs."""
+    """Return the headers of a raw block, in order and with repeats, without blanks around names and values."""
     return [_header(line) for line in block.split(b"\r\n")[1:] if line]
 
 
 def status_of(block: bytes) -> NatsStatus | None:
-    """Return the status that the first line of a raw block has; None for the headers of a message."""
+    """Return the status in the first line of a raw block; None for the headers of a message."""
     line = block.partition(b"\r\n")[0].removeprefix(VERSION).strip()
     word, _, description = line.partition(b" ")
     code = whole_number(word, 999)
@@ -333,7 +335,7 @@ def block_of(headers: Iterable[tuple[str, bytes]]) -> bytes:
     """Return the raw block that carries these headers.
 
     Raises:
-        ValueError: a name is no printable ASCII or has a colon, or a value has a line break, which would end the line.
+        ValueError: a name is not printable ASCII or has a colon, or a value has a line break.
     """
     lines = [VERSION]
     for name, value in headers:
@@ -359,7 +361,7 @@ _TOKENS_WITH_DOMAIN: Final = 11
 
 
 class NatsDelivery(NamedTuple):
-    """One message as it came: bytes throughout, ``headers`` the raw block or empty."""
+    """A message as received: all bytes, ``headers`` the raw block or empty."""
 
     subject: bytes
     reply: bytes
@@ -368,7 +370,7 @@ class NatsDelivery(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """Where JetStream keeps a message, and since when (microseconds since 1970 UTC)."""
+    """Where JetStream stores a message, and since when (microseconds since 1970 UTC)."""
 
     stream: bytes
     sequence: int
@@ -376,7 +378,7 @@ class Stored(NamedTuple):
 
 
 def stored_at(reply: bytes) -> Stored | None:
-    """Return what the acknowledgement subject of a JetStream message says; None when it is no such subject.
+    """Return what is in the acknowledgement subject of a JetStream message; None for any other subject.
 
     ``$JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<nanoseconds>.<pending>``, with
     domain and account before the stream where the server puts them.
@@ -416,5 +418,5 @@ def row_of(endpoint: str, arrival: NatsDelivery, stored: Stored | None, received
 
 def _header_parts(block: bytes) -> Iterator[Part]:
     for name, value in headers_of(block):
-        # The key of a part is text; bytes that are none stay recognisable.
+        # The key of a part is text; bytes that are not UTF-8 stay recognisable.
         yield Part(f"headers.{name.decode('utf-8', 'backslashreplace')}", value)

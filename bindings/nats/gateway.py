@@ -1,13 +1,13 @@
-"""The NATS gateway: takes messages of core NATS and JetStream, and stores them in the inbox.
+"""The NATS gateway: receives messages of core NATS and JetStream, and stores them in the inbox.
 
-**JetStream** (an endpoint whose options name a ``stream``): a message is acknowledged after it survives a crash here,
-never before; until then the gateway reports it to JetStream as in progress. What was not acknowledged, through a crash
-of either side, is delivered again, so delivery is at least once, and the same stream and sequence mean the same
-message. While the inbox takes nothing, no more is asked for than ``max_in_flight``.
+**JetStream** (an endpoint whose options name a ``stream``): a message is acknowledged only after it is on disk; until
+then the gateway reports it to JetStream as in progress. What was not acknowledged, through a crash of either side, is
+redelivered, so delivery is at least once, and the same stream and sequence mean the same message. While the inbox is
+full, no more than ``max_in_flight`` messages are requested.
 
-**Core NATS** has no acknowledgement: a message is lost when it comes while nobody is connected, when this process ends
-before it is on disk, or when ``max_in_flight`` are held already because the inbox takes nothing. The last are counted
-in ``dropped`` and named in ``trouble``. A server also disconnects a client that reads too slowly, which loses messages.
+**Core NATS** has no acknowledgement. A message is lost if it comes while nobody is connected, if this process ends
+before it is on disk, or if ``max_in_flight`` messages wait already because the inbox is full. The last are counted in
+``dropped`` and named in ``trouble``. A server also disconnects a client that reads too slowly, which loses messages.
 
 Order is that of arrival; redelivered messages come later than they were sent.
 """
@@ -56,13 +56,13 @@ from bindings.nats.publisher import ConnectFault, Dialling, RawClient, Sink, con
 from bindings.parts import InboxRow
 from catalog.values import whole_number
 
-# Taking a JetStream stream by a durable pull consumer.
+# Receiving a JetStream stream through a durable pull consumer.
 #
-# The server sends only what was asked for, and no more is asked for than may be held: that is how a full inbox holds
-# the stream. Requests overlap, so that the server need not wait for the next one; this module counts how many messages
-# they still stand for, and the server says so when a request ends unfilled.
+# The server sends only what was requested, and no more is requested than may be unstored: so a full inbox slows the
+# stream down. Requests overlap, so that the server need not wait for the next one; this module counts how many messages
+# are still requested, and the server says so when a request ends unfilled.
 
-# The messages of one gateway on their way to the store, on the event loop that they arrived on.
+# Messages of one gateway on their way to the store, on the event loop that received them.
 
 _LOWEST_SECONDS: Final = 0.1
 _HIGHEST_SECONDS: Final = 2.0
@@ -74,16 +74,16 @@ class NatsAckHandler(Protocol):
     """The owner of messages, which gets their outcomes; called on the event loop."""
 
     def stored(self, items: Sequence[PulledMessage]) -> None:
-        """These survive a crash from now on."""
+        """Handle messages that are durable now."""
 
     def refused(self, items: Sequence[PulledMessage]) -> None:
-        """These can never be stored."""
+        """Handle messages that can never be stored."""
 
 
 @dataclass(slots=True, eq=False)
 class PulledMessage:
-    """One message between arrival and disk; ``reply`` is the subject to acknowledge it at, ``since`` when it arrived,
-    or was last reported as in progress.
+    """A message between arrival and disk; ``reply`` is the subject to acknowledge it at, ``since`` when it arrived or
+    was last reported as in progress.
     """
 
     row: InboxRow
@@ -93,7 +93,7 @@ class PulledMessage:
 
 
 class Storing:
-    """Hands messages to the store, and outcomes to their owners; used on one event loop only."""
+    """Passes messages to the store, and outcomes to their owners; used on one event loop only."""
 
     def __init__(self, store: RowStore, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -104,11 +104,11 @@ class Storing:
 
     @property
     def trouble(self) -> str:
-        """Why the store takes nothing at present; empty when it does."""
+        """Why the store accepts nothing at present; empty if it does."""
         return self._handover.trouble
 
     def add(self, item: PulledMessage) -> None:
-        """Store a message soon, together with others that are there by then; its owner gets the outcome."""
+        """Store a message soon, together with others that arrive until then; its owner gets the outcome."""
         self._handover.add(item)
         if self._idle.is_set():
             self._idle.clear()
@@ -135,7 +135,7 @@ class Storing:
         try:
             self._loop.call_soon_threadsafe(self._advance)
         except RuntimeError:
-            _logger.debug("%s messages were settled after the gateway had ended", self._handover.held)
+            _logger.debug("%s messages were settled after the gateway had stopped", self._handover.held)
 
     def _advance(self) -> None:
         if self._due is not None:
@@ -147,17 +147,17 @@ class Storing:
             self._due = self._loop.call_later(self._handover.patience(_HIGHEST_SECONDS), self._advance)
 
 
-# The answers to JetStream about messages it delivered: stored ones are acknowledged, held ones are in progress.
+# The answers to JetStream about messages it delivered: stored ones are acknowledged, others are in progress.
 
 _ACK: Final = b"+ACK"
 _PROGRESS: Final = b"+WPI"
 
 
 class Answers:
-    """The messages of one consumer that this connection delivered and nobody acknowledged yet.
+    """Messages of one consumer that this connection delivered and that are not acknowledged yet.
 
-    An acknowledgement goes over the connection that delivered the message and over no other: by then the stream may
-    have been made anew, and the same numbers stand for other messages. What is not acknowledged is delivered again.
+    An acknowledgement is only sent over the connection that delivered the message: by then the stream may have been
+    created anew, and the same numbers identify other messages. What is not acknowledged is redelivered.
     """
 
     def __init__(self, client: RawClient, ack_wait: float, counters: GatewayCounters) -> None:
@@ -167,15 +167,15 @@ class Answers:
         self._stored: list[PulledMessage] = []
         self._wake = asyncio.Event()
         self.ack_wait = ack_wait
-        """Seconds without an answer after which the server delivers a message again."""
+        """Seconds without an answer after which the server redelivers a message."""
         self.freed: Callable[[], None] = lambda: None
-        """Called when messages are no longer held."""
+        """Called when messages are settled."""
 
     def __len__(self) -> int:
         return len(self._held)
 
     def hold(self, item: PulledMessage) -> None:
-        """Keep the message from being delivered again until it is stored."""
+        """Report a message as in progress until it is stored."""
         self._held[id(item)] = item
 
     def stored(self, items: Sequence[PulledMessage]) -> None:
@@ -184,7 +184,7 @@ class Answers:
         self._wake.set()
 
     def refused(self, items: Sequence[PulledMessage]) -> None:
-        """Leave these with the server, which delivers them again."""
+        """Leave these with the server, which redelivers them."""
         for item in items:
             self._held.pop(id(item), None)
         self.freed()
@@ -245,11 +245,11 @@ _LONGEST_PULL_SECONDS: Final = 10.0
 
 
 class ConsumerGone(errors.Error):
-    """The consumer no longer answers, or said that it is gone; the message is the server's."""
+    """The consumer no longer answers, or was deleted; the message is the server's."""
 
 
 class Puller:
-    """One consumer on one connection. ``share`` is how many messages may be asked for and held at once."""
+    """One consumer on one connection. ``share`` is the maximum number of requested and unstored messages."""
 
     def __init__(
         self, plan: StreamPlan, client: RawClient, storing: Storing, limits: GatewayLimits, counters: GatewayCounters
@@ -272,7 +272,7 @@ class Puller:
         self._closing = asyncio.Event()
 
     async def run(self) -> None:
-        """Take messages until the connection ends or :meth:`close`; a missing stream is waited for."""
+        """Receive messages until the connection ends or :meth:`close`; wait for a missing stream."""
         answering = asyncio.create_task(self._answers.run())
         try:
             while not self._closing.is_set() and not self._client.ended.is_set():
@@ -287,7 +287,7 @@ class Puller:
             answering.cancel()
 
     def close(self) -> None:
-        """Ask for nothing more; :meth:`run` ends when what is held is stored and acknowledged."""
+        """Request nothing more; :meth:`run` ends when received messages are stored and acknowledged."""
         self._closing.set()
         self._wake.set()
 
@@ -306,10 +306,10 @@ class Puller:
                 self._wake.clear()
             await self._client.flush()
         except (errors.Error, TimeoutError):
-            return  # the connection is gone; the server delivers again what got no answer
+            return  # the connection is gone; the server redelivers what got no answer
 
     async def _consumer(self) -> ConsumerInfo:
-        """Return the durable consumer; make it when it is missing."""
+        """Return the durable consumer; create it if it is missing."""
         plan, context = self.plan, JetStreamContext(self._client)
         try:
             consumer: ConsumerInfo = await context.consumer_info(plan.stream, plan.durable)
@@ -326,18 +326,18 @@ class Puller:
         return consumer
 
     def _adopt(self, info: ConsumerInfo) -> None:
-        """Take the consumer as it is, if it can do what is promised.
+        """Use an existing consumer if it gives the required guarantees.
 
         Raises:
-            Interrupted: it cannot; somebody made it for another purpose.
+            Interrupted: it does not; it was created for another purpose.
         """
         config = info.config
         subject = config.filter_subject or ">"
         if config.deliver_subject or config.ack_policy != AckPolicy.EXPLICIT or subject != self.plan.subject:
             how = "push" if config.deliver_subject else "pull"
             raise ConsumerGone(
-                f"it is a {how} consumer of {subject} with acknowledgement {config.ack_policy}, and a pull consumer of "
-                f"{self.plan.subject} with explicit acknowledgement is needed; delete it, or name another durable"
+                f"it is a {how} consumer of {subject} with acknowledgement {config.ack_policy}, but a pull consumer of "
+                f"{self.plan.subject} with explicit acknowledgement is required; delete it, or use another durable"
             )
         self._answers.ack_wait = config.ack_wait or self.plan.ack_wait
 
@@ -371,10 +371,10 @@ class Puller:
         await self._client.command(b"PUB %s %s %d\r\n%s\r\n" % (subject, inbox, len(payload), payload))
 
     async def _waited(self) -> None:
-        """Wait until there may be something to ask for.
+        """Wait until another request may be needed.
 
         Raises:
-            Interrupted: the consumer is gone, or was not heard of for too long.
+            Interrupted: the consumer is gone, or was silent for too long.
         """
         await within(self._wake, HEARTBEAT_SECONDS)
         self._wake.clear()
@@ -383,7 +383,7 @@ class Puller:
         if self._interrupted:
             raise ConsumerGone(self._interrupted)
         if self._asked and self._now() - self._last_seen > 2 * HEARTBEAT_SECONDS + 1:
-            raise ConsumerGone("nothing was heard of it for too long")
+            raise ConsumerGone("it was silent for too long")
 
     def _arrived(self, arrival: NatsDelivery) -> None:
         self._last_seen = self._now()
@@ -418,7 +418,7 @@ class Puller:
         if isinstance(error, NotFoundError) and error.err_code == 10059:
             return f"stream {self.plan.stream} does not exist; create it, or correct the option stream"
         if isinstance(error, ServiceUnavailableError):
-            return f"{what}: JetStream does not answer; enable it on the server, or leave the option stream out"
+            return f"{what}: JetStream does not answer; enable it on the server, or remove the option stream"
         if isinstance(error, APIError):
             return f"{what}: {error.description}"
         if isinstance(error, TimeoutError):
@@ -442,14 +442,14 @@ def _text(status: NatsStatus) -> str:
     return f"{status.code} {status.description}".strip()
 
 
-# All that is taken over one connection, and the messages of core NATS, which outlive it.
+# All subscriptions of one connection, and the messages of core NATS, which outlive it.
 
 
 class CoreIntake:
     """Messages of core NATS between arrival and disk.
 
-    Their protocol has no acknowledgement and no way to make a server wait. So up to ``share`` of them are held while
-    the store takes nothing, and what comes then is dropped and counted in ``dropped``.
+    Core NATS has no acknowledgement and no way to make a server wait. So up to ``share`` of them wait while the store
+    is full, and further ones are dropped and counted in ``dropped``.
     """
 
     def __init__(self, storing: Storing, limits: GatewayLimits, counters: GatewayCounters) -> None:
@@ -461,7 +461,7 @@ class CoreIntake:
         self.dropped = 0
 
     def sink(self, endpoint: str) -> Sink:
-        """Return what takes the messages of a subscription."""
+        """Return the handler of a subscription's messages."""
 
         def arrived(arrival: NatsDelivery) -> None:
             self._counters.received(endpoint)
@@ -475,7 +475,7 @@ class CoreIntake:
         return arrived
 
     def stored(self, items: Sequence[PulledMessage]) -> None:
-        """Make room; nobody waits for an acknowledgement."""
+        """Free the capacity; nobody waits for an acknowledgement."""
         self._held -= len(items)
         for item in items:
             self._counters.acknowledged(item.row.endpoint)
@@ -487,7 +487,7 @@ class CoreIntake:
 
 
 class NatsSession:
-    """The subscriptions on one connection; made anew with each."""
+    """The subscriptions on one connection; created anew with each."""
 
     def __init__(
         self, client: RawClient, core: CoreIntake, storing: Storing, limits: GatewayLimits, counters: GatewayCounters
@@ -502,11 +502,11 @@ class NatsSession:
         self._leaving: set[asyncio.Task[None]] = set()
         self._following = False
         self.crash: BaseException | None = None
-        """What ended a consumer by a fault of this package; the connection is over then."""
+        """The internal error that ended a consumer; the connection is closed then."""
 
     @property
     def ready(self) -> bool:
-        """Whether the connection stands and everything asked for is subscribed."""
+        """Whether the connection is open and everything is subscribed."""
         return (
             self._following
             and not self.client.ended.is_set()
@@ -516,13 +516,13 @@ class NatsSession:
 
     @property
     def trouble(self) -> str:
-        """What keeps it from being ready."""
+        """The reason why it is not ready."""
         if self.client.denied:
             return self.client.denied
         return next((puller.trouble for puller, _ in tuple(self._pulling.values()) if puller.trouble), "")
 
     async def follow(self, plans: Sequence[Plan]) -> None:
-        """Take exactly these from now on; what is in flight of others is finished.
+        """Receive exactly these from now on; what is in flight of others is finished.
 
         Raises:
             nats.errors.Error: the connection is closed.
@@ -550,7 +550,7 @@ class NatsSession:
         self._following = True
 
     async def finish(self) -> None:
-        """Take nothing more, and wait until what is in flight is stored and acknowledged."""
+        """Stop receiving, and wait until what is in flight is stored and acknowledged."""
         try:
             await self.follow(())
         except (errors.Error, TimeoutError):
@@ -560,7 +560,7 @@ class NatsSession:
         await self._storing.settled()
 
     async def end(self) -> None:
-        """Close the connection; what was not acknowledged by now will be delivered again."""
+        """Close the connection; what was not acknowledged by now will be redelivered."""
         await self.client.end()
         tasks = {*self._leaving, *(task for _, task in self._pulling.values())}
         for task in tasks:
@@ -583,7 +583,7 @@ class NatsSession:
 
 
 def _shares(plans: Sequence[Plan]) -> int:
-    """Return among how many the messages in flight are divided: each consumer, and core NATS as a whole."""
+    """Return among how many the in-flight limit is divided: each consumer, and core NATS as a whole."""
     streams = sum(isinstance(plan, StreamPlan) for plan in plans)
     return streams + any(isinstance(plan, CorePlan) for plan in plans)
 
@@ -594,10 +594,10 @@ _END_SECONDS: Final = 10.0
 
 
 class NatsGateway:
-    """One connection to a NATS server and all that is taken over it; keeps :class:`bindings.gateways.Gateway`.
+    """One connection to a NATS server and its subscriptions; implements :class:`bindings.gateways.Gateway`.
 
-    Servers are those of ``connection.uris`` and no others, tried in turn. See :mod:`bindings.nats.binding` for what the
-    options of a subscription say.
+    Servers are those of ``connection.uris`` and no others, tried in turn. :mod:`bindings.nats.binding` describes the
+    options of a subscription.
     """
 
     def __init__(self, terms: GatewayConfig) -> None:
@@ -624,17 +624,17 @@ class NatsGateway:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs; False before the start, after the stop, and when it ended by a fault of its own."""
+        """Whether it runs; False before start, after stop, and after an internal error."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def dropped(self) -> int:
-        """Messages of core NATS that came while no more could be held, and are lost."""
+        """Messages of core NATS that were lost because too many were waiting already."""
         return self._core.dropped if self._core is not None else 0
 
     @property
     def trouble(self) -> str:
-        """What keeps it from being connected, or from storing; empty when nothing does."""
+        """The reason why it is not connected or cannot store; empty if all is well."""
         session, storing = self._session, self._storing
         text = self._fault or (session.trouble if session is not None else "")
         text = text or (storing.trouble if storing is not None else "")
@@ -643,13 +643,13 @@ class NatsGateway:
         return text
 
     def start(self) -> None:
-        """Begin to connect, and return at once.
+        """Start connecting, and return at once.
 
         Raises:
-            GatewayError: an address, option, certificate or credentials file that waiting does not repair.
+            GatewayError: an address, option, certificate or credentials file has a fault that waiting does not fix.
         """
         if self._thread is not None:
-            raise GatewayError(f"{self._name} was started already; make another gateway")
+            raise GatewayError(f"{self._name} was already started; create another gateway")
         dialling = dialling_of(self._terms.connection, self._name)
         self._plans = plans_of(self._subscriptions, self._terms.connection.options)
         self._thread = threading.Thread(target=self._run, args=(dialling,), name=f"nats-{self._name}", daemon=True)
@@ -657,17 +657,17 @@ class NatsGateway:
         self._ready.wait()
 
     def replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
-        """Take other subscriptions from now on; what is in flight is finished.
+        """Use other subscriptions from now on; what is in flight is finished.
 
         Raises:
-            GatewayError: a subject or option that no server takes; then all stays as it was.
+            GatewayError: an invalid subject or option; the old ones stay.
         """
         self._plans = plans_of(subscriptions, self._terms.connection.options)
         self._subscriptions = tuple(subscriptions)
         self._notify(self._changed)
 
     def stop(self, grace: float) -> None:
-        """Take nothing more, store and acknowledge what is in flight for up to *grace* seconds, and disconnect."""
+        """Stop receiving, store and acknowledge what is in flight for up to *grace* seconds, and disconnect."""
         if self._thread is None:
             return
         self._deadline = time.monotonic() + grace
@@ -680,15 +680,15 @@ class NatsGateway:
         try:
             self._loop.call_soon_threadsafe(event.set)
         except RuntimeError:
-            _logger.debug("%s had ended already", self._name)
+            _logger.debug("%s had already stopped", self._name)
 
     def _run(self, dialling: Dialling) -> None:
         try:
             asyncio.run(self._work(dialling))
         except Exception:
-            # A fault of this package. alive says so from now on, and whoever runs the gateway decides.
-            self._fault = "it ended by a fault of its own; see the log, and restart the router"
-            _logger.exception("the NATS gateway %s ended", self._name)
+            # An internal error. `alive` reports it from now on, and the owner of the gateway decides.
+            self._fault = "it stopped after an internal error; see the log, and restart the router"
+            _logger.exception("the NATS gateway %s stopped after an internal error", self._name)
         finally:
             self._session = None
             self._ready.set()
@@ -715,7 +715,7 @@ class NatsGateway:
         await self._drained(storing.settled())
 
     async def _connected(self, dialling: Dialling, address: Address) -> RawClient | None:
-        """Connect to one server; None when it is time to stop."""
+        """Connect to one server; return None when it is time to stop."""
         connecting = asyncio.create_task(connect(dialling, address))
         stopping = asyncio.create_task(self._stop.wait())
         await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -727,7 +727,7 @@ class NatsGateway:
         return None
 
     async def _serve(self, session: NatsSession, place: str) -> bool:
-        """Take messages over one connection until it ends or all stops; tell whether it ever worked."""
+        """Receive over one connection until it ends or the gateway stops; return whether it ever worked."""
         self._session = session
         worked = False
         try:
@@ -754,7 +754,7 @@ class NatsGateway:
         task = asyncio.ensure_future(ending)
         await asyncio.wait((task,), timeout=max(0.0, self._deadline - time.monotonic()))
         if not task.done():
-            _logger.warning("%s: some messages are still in flight when the grace is over", self._name)
+            _logger.warning("%s: some messages are still in flight after the grace period", self._name)
             task.cancel()
             await asyncio.wait((task,))
 

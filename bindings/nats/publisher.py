@@ -1,4 +1,4 @@
-"""Sending to NATS for sinks: every message is confirmed, refused for good, or to be tried again.
+"""Send to NATS for sinks: every message is confirmed, permanently refused, or must be retried.
 
 A server ends the connection at what it takes for a violation of its protocol. A message that causes this is found and
 given up (:mod:`bindings.sending`); the others pass.
@@ -32,8 +32,8 @@ from catalog.parsing.regular import read_regular
 
 # One connection to a NATS server: its address, its login, and what nats-py does not do by itself.
 #
-# A client lives for one connection. Reconnecting is up to its owner (:mod:`bindings.nats.gateway`), because nats-py
-# gives up for good on errors that an operator mends, such as a changed password.
+# A client lives for one connection. Its owner reconnects (:mod:`bindings.nats.gateway`), because nats-py gives up
+# permanently on errors that an operator can fix, such as a changed password.
 
 CONNECT_SECONDS: Final = 5
 CLOSE_SECONDS: Final = 5.0
@@ -56,23 +56,23 @@ class Dialling:
 
 
 def dialling_of(connection: Connection, name: str) -> Dialling:
-    """Check a connection and return how to make it; *name* is what the server shows to its operators.
+    """Check a connection and return its dialler; *name* is what the server shows to its operators.
 
     Raises:
         GatewayError: a malformed address, or a certificate or credentials file that cannot be used.
     """
     if not connection.uris:
-        raise GatewayError(f"{name}: there is no server to connect to; give an address such as nats://host:4222")
+        raise GatewayError(f"{name}: it has no server to connect to; set an address such as nats://host:4222")
     addresses = addresses_of(NatsSending.form, connection)
     _credentials(connection.login)
     return Dialling(addresses, connection.login, tls_context(connection.tls or Tls()), name)
 
 
 class RawClient(Client):
-    """nats-py's client, with messages as the bytes they came in and commands as the bytes they go out in.
+    """nats-py's client, with received messages and sent commands as bytes.
 
-    nats-py makes headers a map and decodes subjects strictly, so that repeats are lost and one subject that is no UTF-8
-    ends its reading. The methods overridden here are not public; ``test_nats_connection.py`` fails when they change.
+    nats-py makes headers a map and decodes subjects strictly, so that repeats are lost and one subject that is not
+    UTF-8 ends its reading. The overridden methods are not public; ``test_nats_connection.py`` fails when they change.
     """
 
     def __init__(self, address: Address) -> None:
@@ -82,14 +82,14 @@ class RawClient(Client):
         self._taken: dict[int, ClientSubscription] = {}
         self.ended = asyncio.Event()
         self.denied = ""
-        """What the server last forbade on this connection; it does not end it."""
+        """What the server last denied on this connection, without ending it."""
         self.fault = ""
-        """What ended the connection, or kept it from being made."""
+        """Why the connection ended, or could not be made."""
 
     async def take(self, subject: str, queue: str, sink: Sink) -> int:
-        """Subscribe, and give every message to *sink*, which runs in the reading of the connection and may not wait.
+        """Subscribe, and pass every message to *sink*, which runs in the connection's reader and must not wait.
 
-        Returns the number to :meth:`untake` it with.
+        Returns the number for :meth:`untake`.
 
         Raises:
             nats.errors.Error: the connection is closed.
@@ -105,7 +105,7 @@ class RawClient(Client):
         return number
 
     async def untake(self, number: int) -> None:
-        """End a subscription; what the server had sent by then still reaches the sink.
+        """End a subscription; what the server has sent already still reaches the sink.
 
         Raises:
             nats.errors.Error: the connection is closed, or does not answer.
@@ -118,7 +118,7 @@ class RawClient(Client):
             self._sinks.pop(number, None)
 
     async def command(self, commands: bytes) -> None:
-        """Send protocol commands as they are; when it returns, they are on their way, ahead of any later PING.
+        """Send protocol commands unchanged; on return they are queued ahead of any later PING.
 
         A PING does not go through nats-py's buffer, so one that is sent at once would overtake them.
 
@@ -138,12 +138,12 @@ class RawClient(Client):
         self.ended.set()
 
     async def closed(self) -> None:
-        """Take note that nats-py closed the connection."""
+        """Record that nats-py closed the connection."""
         self.fault = self.fault or (_reason(self.last_error) if self.last_error else "the server closed the connection")
         self.ended.set()
 
     async def noticed(self, error: Exception) -> None:
-        """Take note of what nats-py reports."""
+        """Record an error that nats-py reports."""
         text = _reason(error)
         if "permissions violation" in text.lower():
             self.denied = text
@@ -158,11 +158,11 @@ class RawClient(Client):
         try:
             await super()._process_msg(sid, subject, reply, data, headers)  # type: ignore[arg-type]
         except ValueError:
-            # Text that is no UTF-8 in what should be an answer of the server; raised on, it would end the reading.
-            _logger.warning("%s: an answer that is no text was ignored", self._address)
+            # Text that is not UTF-8 in a server's answer; if raised, it would end the reading.
+            _logger.warning("%s: an answer that is not text was ignored", self._address)
 
     async def _read_loop(self) -> None:
-        # However reading ends, no message comes any more; nats-py does not always say so.
+        # However reading ends, no more messages arrive; nats-py does not always say so.
         try:
             await super()._read_loop()
         except OSError as error:
@@ -173,7 +173,7 @@ class RawClient(Client):
             self.ended.set()
 
     async def _process_op_err(self, e: Exception) -> None:
-        # What waits to be sent can no longer be; trying it would break off nats-py's own cleaning up.
+        # Queued data can no longer be sent; trying would break off nats-py's own cleanup.
         self.fault = self.fault or _reason(e)
         self._pending.clear()
         self._pending_data_size = 0
@@ -183,20 +183,20 @@ class RawClient(Client):
         # nats-py encrypts when the server says so, and would send credentials in the clear to one that does not.
         if self._address.tls and not self._server_info.get("tls_required"):
             raise errors.Error(
-                "the server offers no TLS; enable it there, or use a nats:// address without tls settings"
+                "the server does not offer TLS; enable it there, or use a nats:// address without tls settings"
             )
         return super()._connect_command()
 
 
 class ConnectFault(Exception):
-    """A connection that was not made; the message names the server and the reason, without secrets."""
+    """A failed connection; the message names the server and the reason, without secrets."""
 
 
 async def connect(dialling: Dialling, address: Address) -> RawClient:
     """Connect to one server.
 
     Raises:
-        ConnectFault: it did not work; trying again later may.
+        ConnectFault: it failed; a later retry may work.
     """
     client = RawClient(address)
     try:
@@ -223,7 +223,7 @@ async def connect(dialling: Dialling, address: Address) -> RawClient:
 
 
 def _reason(error: BaseException) -> str:
-    """Return one line about a fault of the connection."""
+    """Return one line about an error of the connection."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate of the server is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -236,22 +236,22 @@ def _reason(error: BaseException) -> str:
 
 
 def _credentials(login: BrokerLogin, address: Address | None = None) -> dict[str, Any]:
-    """Return the client's arguments for logging in; files are read anew, so that a renewed one counts.
+    """Return the client's login arguments; files are read again, so that a renewed one is used.
 
     Raises:
-        GatewayError: a file cannot be read, or does not hold what it should.
+        GatewayError: a file cannot be read, or does not contain what it should.
     """
     if login.credentials is not None:
         text = _read(login.credentials, "credentials")
         if not all(mark in text for mark in _CREDENTIALS_MARKS):
-            raise GatewayError(f"{login.credentials} is no NATS credentials file; it needs a user JWT and an nkey seed")
+            raise GatewayError(f"{login.credentials} is not a NATS credentials file; it needs a JWT and an nkey seed")
         return {"user_credentials": RawCredentials(text)}
     if login.seed is not None:
         seed = _read(login.seed, "nkey seed").strip()
         try:
             nkeys.from_seed(bytearray(seed.encode())).wipe()
         except (nkeys.NkeysError, ValueError) as error:
-            raise GatewayError(f"{login.seed} holds no nkey seed; it should be one line that begins with SU") from error
+            raise GatewayError(f"{login.seed} has no nkey seed; it must be one line that begins with SU") from error
         return {"nkeys_seed_str": seed}
     if login.token is not None:
         return {"token": login.token}
@@ -268,9 +268,9 @@ def _read(path: Path, what: str) -> str:
     try:
         return read_regular(path).decode("utf-8")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise GatewayError(
-            f"the {what} file {path} cannot be read: {reason}; give one that this user may read"
+            f"the {what} file {path} cannot be read: {reason}; use one that this user may read"
         ) from None
 
 
@@ -278,7 +278,7 @@ def _read(path: Path, what: str) -> str:
 
 
 async def within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event, but no longer than *seconds*; tell whether it is set."""
+    """Wait for an event for at most *seconds*; return whether it is set."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -291,10 +291,10 @@ MESSAGE_ID: Final = "Nats-Msg-Id"
 """The header by which JetStream recognises a repeat, within the duplicate window of the stream."""
 CHUNK: Final = 1000
 CHUNK_BYTES: Final = 4 * 2**20
-"""Most messages, and most bytes, that are sent before their confirmations are waited for."""
+"""Maximum messages, and maximum bytes, sent before their confirmations are awaited."""
 _CONTROL_LINE: Final = 4096
 _NEVER: Final = frozenset((10054, 10097))
-"""JetStream's errors that trying again does not mend: message or headers larger than the stream takes."""
+"""JetStream's errors that a retry does not fix: message or headers larger than the stream accepts."""
 _NO_RESPONDERS: Final = 503
 _JOIN_SECONDS: Final = 10.0
 
@@ -303,9 +303,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NatsMessage:
-    """One message to send. ``headers`` keep order and repeats; ``id`` is the same for every attempt to send it and
-    becomes ``Nats-Msg-Id`` where JetStream takes the message. Messages of one ``lane`` keep their order when the server
-    ends the connection at another message.
+    """A message to send. ``headers`` keep order and repeats; ``id`` is the same for every attempt and becomes
+    ``Nats-Msg-Id`` if JetStream gets the message. Messages of one ``lane`` keep their order when the server ends the
+    connection over another message.
     """
 
     subject: str
@@ -326,11 +326,11 @@ def message_of(sink: str, message: Outbound) -> NatsMessage:
 
 
 class NatsPublisher:
-    """Sends over one connection, which is made when first needed and again after it broke.
+    """Sends over one connection, which is opened when first needed and again after it broke.
 
-    Used from one thread at a time; *timeout* seconds bound each chunk of messages. With *stream* a message counts as
-    sent when JetStream acknowledged that it stored it, which takes the place of the message's ``reply``; without, when
-    the server has it, which is all that core NATS can confirm: whether anybody received it stays unknown.
+    Used from one thread at a time; *timeout* seconds limit each chunk of messages. With *stream* a message counts as
+    sent when JetStream acknowledged that it stored it, which replaces the message's ``reply``; without, when the server
+    has it, which is all that core NATS can confirm: whether anybody received it stays unknown.
     """
 
     def __init__(self, connection: Connection, *, name: str, timeout: float, stream: bool) -> None:
@@ -350,12 +350,12 @@ class NatsPublisher:
     def send(self, messages: Sequence[NatsMessage]) -> list[MessageRefusal | None]:
         """Send messages in order and wait until each is confirmed; return a refusal, or None, for each.
 
-        Messages of other lanes may overtake one at which the server ends the connection.
+        Messages of other lanes may overtake one over which the server ends the connection.
 
         Raises:
-            Unsettled: the server is away, no stream takes a subject, or a confirmation did not come in time. Some of
-                the messages may have been taken; sent again with the same ids, JetStream drops the repeats.
-            GatewayError: an address, certificate or credentials file that waiting does not repair.
+            Unsettled: the server is unreachable, no stream has a subject, or a confirmation is late. Some messages may
+                have been stored; sent again with the same ids, JetStream drops the repeats.
+            GatewayError: an address, certificate or credentials file has a fault that waiting does not fix.
         """
         settled: dict[int, MessageRefusal | None] = {}
         items = [
@@ -368,7 +368,7 @@ class NatsPublisher:
         return [settled[place] for place in range(len(messages))]
 
     def close(self) -> None:
-        """Disconnect; a later send connects again."""
+        """Disconnect; a later send reconnects."""
         if self._loop is None or self._thread is None:
             return
         try:
@@ -400,7 +400,7 @@ class NatsPublisher:
                     await _unless_ended(client, self._chunk(client, {at: messages[at] for at in chunk}, settled))
         except (errors.Error, OSError, TimeoutError) as error:
             ended, fault = client.ended.is_set(), client.fault
-            await self._disconnect()  # what is still under way must not be taken for an answer to the next attempt
+            await self._disconnect()  # a late answer must not be attributed to the next attempt
             text = f"{self._name}: {fault or str(error) or 'no confirmation in time'}"
             raise (Ended(text) if ended else Unsettled(text)) from error
 
@@ -420,7 +420,7 @@ class NatsPublisher:
         client.denied = ""
         try:
             await client.command(b"".join(commands))
-            await client.flush()  # after this, whatever the server forbids has been said
+            await client.flush()  # after this, the server has reported whatever it denies
             if client.denied:
                 raise Unsettled(f"{self._name}: {client.denied}; permit it on the server")
             for place, answer in answers.items():
@@ -475,7 +475,7 @@ class NatsPublisher:
 
 
 async def _unless_ended(client: RawClient, work: Coroutine[Any, Any, None]) -> None:
-    """Wait for *work*, but not after the connection has ended: nats-py waits for its PONG all the same.
+    """Wait for *work*, but not after the connection has ended: nats-py waits for its PONG anyway.
 
     Raises:
         nats.errors.Error: the connection has ended.
@@ -508,10 +508,10 @@ def _publish(message: NatsMessage, reply: str, max_payload: int, *, with_id: boo
     """Return the command that publishes a message.
 
     Raises:
-        ValueError: no server takes it; the text says why.
+        ValueError: no server accepts it; the text says why.
     """
     if not is_subject(message.subject, wildcards=False):
-        raise ValueError("not a subject to publish to: tokens between dots, without blanks and wildcards")
+        raise ValueError("not a subject to publish to: it must be tokens between dots, without blanks or wildcards")
     if reply and not is_subject(reply, wildcards=False):
         raise ValueError(f"{reply[:200]!r} is not a subject to reply to")
     headers = list(message.headers)
@@ -520,34 +520,34 @@ def _publish(message: NatsMessage, reply: str, max_payload: int, *, with_id: boo
     block = block_of(headers) if headers else b""
     size = len(block) + len(message.data)
     if size > max_payload:
-        raise ValueError(f"{size} bytes with headers are more than the server takes ({max_payload})")
+        raise ValueError(f"{size} bytes with headers exceed the server's maximum ({max_payload})")
     address = " ".join(filter(None, (message.subject, reply)))
     line = f"HPUB {address} {len(block)} {size}" if block else f"PUB {address} {size}"
     encoded = line.encode()
     if len(encoded) > _CONTROL_LINE:
-        raise ValueError(f"subject and reply subject are longer than servers take ({_CONTROL_LINE} bytes)")
+        raise ValueError(f"subject and reply subject exceed the servers' maximum ({_CONTROL_LINE} bytes)")
     return b"".join((encoded, b"\r\n", block, message.data, b"\r\n"))
 
 
 def _verdict(arrival: NatsDelivery) -> MessageRefusal | None:
-    """Return what JetStream says about a message.
+    """Return JetStream's answer about a message.
 
     Raises:
-        Unsettled: it was not stored, and may be later.
+        Unsettled: it was not stored, but may be later.
     """
     status = status_of(arrival.headers) if arrival.headers else None
     if status is not None and status.code == _NO_RESPONDERS:
-        raise Unsettled("no stream takes the subject; create one, or correct the subject")
+        raise Unsettled("no stream has the subject; create one, or correct the subject")
     try:
         answer = json.loads(arrival.data)
         error = answer.get("error")
         if error is None:
             if "stream" in answer and "seq" in answer:
                 return None
-            raise Unsettled("something that is no stream answered on the subject; give it a stream")
+            raise Unsettled("a subscriber answered on the subject, not a stream; add the subject to a stream")
         description, code = str(error.get("description"))[:300], error.get("err_code")
     except (ValueError, AttributeError) as fault:
-        raise Unsettled("something that is no stream answered on the subject; give it a stream") from fault
+        raise Unsettled("a subscriber answered on the subject, not a stream; add the subject to a stream") from fault
     if code in _NEVER:
-        return MessageRefusal(f"JetStream refuses it: {description}")
+        return MessageRefusal(f"JetStream rejected it: {description}")
     raise Unsettled(f"JetStream did not store a message: {description}")

@@ -1,1 +1,1 @@
-"""Taking messages in: the inbox and the gateways, as one thing to run."""
+"""Receive messages: inbox and gateways as one component."""

@@ -1,4 +1,4 @@
-"""What takes pushed messages in: the inbox, the HTTP gateway and the gateways of brokers, as one thing to run."""
+"""Receive pushed messages: inbox, HTTP gateway and broker gateways as one component."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from router.state.state import StateFolder
 from router.watching.metrics import Metrics
 from router.watching.status import RouterStatus
 
-# The gateways of brokers: one client for each connection, opened, watched, changed by reload and stopped together.
+# Broker gateways: one client per connection; opened, monitored, changed by reloads, and stopped together.
 
 _log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConnection:
-    """One connection and what is taken by it. ``key`` is equal for sources that can share a connection."""
+    """One connection and its subscriptions. ``key`` is equal for sources that can share a connection."""
 
     key: str
     name: str
@@ -61,7 +61,7 @@ class BrokerConnection:
 
 
 def connections_of(sources: Iterable[Source], identity: str) -> list[BrokerConnection]:
-    """Group sources into connections. ``identity`` distinguishes this router from others, in names that must last."""
+    """Group sources into connections. ``identity`` distinguishes this router from others, in permanent names."""
     return [_connection(key, members, identity) for key, members in by_connection(sources).items()]
 
 
@@ -97,7 +97,7 @@ Opener = Callable[[BrokerConnection, RowStore, GatewayLimits, GatewayCounters], 
 def open_gateway(
     broker: BrokerConnection, store: RowStore, limits: GatewayLimits, counters: GatewayCounters
 ) -> Gateway:
-    """Make the gateway of a connection; it does not connect before its start."""
+    """Create the gateway of a connection; it does not connect before its start."""
     receiving = BINDINGS[broker.protocol].receiving
     assert receiving is not None
     return receiving.gateway(
@@ -128,7 +128,7 @@ class BrokerGateways:
         self._connected: dict[str, bool] = {}
 
     def take(self, sources: Iterable[Source]) -> None:
-        """Run the gateways of these sources from now on: new ones start, those of none stop, others change live.
+        """Run the gateways of these sources from now on: start new ones, stop unused ones, change the others live.
 
         Raises:
             ConfigError: a gateway can never work with its settings.
@@ -154,15 +154,15 @@ class BrokerGateways:
         except GatewayError as error:
             raise ConfigError(f"gateway of {broker.name}: {error}", key="sources") from error
         self._running[broker.key] = (broker, gateway)
-        # Not ready before it is connected, also when nobody has looked yet.
+        # Not ready before it is connected, even if nobody has checked yet.
         self._status.gateway(broker.name, False, CONNECTING)
         addresses = [each.address for each in broker.subscriptions]
         _log.info("gateway started", protocol=broker.protocol, endpoints=broker.name, addresses=addresses)
 
     def check(self) -> None:
-        """Report to the status what each gateway does, and open one again that ended by its own fault.
+        """Report the state of each gateway, and reopen one that stopped after an internal error.
 
-        What it held and had not stored was never acknowledged, so that its broker delivers it again.
+        What it had not stored was never acknowledged, so its broker redelivers it.
         """
         for broker, gateway in list(self._running.values()):
             if gateway.alive:
@@ -173,7 +173,7 @@ class BrokerGateways:
                 self._reopen(broker, gateway)
 
     def _say(self, broker: BrokerConnection, up: bool, trouble: str) -> None:
-        """Say once that a connection is there, that it is lost, and that it is there again."""
+        """Log once that a connection is established, lost, or established again."""
         before = self._connected.get(broker.key)
         if up == bool(before):
             return
@@ -189,28 +189,28 @@ class BrokerGateways:
         if not self._retries.due(broker.key):
             return
         count_fault("gateway")
-        trouble = ended.trouble or "it ended by itself"
-        _log.error("gateway ended by itself and is opened again", endpoints=broker.name, problem=trouble)
+        trouble = ended.trouble or "it stopped unexpectedly"
+        _log.error("gateway stopped unexpectedly; reopening it", endpoints=broker.name, problem=trouble)
         ended.stop(0.0)
         try:
             self._start(broker)
         except ConfigError as error:
-            # It could be opened once, so that a file or name may be back at the next try.
+            # It was opened before, so that a missing file or name may be back at the next retry.
             trouble = error.message
         self._status.gateway(broker.name, False, trouble)
 
     @property
     def count(self) -> int:
-        """How many gateways run."""
+        """The number of running gateways."""
         return len(self._running)
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since a message last arrived, or since the gateways were made."""
+        """Seconds since a message last arrived, or since the gateways were created."""
         return time.monotonic() - self._counters.last
 
     def stop(self, grace: float) -> None:
-        """Stop all gateways; together they take *grace* seconds at most."""
+        """Stop all gateways, within *grace* seconds in total."""
         deadline = time.monotonic() + grace
         for _, gateway in self._running.values():
             gateway.stop(max(0.5, deadline - time.monotonic()))
@@ -218,14 +218,14 @@ class BrokerGateways:
 
 
 class _Watched:
-    """Counters that remember when something last arrived."""
+    """Counters that remember when a message last arrived."""
 
     def __init__(self, counters: GatewayCounters) -> None:
         self._counters = counters
         self.last = time.monotonic()
 
     def received(self, endpoint: str) -> None:
-        """Count a message that arrived."""
+        """Count a received message."""
         self.last = time.monotonic()
         self._counters.received(endpoint)
 
@@ -235,27 +235,27 @@ class _Watched:
 
 
 IDLE_SECONDS: Final = 5.0
-"""With ``--once``: how long no message may come before the gateways of brokers are closed."""
+"""With ``--once``: the time without messages after which broker gateways are closed."""
 STARTING: Final = "gateways"
-"""What the status calls all gateways together before they are open."""
+"""The status name of all gateways together before they are open."""
 _STOP_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 1.0
-"""Time between two looks whether the inbox accepts messages."""
+"""Time between two checks whether the inbox accepts messages."""
 SHADOW_REMEDY: Final = "list the restricted source first, or give the other the same users"
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Where rows go. ``identity`` distinguishes this store's gateways from others, in names that brokers remember."""
+    """Where rows are stored. ``identity`` distinguishes its gateways from others, in names that brokers remember."""
 
     rows: RowStore
     identity: str
     size: Callable[[], int]
-    """Bytes on the disk."""
+    """Bytes on disk."""
     limit: Callable[[], int]
-    """The bytes at which it accepts nothing more; 0 where only other limits hold."""
+    """The bytes at which it accepts nothing more; 0 if only other limits apply."""
     trouble: Callable[[], str]
-    """Why it accepts nothing now; '' while it does."""
+    """Why it accepts nothing now; '' if it does."""
     close: Callable[[], None]
 
 
@@ -264,7 +264,7 @@ def local_store(settings: Settings, state: StateFolder) -> Store:
 
     Raises:
         StateError: it is damaged, of another format, or cannot be read.
-        DiskError: there is no room for it.
+        DiskError: there is no space for it.
     """
     chosen = settings.inbox
     limits = InboxLimits(chosen.segment_bytes, chosen.max_bytes, chosen.min_free_bytes)
@@ -287,8 +287,8 @@ def topic_store(chosen: KafkaInboxSettings) -> Store:
 class Intake:
     """Opened with the first plan that needs it, changed with every plan, stopped once. Not for concurrent use.
 
-    ``open_store`` is asked once, when a source first needs it; without one nothing is taken in here, because gateways
-    run apart. With *once* nothing listens for HTTP.
+    ``open_store`` is called once, when a source first needs it; if it is None, nothing is received here, because
+    gateways run separately. With *once* nothing listens for HTTP.
     """
 
     def __init__(
@@ -318,11 +318,11 @@ class Intake:
 
     @property
     def http_port(self) -> int | None:
-        """The port that HTTP is taken at; None when it is not."""
+        """The port of the HTTP gateway; None if it does not listen."""
         return self._http.port if self._http is not None else None
 
     def open_inbox(self, plan: Plan) -> None:
-        """Open the inbox when a source of the plan needs it, before any query reads from it.
+        """Open the inbox if a source of the plan needs it, before any query reads from it.
 
         Raises:
             StateError: it cannot be opened.
@@ -335,10 +335,10 @@ class Intake:
             self._look()
 
     def take(self, plan: Plan) -> None:
-        """Take messages for the sources of this plan from now on.
+        """Receive messages for the sources of this plan from now on.
 
         Raises:
-            ConfigError: an address is taken, or a gateway can never work with its settings.
+            ConfigError: an address is in use, or a gateway can never work with its settings.
         """
         self.open_inbox(plan)
         store = self._store
@@ -358,7 +358,7 @@ class Intake:
         self._status.no_gateway(STARTING)
 
     def check(self) -> None:
-        """Report to the status how inbox and gateways do, and open those again that ended by their own fault."""
+        """Report the state of inbox and gateways, and reopen gateways that stopped after an internal error."""
         if self._store is not None and time.monotonic() - self._looked >= _LOOK_SECONDS:
             self._look()
         if self._http is not None and not self._http.alive and self._retries.due("http"):
@@ -367,7 +367,7 @@ class Intake:
             self._brokers.check()
 
     def until_idle(self, stop: threading.Event) -> None:
-        """Take what brokers have, until nothing has come for a while, then close their gateways; for ``--once``."""
+        """Receive what brokers have until nothing has come for a while, then close their gateways; for ``--once``."""
         if self._brokers is None or not self._brokers.count:
             return
         while self._brokers.idle_seconds < IDLE_SECONDS and not stop.wait(0.1):
@@ -375,11 +375,11 @@ class Intake:
         self._brokers.stop(_STOP_SECONDS)
 
     def size(self) -> tuple[int, int]:
-        """Return the bytes that the inbox takes on disk, and those at which it accepts nothing more.
+        """Return the bytes of the inbox on disk, and those at which it accepts nothing more.
 
-        They are the last known numbers where they cannot be counted now.
+        They are the last known numbers if they cannot be determined now.
         """
-        # Without a free descriptor nobody can look: no reason to end.
+        # Without a free file descriptor nothing can be measured; that is no reason to stop.
         with suppress(OSError):
             self._size = self._store.size() if self._store is not None else 0
             if self._store is not None:
@@ -394,12 +394,12 @@ class Intake:
         self._status.inbox(self._trouble)
         if self._trouble and not before:
             self._since = time.monotonic()
-            _log.error("inbox accepts no messages: senders have to wait", reason=self._trouble)
+            _log.error("inbox accepts no messages; senders must wait", reason=self._trouble)
         elif before and not self._trouble:
             _log.info("inbox accepts messages again", seconds=round(time.monotonic() - self._since, 1))
 
     def stop(self, grace: float) -> None:
-        """Take nothing more; what is in flight is stored and answered for up to *grace* seconds."""
+        """Stop receiving; what is in flight is stored and answered for up to *grace* seconds."""
         deadline = time.monotonic() + grace
         if self._http is not None:
             self._http.stop(grace)
@@ -415,13 +415,13 @@ class Intake:
     def _reopen(self, ended: HttpGateway) -> None:
         assert self._store is not None
         count_fault("gateway")
-        _log.error("http gateway ended by itself and is opened again", port=ended.port)
-        self._status.gateway("http", False, "it ended by itself")
+        _log.error("http gateway stopped unexpectedly; reopening it", port=ended.port)
+        self._status.gateway("http", False, "it stopped unexpectedly")
         ended.stop(0.0)
         try:
             self._http = self._listen(self._store.rows, self._routes, port=ended.port)
         except ConfigError as error:
-            # It could be opened once, so that its port or certificate may be there at the next try.
+            # It was opened before, so that its port or certificate may be available at the next retry.
             self._status.gateway("http", False, error.message)
 
     def _listen(self, inbox: RowStore, routes: list[HttpRoute], *, port: int | None = None) -> HttpGateway:
@@ -432,7 +432,7 @@ class Intake:
         try:
             gateway.start()
         except GatewayError as error:
-            hint = "correct http.port (0 takes a free one) or http.tls"
+            hint = "correct http.port (0 for any free port) or http.tls"
             raise ConfigError(f"HTTP gateway: {error}", key="http", hint=hint) from error
         self._status.gateway("http", True)
         scheme = "http" if chosen.tls is None else "https"
@@ -443,7 +443,7 @@ class Intake:
 
 
 def server_settings(chosen: HttpSettings) -> ServerSettings:
-    """Return how the HTTP gateway listens, and to whom."""
+    """Return how the HTTP gateway listens, and who may send to it."""
     server = ServerSettings(
         host=chosen.host,
         port=chosen.port,
@@ -459,17 +459,17 @@ def server_settings(chosen: HttpSettings) -> ServerSettings:
 
 
 def shadow_text(earlier: HttpRoute, later: HttpRoute) -> str:
-    """Log that a route lets in senders that a later one bars."""
+    """Return the warning that a route accepts senders that a later one excludes."""
     allowed = "everybody" if earlier.users is None else ", ".join(sorted(earlier.users))
     barred = ", ".join(sorted(later.users or ())) or "nobody"
-    taken = f"{earlier.path} of {earlier.endpoint}, open to {allowed}, takes requests"
+    taken = f"{earlier.path} of {earlier.endpoint}, open to {allowed}, accepts requests"
     return f"{taken} for {later.path} of {later.endpoint}, which is for {barred}"
 
 
 def http_routes(plan: Plan) -> list[HttpRoute]:
-    """Return where the HTTP gateway listens; endpoints that share a path are one route, named by the first.
+    """Return the routes of the HTTP gateway; endpoints that share a path are one route, named by the first.
 
-    Those may send to a shared path whom every one of its sources lets in.
+    A sender may use a shared path if every one of its sources allows it.
     """
     routes: dict[str, HttpRoute] = {}
     for source in plan.sources:

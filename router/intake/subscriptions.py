@@ -1,4 +1,4 @@
-"""Subscriptions of a running router: each is held by a thread of its own, for as long as its source asks for it."""
+"""Subscriptions of a running router: a thread for each keeps it alive while its source is configured."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from router.state.durable import damaged, read_object, write_durably
 from router.watching.metrics import SubscriptionMetrics
 from router.watching.status import RouterStatus
 
-# One subscription of a running router: made, renewed before it ends, and deleted when it is not wanted any more.
+# One subscription of a running router: created, renewed before it expires, and deleted when it is no longer needed.
 #
-# A note in ``state/subscriptions`` says where it is, so that a start renews the one that is there. The note is written
-# before one is asked for: after a crash in between, those that deliver to our sink are looked for, one is taken, and
-# others are deleted.
+# A file in ``state/subscriptions`` has its URL, so that a start renews the existing one. The file is written before the
+# subscription is requested: after a crash in between, the router looks for subscriptions that deliver to its sink, uses
+# one, and deletes the others.
 
 REQUEST_SECONDS: Final = 15.0
 ENDLESS_LOOK: Final = timedelta(minutes=5)
-"""Time between two renewals of a subscription that has no end: its manager may have lost it."""
+"""Time between two renewals of a subscription without expiry: its manager may have lost it."""
 _LEAST: Final = 1.0
-_SILENT: Final = "its manager is silent"
+_SILENT: Final = "its manager does not answer"
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 _log = get_logger()
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Where a subscription is; ``url`` is empty while it is being made."""
+    """The stored location of a subscription; ``url`` is empty while it is being created."""
 
     manager: str
     sink: str
@@ -53,7 +53,7 @@ class Note:
 
 
 class RunningSubscription:
-    """One subscription, and the thread that holds it, which alone looks at its note."""
+    """One subscription, and the thread that maintains it and alone uses its file."""
 
     def __init__(
         self, source: Source, folder: Path, logins: Logins, status: RouterStatus, metrics: SubscriptionMetrics
@@ -77,13 +77,13 @@ class RunningSubscription:
         self._thread = Background("subscriptions", self._run)
 
     def begin(self) -> None:
-        """Begin to hold it."""
+        """Start maintaining it."""
         self._say("not yet subscribed")
         self._thread.start()
 
     @property
     def ending(self) -> bool:
-        """Whether it is asked to end."""
+        """Whether it was asked to end."""
         return self._stop.is_set()
 
     @property
@@ -92,9 +92,9 @@ class RunningSubscription:
         return self.ending and not self._thread.alive
 
     def ask_to_end(self, *, delete: bool, by: float = math.inf) -> None:
-        """Let the thread end soon, after it has deleted the subscription if asked to; no deletion begins after *by*.
+        """Let the thread end soon, after deleting the subscription if requested; no deletion begins after *by*.
 
-        What was asked to end already may be asked to delete as well.
+        A later call may still request the deletion.
         """
         with self._lock:
             again = delete and not self._delete and self._over
@@ -109,12 +109,12 @@ class RunningSubscription:
     def join(self, seconds: float) -> None:
         """Wait for the end, at most *seconds*."""
         if not self._thread.join(seconds) and self._delete:
-            self._lament(SubscriptionFailed(_SILENT))
+            self._log_not_deleted(SubscriptionFailed(_SILENT))
 
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                pause, problem = self._ensure(), "it has ended"
+                pause, problem = self._ensure(), "it has expired"
                 self._backoff.reset()
                 self._say("")
             except (SubscriptionFailed, DocumentError) as error:
@@ -123,7 +123,7 @@ class RunningSubscription:
                 pause, problem = max(self._backoff.pause(), getattr(error, "after", 0.0)), str(error)
                 self._say(problem)
                 _log.error(
-                    "subscription is not granted, will try again",
+                    "subscription failed; retrying",
                     endpoint=self.source.endpoint,
                     problem=problem,
                     hint=_remedy(error),
@@ -140,7 +140,7 @@ class RunningSubscription:
             self._end()
 
     def _rest(self, seconds: float, problem: str) -> None:
-        """Wait until something is to be done; say the *problem* if the subscription ends before that."""
+        """Wait until something is due; report the *problem* if the subscription expires before that."""
         until = time.monotonic() + seconds
         while not self._stop.is_set() and (left := until - time.monotonic()) > 0:
             lasts = (self._until - datetime.now(UTC)).total_seconds()
@@ -149,29 +149,29 @@ class RunningSubscription:
             self._stop.wait(min(left, lasts) if lasts > 0 else left)
 
     def _end(self) -> None:
-        """Delete the subscription at its manager, and then its note."""
+        """Delete the subscription at its manager, and then its file."""
         try:
             seconds = min(REQUEST_SECONDS, self._by - time.monotonic())
             if seconds <= 0:
                 raise SubscriptionFailed(_SILENT)
-            note = self._noted()
+            note = self._stored_note()
             if note is not None and note.url:
                 self._requested("delete", lambda: self._at(note.manager, seconds).delete(note.url))
                 self._path.unlink(missing_ok=True)
                 _log.info("subscription deleted", endpoint=self.source.endpoint, subscription=note.url)
         except (SubscriptionFailed, DocumentError, StateError, OSError) as error:
-            self._lament(error)
+            self._log_not_deleted(error)
 
-    def _lament(self, error: Exception) -> None:
-        """Log once that the subscription is not deleted."""
+    def _log_not_deleted(self, error: Exception) -> None:
+        """Log once that the subscription could not be deleted."""
         with self._lock:
             known, self._lamented = self._lamented, True
         if not known:
-            hint = "delete it at its manager, or start the router again; what has an end ends by itself"
-            _log.warning("subscription stays", endpoint=self.source.endpoint, problem=str(error), hint=hint)
+            hint = "delete it at its manager, or restart the router; a subscription with an expiry ends on its own"
+            _log.warning("subscription not deleted", endpoint=self.source.endpoint, problem=str(error), hint=hint)
 
     def _say(self, problem: str) -> None:
-        """Report whether there is a subscription; one that cannot be renewed now lasts until its end."""
+        """Report whether there is a subscription; one that cannot be renewed now lasts until it expires."""
         if self._stop.is_set():
             return
         up = datetime.now(UTC) < self._until
@@ -179,14 +179,14 @@ class RunningSubscription:
         self._metrics.up(self.source.endpoint, up)
 
     def _ensure(self) -> float:
-        """Make the subscription, or renew it; return the seconds until it is to be renewed.
+        """Create or renew the subscription; return the seconds until the next renewal.
 
         Raises:
-            SubscriptionFailed, DocumentError: it could not be.
+            SubscriptionFailed, DocumentError: neither was possible.
             StateError: the note cannot be read.
             OSError: the note cannot be written.
         """
-        note, document = self._noted(), self._document()
+        note, document = self._stored_note(), self._document()
         if note is not None and (note.manager, note.sink) != (self._manager.url, self.chosen.sink):
             self._moved(note)
             note, self._until = None, _NEVER
@@ -198,33 +198,33 @@ class RunningSubscription:
                 if not error.gone:
                     raise
                 self._until = _NEVER
-                _log.warning("subscription is gone, and made anew", endpoint=self.source.endpoint, subscription=url)
+                _log.warning("lost subscription created again", endpoint=self.source.endpoint, subscription=url)
         return self._pause(self._create(document, sought=note is not None and not note.url))
 
     def _create(self, document: Mapping[str, Any], *, sought: bool) -> Subscribed:
-        """Make the subscription; with *sought* a crash may have left one that is taken in its place."""
+        """Create the subscription; with *sought*, reuse one that a crash may have left."""
         existing = self._manager.delivering(self.chosen.sink) if sought else []
         if self._stop.is_set():
-            raise SubscriptionFailed("it is not wanted any more")
-        self._note("")
+            raise SubscriptionFailed("it is no longer needed")
+        self._store_note("")
         for other in existing[1:]:
             self._manager.delete(other.url)
         if existing:
             subscription = self._requested("renew", lambda: self._manager.renew(existing[0].url, document))
         else:
             subscription = self._requested("create", lambda: self._manager.create(document))
-        self._note(subscription.url)
+        self._store_note(subscription.url)
         _log.info("subscribed", endpoint=self.source.endpoint, subscription=subscription.url)
         return subscription
 
     def _moved(self, note: Note) -> None:
-        """End a subscription at another manager, or to another sink, as far as that manager lets us."""
+        """Delete a subscription at another manager, or to another sink, as far as that manager allows."""
         if note.url:
             try:
                 self._at(note.manager).delete(note.url)
             except (SubscriptionFailed, DocumentError) as error:
                 hint = "delete it at its manager"
-                _log.warning("earlier subscription stays", subscription=note.url, problem=str(error), hint=hint)
+                _log.warning("earlier subscription not deleted", subscription=note.url, problem=str(error), hint=hint)
         self._path.unlink(missing_ok=True)
 
     def _document(self) -> dict[str, Any]:
@@ -246,19 +246,19 @@ class RunningSubscription:
         return document
 
     def _pause(self, subscription: Subscribed) -> float:
-        """Note until when a subscription lasts, and return the seconds until half of that is over.
+        """Record when a subscription expires, and return the seconds until half of that time has passed.
 
-        What its manager says of its end counts before what was asked for, unless that is over already.
+        The manager's expiry overrides the requested one, unless it has passed already.
         """
         asked = (self.chosen.lasts or ENDLESS_LOOK).total_seconds() / (2 if self.chosen.lasts else 1)
         end = _moment(subscription.document.get("expiration"))
         now = datetime.now(UTC)
         if end is not None and end <= now:
             _log.warning(
-                "subscription has ended by the clock of its manager",
+                "subscription has expired by its manager's clock",
                 endpoint=self.source.endpoint,
                 expiration=end.isoformat(),
-                hint="compare the clocks; until then it is taken to last as long as was asked for",
+                hint="compare the clocks; until then the requested expiry is used",
             )
             end = now + timedelta(seconds=2 * asked)
         self._until = _FOREVER if end is None else end
@@ -275,7 +275,7 @@ class RunningSubscription:
         )
 
     def _requested(self, action: str, work: Callable[[], T]) -> T:
-        """Do something at the manager, and count how it went."""
+        """Send a request to the manager, and count its result."""
         try:
             done = work()
         except (SubscriptionFailed, DocumentError):
@@ -284,23 +284,23 @@ class RunningSubscription:
         self._metrics.request(self.source.endpoint, action, "ok")
         return done
 
-    def _noted(self) -> Note | None:
+    def _stored_note(self) -> Note | None:
         form = read_object(self._path, hint="remove it, and delete the subscription at its manager")
         if form is None:
             return None
         members = (form.get("manager"), form.get("sink"), form.get("url"))
         if not all(isinstance(each, str) for each in members):
-            raise damaged(self._path, "it names no subscription", hint="remove it, and delete the subscription")
+            raise damaged(self._path, "it has no subscription", hint="remove it, and delete the subscription")
         return Note(*map(str, members))
 
-    def _note(self, url: str) -> None:
-        """Note, durably, where the subscription is."""
+    def _store_note(self, url: str) -> None:
+        """Store, durably, where the subscription is."""
         form = {"endpoint": self.source.endpoint, "manager": self._manager.url, "sink": self.chosen.sink, "url": url}
         write_durably(self._path, json.dumps(form).encode())
 
 
 def status_name(endpoint: str) -> str:
-    """Return what the status calls a subscription, among the gateways."""
+    """Return the status name of a subscription, among the gateways."""
     return f"subscription {endpoint}"
 
 
@@ -308,12 +308,12 @@ def _remedy(error: SubscriptionFailed | DocumentError) -> str:
     if isinstance(error, DocumentError):
         return error.hint
     if error.login:
-        return "give catalog.logins a login for the manager that may subscribe"
+        return "add a login for the manager to catalog.logins that may subscribe"
     return "check subscription.manager and sink of the source, and that the manager can reach the sink"
 
 
 def _moment(text: object) -> datetime | None:
-    """Return an instant of RFC 3339; None for what is none."""
+    """Return an RFC 3339 instant; None if the text is not one."""
     try:
         instant = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
@@ -330,7 +330,7 @@ class RouterSubscriptions:
     def __init__(
         self, state: Path, logins: Logins, status: RouterStatus, metrics: Callable[[], SubscriptionMetrics]
     ) -> None:
-        """*metrics* is asked once, when there is a first subscription."""
+        """*metrics* is called once, for the first subscription."""
         self._folder = state / FOLDER
         self._logins = logins
         self._status = status
@@ -340,10 +340,10 @@ class RouterSubscriptions:
         self._held: dict[str, RunningSubscription] = {}
 
     def follow(self, sources: tuple[Source, ...]) -> None:
-        """Hold the subscriptions of these sources from now on; one that is not asked for any more is deleted.
+        """Maintain the subscriptions of these sources from now on; delete those that are no longer configured.
 
-        It waits for nobody, so it is to be called again and again: what was held before ends in its own thread, and
-        what takes its place begins with the first call after that.
+        It never waits, so call it repeatedly: replaced subscriptions end in their own threads, and their successors
+        start with the first call after that.
         """
         if sources is self._seen and not any(held.ending for held in self._held.values()):
             return
@@ -364,9 +364,9 @@ class RouterSubscriptions:
             held.begin()
 
     def stop(self, seconds: float, *, in_order: bool) -> None:
-        """End the work; what the settings do not keep is deleted if the router was stopped *in order*.
+        """Stop; delete what the settings do not keep if the router was stopped *in order*.
 
-        It takes at most *seconds* in all. What is not deleted by then stays.
+        It takes at most *seconds* in total. What is not deleted by then stays.
         """
         by = time.monotonic() + seconds
         for held in self._held.values():

@@ -1,1 +1,1 @@
-"""Schemas by id: asked of schema registries, kept on disk, and mirrored for use without them."""
+"""Schema ids: looked up in schema registries, cached on disk, and mirrored for offline use."""

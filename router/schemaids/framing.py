@@ -1,7 +1,7 @@
-"""What bodies that we write begin with: byte 0, the id of the definition's schema, for Protobuf where the message is.
+"""Frames that begin the bodies we write: byte 0, the schema id, and for Protobuf the message's index.
 
-An id is declared, or looked up in a schema registry once, by content, and kept on disk. A definition whose schema is
-not there ends a start, and holds batches of a catalog that came later; no record is blamed for it.
+An id is declared, or looked up in a schema registry once, by content, and cached on disk. A definition whose schema is
+not there makes a start fail, and blocks batches of a catalog loaded later; it never causes a dead letter.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from router.settings.catalogs import default_registry, login_of
 from router.settings.model import Settings, SourceSettings
 from router.settings.sinks.kafka import KafkaSink
 
-# The schema registries of the settings, opened: for sources, sinks and commands.
+# The schema registries of the settings, for sources, sinks and commands.
 
 UNREGISTERED: Final = frozenset({"none", "glue"})
-"""Framings whose ids no registry of Confluent's API knows."""
+"""Framings whose ids no registry with Confluent's API has."""
 
 
 IDS: Final = "name the registry in schema_registries, declare ids (label schemaid), or set framing: none for the source"
-"""The remedy where nothing is known of the ids in frames."""
+"""The remedy if the ids in frames are unknown."""
 
 
 def unidentified_text(source: SourceSettings, xids: Sequence[str]) -> str:
-    """Say what it means that nothing is known of the ids of a source's frames."""
+    """Return the warning that the ids of a source's frames are unknown."""
     more = f" and {len(xids) - 1} more" if len(xids) > 1 else ""
     return (
-        f"bodies from {source.endpoint} that begin with the id of a schema are read by the schema of {xids[0]}{more}, "
-        "whatever the id: records of another type may be taken for it"
+        f"bodies from {source.endpoint} that begin with a schema id are read with the schema of {xids[0]}{more}, "
+        "whatever the id: records of another type may be mistaken for it"
     )
 
 
 def schema_ids_of(settings: Settings, source: SourceSettings) -> RegistryIds | None:
-    """Return what answers for the ids in frames of a source's bodies; None where no schema registry does.
+    """Return the registry for the ids in frames of a source's bodies; None if there is none.
 
     Raises:
         DocumentError: a certificate that executors are to be sent cannot be read.
@@ -69,7 +69,7 @@ def schema_ids_of(settings: Settings, source: SourceSettings) -> RegistryIds | N
 
 
 def frames_of(settings: Settings, sources: Iterable[SourceSettings]) -> dict[str, Frames]:
-    """Return how bodies of sources begin, by endpoint, with one object for each registry: they serve one thread.
+    """Return how bodies of sources begin, by endpoint, with one object per registry: they serve one thread.
 
     Raises:
         DocumentError: a certificate that executors are to be sent cannot be read.
@@ -85,7 +85,7 @@ def frames_of(settings: Settings, sources: Iterable[SourceSettings]) -> dict[str
 
 
 def opened(settings: Settings, name: str) -> RegistryIds:
-    """Return what answers for the schema registry of that name, with its files where executors see the folder."""
+    """Return the client of the schema registry of that name, with its files where executors see the folder."""
     folder = folder_of(settings, name)
     reached = settings.spark.reaches(str(folder))
     return RegistryIds(address_of(settings, name), folder if reached else None)
@@ -97,7 +97,7 @@ def folder_of(settings: Settings, name: str) -> Path:
 
 
 def address_of(settings: Settings, name: str) -> RegistryAddress:
-    """Return where the schema registry of that name is, and who we are there.
+    """Return the address of the schema registry of that name, and our login there.
 
     Certificates travel as texts to executors of other machines, as those of Kafka do.
     """
@@ -122,7 +122,7 @@ _UNREGISTERED: Final = "register it there, declare its id (label schemaid), or s
 
 
 class UnregisteredError(Exception):
-    """A schema without an id; the message says which, and ``hint`` the remedy."""
+    """A schema without an id; the message says which, and ``hint`` how to fix it."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -131,14 +131,14 @@ class UnregisteredError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WrittenFrame:
-    """What bodies of a definition begin with; ``plain`` tells a family whose bodies are text anyway."""
+    """The bytes that a definition's bodies begin with; ``plain`` marks a family whose bodies are text."""
 
     head: bytes
     plain: bool
 
 
 class SinkFrames:
-    """The frames of the sinks of one plan that write some; found once."""
+    """The frames of a plan's sinks that write them; computed once."""
 
     def __init__(self, settings: Settings, catalog: Catalog) -> None:
         self._settings = settings
@@ -147,13 +147,13 @@ class SinkFrames:
         self._found: dict[str, Mapping[str, WrittenFrame]] = {}
 
     def of(self, name: str, xids: Iterable[str], *, register: bool = True) -> Mapping[str, WrittenFrame]:
-        """Return the frames of these definitions at a Kafka sink; nothing for one that writes none.
+        """Return the frames of these definitions at a Kafka sink; empty for one that writes none.
 
-        What is missing in the registry is registered there where the settings say so, unless *register* is off: then
-        such a definition has no frame.
+        Schemas missing in the registry are registered if the settings say so, unless *register* is False: then such a
+        definition has no frame.
 
         Raises:
-            SinkError: a schema has no id, or the registry gives no answer for now.
+            SinkError: a schema has no id, or the registry does not answer now.
         """
         sink = self._settings.sinks[name]
         settings = sink.framed
@@ -168,7 +168,7 @@ class SinkFrames:
             except UnregisteredError as error:
                 raise SinkError(name, str(error), hint=error.hint) from error
             except RegistryUnavailableError as error:
-                raise SinkError(name, str(error), hint="it is asked again with growing pauses") from error
+                raise SinkError(name, str(error), hint="it is retried with growing pauses") from error
             if not register:
                 return frames
             self._found[name] = frames
@@ -197,7 +197,7 @@ class _Finder:
 
         Raises:
             UnregisteredError: one has no id.
-            RegistryUnavailableError: the registry gives no answer for now.
+            RegistryUnavailableError: the registry does not answer now.
         """
         for definition in definitions:
             source = schema_source(definition, self._catalog.schemas)
@@ -228,7 +228,7 @@ class _Finder:
                 schema_id = self._client.register(subject, schema)
             except RegistrationError as error:
                 text = f"the schema of {definition.xid} cannot be registered in subject {subject}: {error}"
-                raise UnregisteredError(text, "make it compatible, or register it by hand") from error
+                raise UnregisteredError(text, "make it compatible, or register it manually") from error
         else:
             which = f"version {version} of subject {subject}" if version is not None else f"subject {subject}"
             text = f"{which} of schema registry {self._address.name} does not have the schema of {definition.xid}"
@@ -237,7 +237,7 @@ class _Finder:
         return schema_id
 
     def _schema(self, definition: Definition, source: SchemaSource) -> Registered:
-        """Return the schema as the registry is asked for it; what it refers to must be from that registry."""
+        """Return the schema in the registry's form; what it refers to must be from that registry."""
         entry = self._catalog.schemas[source.uri]
         document = entry["document"]
         text = document if isinstance(document, str) else msgspec.json.encode(document).decode()
@@ -256,7 +256,7 @@ class _Finder:
         if self._sink.subject_names != "record":
             topic = self._sink.topic or self._topic(definition)
             if not topic or "{" in topic:
-                problem = f"no one topic is known for {definition.xid}, by which its subject would be named"
+                problem = f"{definition.xid} has no single topic to name its subject after"
                 raise UnregisteredError(problem, "set subject_names: record, or declare the id of the schema")
             if self._sink.subject_names == "topic":
                 return f"{topic}-value"
@@ -266,8 +266,8 @@ class _Finder:
             raise UnregisteredError(f"the schema of {definition.xid} cannot be used: {error}", "correct it") from error
         name = names.get(_TITLE) or next(iter(names.values()), "")
         if not name:
-            problem = f"the schema of {definition.xid} has no name, by which its subject would be called"
-            raise UnregisteredError(problem, "give it one, set subject_names: topic, or declare its id")
+            problem = f"the schema of {definition.xid} has no name to name its subject after"
+            raise UnregisteredError(problem, "name the schema, set subject_names: topic, or declare its id")
         return f"{topic}-{name}" if topic else name
 
     def _topic(self, definition: Definition) -> str:
@@ -278,25 +278,25 @@ class _Finder:
 
 @dataclass(slots=True)
 class _Named:
-    """A schema registry that rules only ask for its name and address."""
+    """A schema registry of which rules need name and address only."""
 
     name: str
     url: str
 
     def written(self, schema_id: str) -> None:
-        """Know nothing: what a definition declares does not depend on what is registered."""
+        """Return None: what a definition declares does not depend on what is registered."""
 
 
 def frame_of_id(definition: Definition, source: SchemaSource, library: CatalogLibrary, schema_id: str) -> WrittenFrame:
     """Return the frame with an id.
 
     Raises:
-        UnregisteredError: no frame of Confluent's holds such an id, or the schema cannot be used.
+        UnregisteredError: no Confluent frame can hold such an id, or the schema cannot be used.
     """
     number = number_of(schema_id)
     if number is None or number >= _MOST:
         text = f"id {schema_id} of {definition.xid} does not fit into four bytes"
-        raise UnregisteredError(text, "give the id that Confluent's serializers would write")
+        raise UnregisteredError(text, "set the id that Confluent's serializers would write")
     head = struct.pack(">bI", 0, number)
     try:
         head += family_of(source.family).message_indexes(source, library)

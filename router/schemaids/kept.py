@@ -1,10 +1,9 @@
-"""The files of ids below ``state/schemas``: what a schema registry said, for ever, for every process of the router.
+"""The cache of ids in ``state/schemas``: what a schema registry answered, kept for every process of the router.
 
-An id never changes, so its file is written once: ``<id>.json``, with a version of its format and the address of its
-registry; what another registry said under the same name does not count. "There is nothing" is a line of a file for
-each address, kept for :data:`FORGET_SECONDS`: a batch that is repeated within that time is judged alike. The first
-answer that is on the disk counts for all, whoever asks in the same moment. Only ``xrouter schemas pull`` puts a schema
-in the place of "nothing" earlier.
+An id never changes, so its file is written once: ``<id>.json``, with a format version and the address of its registry;
+answers of another registry under the same name are ignored. "Not found" is a line in a file per address, valid for
+:data:`FORGET_SECONDS`, so that a batch repeated within that time is evaluated the same. The first answer on disk wins,
+whoever asks at the same moment. Only ``xrouter schemas pull`` replaces "not found" by a schema earlier.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from catalog.parsing.regular import open_regular, read_regular
 from catalog.schemas.ids.client import RegistryUnavailableError, SchemaIdRegistry, WrittenSchema, number_of
 
 FORMAT: Final = 1
-"""The format of a file; any earlier one can be read for ever."""
+"""The format of a file; any earlier one can always be read."""
 FORGET_SECONDS: Final = 7 * 86_400.0
 MOST_NOTHING: Final = 200_000
-"""Ids that are kept as unknown; past them the older half is forgotten, so that noise cannot fill the disk."""
+"""Ids stored as unknown; beyond that the older half is dropped, so that noise cannot fill the disk."""
 SCHEMAS: Final = "schemas"
 """The folder below that of the state, with one for each registry."""
 _NOTHING: Final = "nothing-"
@@ -46,7 +45,7 @@ _SUFFIX: Final = ".json"
 
 
 class _File(msgspec.Struct):
-    """What a file holds."""
+    """The content of a file."""
 
     format: int
     url: str
@@ -67,7 +66,7 @@ class _Index(msgspec.Struct):
 
 
 class _Lookup(msgspec.Struct):
-    """Where a schema was found that we write with."""
+    """Where a schema that we write with was found."""
 
     format: int
     url: str
@@ -81,7 +80,7 @@ class Damaged(Exception):
 
 @dataclass(slots=True)
 class KeptIds:
-    """The ids of one registry. ``folder`` is that of the registry, ``url`` its address. Made when first written to."""
+    """The ids of one registry. ``folder`` is the registry's, ``url`` its address. Created at the first write."""
 
     folder: Path
     url: str
@@ -90,7 +89,7 @@ class KeptIds:
     _stamp: tuple[int, int] = (0, 0)
 
     def schema(self, schema_id: str) -> WrittenSchema | None:
-        """Return what is kept of an id; None where nothing is.
+        """Return the stored schema of an id, or None.
 
         Raises:
             Damaged: its file cannot be read as one.
@@ -106,21 +105,21 @@ class KeptIds:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Damaged(f"{path} is damaged: {error}") from error
         if kept.format > FORMAT or kept.id != schema_id:
-            raise Damaged(f"{path} is of format {kept.format} and id {kept.id}, not {FORMAT} and {schema_id}")
+            raise Damaged(f"{path} has format {kept.format} and id {kept.id}, not {FORMAT} and {schema_id}")
         if kept.url != self.url:
             return None
         return WrittenSchema(kept.id, kept.family, kept.document, kept.references, tuple(kept.subjects), kept.fault)
 
     def is_nothing(self, schema_id: str) -> bool:
-        """Tell whether the registry said, not too long ago, that it has nothing under an id."""
+        """Whether the registry answered recently that an id does not exist."""
         self._read_nothing()
         since = self._nothing.get(schema_id)
         return since is not None and self.clock() < since + FORGET_SECONDS
 
     def keep(self, schema_id: str, answer: WrittenSchema | None, *, anew: bool = False) -> WrittenSchema | None:
-        """Keep an answer, and return the one that counts: what another process has kept meanwhile goes before it.
+        """Store an answer, and return the valid one: what another process has stored meanwhile wins.
 
-        With *anew*, a schema counts even where "nothing" is kept: from then on it is what :meth:`schema` returns.
+        With *anew*, a schema replaces "not found": from then on :meth:`schema` returns it.
 
         Raises:
             OSError: the disk refuses.
@@ -165,12 +164,12 @@ class KeptIds:
                 yield name.removesuffix(_SUFFIX)
 
     def nothings(self) -> list[str]:
-        """Return the ids that the registry was said to have nothing under."""
+        """Return the ids that the registry does not have."""
         self._read_nothing()
         return list(self._nothing)
 
     def lookup(self, digest: str) -> str | None:
-        """Return the id that a schema was found under in a subject, by a digest of both; None where it never was."""
+        """Return the id under which a schema was found in a subject, by a digest of both; None if unknown."""
         try:
             form = msgspec.json.decode(read_regular(self.folder / f"{_FOUND}{digest}"), type=_Lookup)
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -178,13 +177,13 @@ class KeptIds:
         return form.id if (form.format, form.url) == (FORMAT, self.url) else None
 
     def note_lookup(self, digest: str, subject: str, schema_id: str) -> None:
-        """Keep the id that a schema was found under in a subject."""
+        """Store the id under which a schema was found in a subject."""
         path = self.folder / f"{_FOUND}{digest}"
         with self._locked(), replaced(path, path.with_suffix(".new")) as file:
             file.write(msgspec.json.encode(_Lookup(FORMAT, self.url, subject, schema_id)))
 
     def pulled(self) -> dict[str, dict[int, str]]:
-        """Return the ids of the versions of each subject that were mirrored; none where that is not known."""
+        """Return the ids of the mirrored versions of each subject; empty if unknown."""
         try:
             index = msgspec.json.decode(read_regular(self.folder / _PULLED), type=_Index)
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -192,7 +191,7 @@ class KeptIds:
         return index.subjects if (index.format, index.url) == (FORMAT, self.url) else {}
 
     def note_pulled(self, subjects: Mapping[str, Mapping[int, str]]) -> None:
-        """Keep which id each version of a subject has."""
+        """Store which id each version of a subject has."""
         index = _Index(FORMAT, self.url, {subject: dict(versions) for subject, versions in subjects.items()})
         with self._locked(), replaced(self.folder / _PULLED, self.folder / f"{_PULLED}.new") as file:
             file.write(msgspec.json.encode(index))
@@ -202,7 +201,7 @@ class KeptIds:
         return self.folder / (_NOTHING + hashlib.sha256(self.url.encode()).hexdigest()[:12])
 
     def _replaced_unknown(self) -> AbstractContextManager[BinaryIO]:
-        # A new file has a number of its own, by which other processes see that what they read before is forgotten.
+        # A new file has a new inode, by which other processes see that what they read before is outdated.
         return replaced(self._unknown, self._unknown.with_suffix(".new"))
 
     @contextmanager
@@ -227,7 +226,7 @@ class KeptIds:
             os.fsync(file.fileno())
 
     def _read_nothing(self) -> None:
-        """Read what was added since the last look."""
+        """Read what was added since the last call."""
         try:
             with open(self._unknown, "rb", opener=open_regular) as file:
                 status = os.fstat(file.fileno())
@@ -247,16 +246,16 @@ class KeptIds:
         self._stamp = (status.st_ino, size + len(whole) + len(end))
 
 
-# What a schema registry knows under an id, for workers and commands: from memory, from the disk, or asked for once.
+# A schema registry's ids for workers and commands: from memory, from disk, or from the registry, once.
 #
-# An object pickles as plain data, its login and certificates with it, as those of sinks do; what it remembers stays
-# behind. Without a folder, as on executors that do not see that of the router, it has memory and the network alone.
+# An object pickles as plain data with its login and certificates, as sinks do, but without its cache. Without a folder,
+# as on executors that cannot see the router's, it uses memory and network only.
 
 MAX_HELD: Final = 10_000
-"""Schemas that one process remembers; others are read from the disk again."""
+"""Schemas that one process caches; others are read from disk again."""
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 PAUSE_SECONDS: Final = 1.0
-"""Time after a failure in which a registry is not asked again, so that one that is away costs a batch one wait."""
+"""Pause after a failure, so that an unreachable registry costs a batch one wait."""
 _logger = logging.getLogger(__name__)
 
 
@@ -270,17 +269,17 @@ class RegistryAddress:
     seconds: float = 10.0
 
     def client(self) -> SchemaIdRegistry:
-        """Return what asks it."""
+        """Return a client of this registry."""
         return SchemaIdRegistry(self.name, self.url, self.login, self.seconds)
 
 
 class RegistryIds:
-    """Answers for one schema registry, as :class:`catalog.schemas.ids.client.SchemaIds`."""
+    """Ids of one schema registry; implements :class:`catalog.schemas.ids.client.SchemaIds`."""
 
     def __init__(
         self, address: RegistryAddress, folder: Path | None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Keep what is asked for in *folder*, which is that of this registry."""
+        """Cache schemas in *folder*, which is this registry's."""
         self.name = address.name
         self.url = address.url.rstrip("/")
         self.address = address
@@ -294,14 +293,14 @@ class RegistryIds:
         self._failed: tuple[float, str] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel without what is remembered."""
+        """Pickle without the cache."""
         return RegistryIds, (self.address, self.folder)
 
     def written(self, schema_id: str) -> WrittenSchema | None:
-        """Return what the registry has under an id; None when it says that there is nothing.
+        """Return the registry's schema of an id; None if it has none.
 
         Raises:
-            RegistryUnavailableError: it cannot be asked for now.
+            RegistryUnavailableError: the registry is unavailable now.
             OSError: the disk refuses.
         """
         held = self._held.get(schema_id)
@@ -362,18 +361,18 @@ def _size(schema: WrittenSchema) -> int:
     return len(schema.document) + sum(map(len, schema.references.values()))
 
 
-# All ids of a schema registry onto the disk: each version of each subject is asked for once.
+# Mirroring all ids of a schema registry to disk: each version of each subject is requested once.
 
 THREADS: Final = 8
-"""Questions at a time."""
+"""Concurrent requests."""
 AT_A_TIME: Final = 200
-"""Versions after which the index is written, so that a run which breaks off is not in vain."""
+"""Versions after which the index is written, so that an aborted run is not lost."""
 TELL_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True)
 class Mirrored:
-    """What came: ``found`` versions are to be looked at, ``versions`` have been. ``missing`` are unknown subjects."""
+    """Progress: ``found`` versions, of which ``versions`` are done. ``missing`` are unknown subjects."""
 
     subjects: int = 0
     found: int = 0
@@ -387,10 +386,10 @@ class Mirrored:
 def mirror(
     address: RegistryAddress, folder: Path, subjects: Sequence[str], tally: Mirrored, tell: Callable[[], None]
 ) -> None:
-    """Mirror a registry, or only some *subjects*, into *folder*; *tell* is called now and then, *tally* counts.
+    """Mirror a registry, or only some *subjects*, into *folder*; *tell* is called at intervals, *tally* counts.
 
     Raises:
-        RegistryUnavailableError: it gives no answer for now; what was mirrored stays.
+        RegistryUnavailableError: it does not answer now; what was mirrored stays.
     """
     kept = KeptIds(folder, address.url)
     local = threading.local()

@@ -1,8 +1,8 @@
-"""What a sink for whole batches promises: tables, files, and message targets.
+"""The contract of batch sinks: tables, files, and message targets.
 
-A batch comes under a commit: the sink's *app* (which must be new for every checkpoint generation, and differ between
-what a sink gets as events and as dead letters) and the batch's *version*. It comes either as one Arrow table on the
-driver, or *staged*: the workers write files that nobody reads yet, and the driver takes them over by their names.
+A batch has a commit: the sink's *app* (which must be new for every checkpoint generation, and differ between a sink's
+events and dead letters) and the batch's *version*. It comes either as one Arrow table on the driver, or *staged*:
+workers write files that nobody reads yet, and the driver commits them by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The identity of one batch at one sink: repeating it must change nothing. ``version`` grows with every batch.
+    """The identity of a batch at a sink: repeating it must change nothing. ``version`` grows with every batch.
 
     A batch may be written in parts, each with an app of its own, and a part in parts again. ``within`` are the apps of
     what it is a part of, the next larger first: a sink that has the version under one of these has the part as well.
@@ -48,7 +48,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A row that a sink will never take, by its position; ``endpoint`` and ``message`` are those of the row."""
+    """A row that a sink will never accept, by its position; ``endpoint`` and ``message`` are those of the row."""
 
     position: str
     reason: str
@@ -58,9 +58,9 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class UnfitValues:
-    """What is null in the payloads of a definition: bodies that do not parse, or values that do not fit ``column``.
+    """Values that are null in a definition's payloads: bodies that do not parse, or values that do not fit ``column``.
 
-    ``values`` are how many; ``detail`` says of how many rows, and tells of the first.
+    ``values`` is their number; ``detail`` gives the number of rows and describes the first.
     """
 
     message: str
@@ -71,13 +71,13 @@ class UnfitValues:
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What a write did: ``rows`` that the sink has by it; ``repeated`` when the batch was there before and left out.
+    """The result of a write: ``rows`` the sink has now; ``repeated`` if it had the batch before and skipped it.
 
     A sink that takes a batch over several tries also counts in ``rows`` what earlier tries of this process settled: the
     caller compares ``rows`` with the size of the batch. ``before`` are the rows that were left out as repeated.
 
-    ``refused`` are the rows that the destination will never take. The sink is done with them; the caller makes dead
-    letters of them. ``unfit`` is what became null in typed columns by this write.
+    ``refused`` are rows that the destination will never accept. The sink is done with them; the caller makes them dead
+    letters. ``unfit`` is what became null in typed columns in this write.
     """
 
     rows: int

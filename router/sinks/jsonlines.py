@@ -1,4 +1,4 @@
-"""JSON lines: their columns and texts, and one file for each batch in a folder (exactly once)."""
+"""JSON lines: their columns and texts, and one file per batch in a folder (exactly once)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from router.settings.sinks.messages import JsonLinesSink as JsonLinesSettings
 from router.sinks.contract import ArrowSink, Commit, WriteResult
 from router.sinks.tables.head import refused, write_atomically
 
-# The columns and lines that leave the router (JUDGING.md#what-comes-out): wide table, dead letters, JSON lines.
+# Columns and lines of the router's output (JUDGING.md#what-comes-out): wide table, dead letters, JSON lines.
 
 
 def _schema(texts: str, *others: tuple[str, pa.DataType]) -> dict[str, pa.DataType]:
@@ -75,12 +75,12 @@ DEAD_LETTER: Final = pa.schema(
 """One dead letter. ``nearest`` is a JSON list, ``native`` the record's JSON without body, ``body`` its bytes."""
 
 AMBIGUOUS: Final = "ambiguous"
-"""An optional column beside WIDE: how ``match.ambiguous`` decided for an event, null where nothing was to decide."""
+"""An optional column beside WIDE: how ``match.ambiguous`` resolved a tie, null where there was none."""
 # The columns RELATED and SCHEMA_ID may stand beside WIDE as well, where the catalog has relations or bodies have ids.
 DECIDED: Final = WIDE.append(pa.field(AMBIGUOUS, pa.string()))
-"""What tables get while such is decided for; they have the column from then on."""
+"""The columns of tables once a tie was resolved."""
 RARE: Final = (AMBIGUOUS, *RELATED, SCHEMA_ID)
-"""What of the lineage only some events have, each an optional column."""
+"""Optional columns for the part of the lineage that only some events have."""
 ATTRIBUTES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
 """Attributes that are a column and, where they are there, a member of a line, in this order."""
 _LINE_BREAKS: Final = (b"\n", b"\r")
@@ -89,10 +89,10 @@ JsonForm = Callable[[Mapping[str, Any]], bytes]
 
 
 def wide_to_json_line(row: Mapping[str, Any]) -> bytes:
-    """Write one row of :data:`WIDE` as a line of JSON, without the line break at the end.
+    """Return a row of :data:`WIDE` as a line of JSON, without the line break at the end.
 
-    ``data`` of a JSON content type goes in as the bytes it is, unless it holds line breaks: then as ``data_base64``,
-    since a line must stay a line and the bytes what they were. Other data is text if it is UTF-8, else base64.
+    ``data`` of a JSON content type is embedded unchanged, unless it has line breaks: then it is ``data_base64``, so
+    that line and bytes both survive. Other data is text if it is UTF-8, else base64.
     """
     attributes = {"specversion": row.get("specversion") or "1.0"}
     attributes.update((name, row[name]) for name in ATTRIBUTES if row.get(name) is not None)
@@ -116,7 +116,7 @@ def wide_to_json_line(row: Mapping[str, Any]) -> bytes:
 
 
 def dead_letter_to_json_line(row: Mapping[str, Any]) -> bytes:
-    """Write one row of :data:`DEAD_LETTER` as a line of JSON, without the line break at the end.
+    """Return a row of :data:`DEAD_LETTER` as a line of JSON, without the line break at the end.
 
     ``body`` is base64 text, null for none; ``nearest`` and ``native`` are embedded as JSON.
     """
@@ -135,7 +135,7 @@ def dead_letter_to_json_line(row: Mapping[str, Any]) -> bytes:
 
 
 def instant_text(value: datetime | None) -> str | None:
-    """Write an instant as RFC 3339 in UTC, with as few digits as hold it; None stays None."""
+    """Return an instant as RFC 3339 in UTC, with as few digits as possible; None stays None."""
     if value is None:
         return None
     text = value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
@@ -158,7 +158,7 @@ def _event_text(attributes: Mapping[str, str], data: bytes | None) -> bytes:
 
 
 def _embedded(text: str) -> Any:
-    """JSON text goes in as JSON; a text that is none, or would break the line, as a string."""
+    """Embed JSON text as JSON; text that is not JSON, or would break the line, as a string."""
     if any(mark in text for mark in "\n\r"):
         return text
     try:
@@ -169,16 +169,16 @@ def _embedded(text: str) -> Any:
     return msgspec.Raw(text.encode("utf-8"))
 
 
-# JSON lines of whole batches: what :mod:`router.sinks.jsonlines` writes of each row, written of all rows at once.
+# JSON lines of whole batches: the columnar version of the row functions above.
 
 Lines = Callable[[pa.RecordBatch], pa.StringArray]
-"""Makes the line of each row, with the line break at its end."""
+"""Returns the line of each row, with the line break at its end."""
 _PAIRS: Final = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.string())]))
 _OURS: Final = frozenset((*ATTRIBUTES, "specversion", "time", "data", "data_base64"))
 
 
 def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
-    """Return the lines of rows of ``WIDE``, each as :func:`~router.sinks.jsonlines.wide_to_json_line` has it.
+    """Return the lines of rows of ``WIDE``, equal to :func:`~router.sinks.jsonlines.wide_to_json_line` of each.
 
     The columns ``TIME_TEXT``, ``TYPED`` and those of ``RARE`` may stand beside; instants are of the years 1 to 9999.
     """
@@ -205,22 +205,21 @@ def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
         *chain(*(string_member_if_any(name, _text(rows, name)) for name in RARE)),
         "}\n",
     )
-    odd = _unusual(extensions, _OURS) | _unusual(context, frozenset()) | valid(_text(rows, TYPED))
-    return _with_exact(lines, rows, odd, wide_to_json_line)
+    fallback = _unusual(extensions, _OURS) | _unusual(context, frozenset()) | valid(_text(rows, TYPED))
+    return _with_exact(lines, rows, fallback, wide_to_json_line)
 
 
 def letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
-    """Return the lines of rows of ``DEAD_LETTER``, as :func:`~router.sinks.jsonlines.dead_letter_to_json_line` has
-    each.
+    """Return the lines of rows of ``DEAD_LETTER``, equal to ``dead_letter_to_json_line`` of each.
 
     Instants are of the years 1 to 9999.
     """
     members: list[Pieces] = []
-    odd = np.zeros(rows.num_rows, bool)
+    fallback = np.zeros(rows.num_rows, bool)
     for name in DEAD_LETTER.names:
         if name in ("nearest", "native"):
             texts = or_null(_text(rows, name))
-            odd |= ~sound_json(texts) | _has_line_breaks(texts)
+            fallback |= ~sound_json(texts) | _has_line_breaks(texts)
             members.append([f'"{name}":', texts])
         elif name in ("received", "failed"):
             members.append(string_member(name, _instants(rows, name), plain=True))
@@ -231,11 +230,11 @@ def letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
         else:
             members.append(string_member(name, _text(rows, name)))
     pieces = [piece for member in members for piece in (*member, ",")][:-1]
-    return _with_exact(together("{", *pieces, "}\n"), rows, odd, dead_letter_to_json_line)
+    return _with_exact(together("{", *pieces, "}\n"), rows, fallback, dead_letter_to_json_line)
 
 
-def _with_exact(lines: pa.StringArray, rows: pa.RecordBatch, odd: Bool, form: JsonForm) -> pa.StringArray:
-    at = np.flatnonzero(odd)
+def _with_exact(lines: pa.StringArray, rows: pa.RecordBatch, fallback: Bool, form: JsonForm) -> pa.StringArray:
+    at = np.flatnonzero(fallback)
     if not len(at):
         return lines
     exact = [form(row).decode() + "\n" for row in rows.take(pa.array(at)).to_pylist()]
@@ -252,7 +251,7 @@ def _attributes(rows: pa.RecordBatch) -> Pieces:
 
 
 def _where_empty(texts: pa.StringArray, other: pa.StringArray | pa.StringScalar) -> pa.StringArray:
-    """Return the texts, with those of *other* for nulls and empty ones."""
+    """Return the texts, with the *other* text where one is null or empty."""
     empty = pc.fill_null(pc.equal(texts, ""), True)
     return pc.if_else(empty, other, texts) if pc.any(empty).as_py() else texts
 
@@ -310,9 +309,9 @@ def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
 class BatchFiles(ArrowSink):
     """Writes each batch as ``APP-VERSION`` and the ``suffix`` of its kind; names sort by app, then version.
 
-    The file appears by a rename after its bytes are on disk, so that a batch survives power loss once ``write``
-    returned, and no reader sees half of one. A repeated batch is known by the name of its file, so files must stay in
-    the folder until the batch after them is written.
+    The file appears by a rename after its bytes are on disk, so a batch survives power loss once ``write`` returned,
+    and no reader sees a partial one. The file name identifies a repeated batch, so files must stay in the folder until
+    the next batch is written.
     """
 
     suffix: ClassVar[str]
@@ -323,7 +322,7 @@ class BatchFiles(ArrowSink):
 
     @abstractmethod
     def fill(self, file: BinaryIO, rows: pa.Table) -> None:
-        """Write the rows of a batch, of which there are some."""
+        """Write the rows of a non-empty batch."""
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Write a batch once; see :class:`~router.sinks.contract.ArrowSink`."""
@@ -339,7 +338,7 @@ class BatchFiles(ArrowSink):
         return WriteResult(rows.num_rows)
 
     def already(self, commit: Commit) -> bool:
-        """Return whether there is a file of the batch, or of one that it is a part of. If so, make its name durable."""
+        """Whether there is a file of the batch, or of one that it is a part of. If so, make its name durable."""
         try:
             exists = any(self._file(app, commit.version).exists() for app in commit.apps)
             if exists:
@@ -354,7 +353,7 @@ class BatchFiles(ArrowSink):
 
 _SLICE: Final = 2000
 _BYTES: Final = 32 * 1024 * 1024
-"""Rows written at a time, and the bytes that several may take: a large batch need not fit into memory twice."""
+"""Rows written at a time, and their maximum bytes: a large batch need not fit into memory twice."""
 _DELETE: Final = 0x7F
 """The first byte of characters that may control a terminal; JSON itself escapes the control characters before it."""
 _FIRST: Final = -62_135_596_800_000_000
@@ -389,10 +388,10 @@ class JsonLinesFolder(BatchFiles):
 
 
 class StandardOutputSink(ArrowSink):
-    """Writes lines to standard output: at least once, since nothing can tell what a reader took.
+    """Writes lines to standard output: at least once, since nothing shows what a reader consumed.
 
     Since the output may be a terminal, characters that would control it are JSON escapes. After a crash in mid-batch
-    only the last line may be cut off, and the batch comes again.
+    only the last line may be cut off, and the batch is written again.
     """
 
     def __init__(self, name: str, lines: Lines, stream: BinaryIO | None = None) -> None:
@@ -435,9 +434,9 @@ def _written(rows: pa.Table, lines: Lines) -> Iterator[memoryview]:
 
 
 def _within_calendar(rows: pa.Table) -> pa.Table:
-    """Make instants null that Python's calendar lacks (years below 1 or above 9999): one must not stop the stream.
+    """Make instants null that Python's calendar lacks (years below 1 or above 9999): one must not block the stream.
 
-    The event's own ``time`` is not lost by it: its text stands in the column ``TIME_TEXT``.
+    The event's own ``time`` is not lost: its text is in the column ``TIME_TEXT``.
     """
     for index, field in enumerate(rows.schema):
         if field.type == INSTANT:

@@ -1,4 +1,4 @@
-"""The sink of pairs: a Delta table that has each once, or a topic that gets each at least once, under one id."""
+"""The sink of request-reply pairs: a Delta table (exactly once), or a topic (at least once, under one id)."""
 
 from __future__ import annotations
 
@@ -67,18 +67,18 @@ class PairRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PairSink(Protocol):
-    """Takes pairs."""
+    """Writes pairs."""
 
     def write(self, rows: Sequence[PairRow], commit: Commit) -> None:
         """Write rows; the same commit comes again after an error or a crash.
 
         Raises:
-            SinkError: it cannot take them now.
+            SinkError: it cannot accept them now.
         """
 
 
 def open_pairs(name: str, settings: Sink) -> PairSink:
-    """Make the sink called *name* for pairs; touches neither disk nor network."""
+    """Create the sink called *name* for pairs; uses neither disk nor network."""
     return cast(PairSink, resolve_name(settings.pairs)(name, settings))
 
 
@@ -130,13 +130,13 @@ class _PairTopic(PairSink):
             answers = dict(enumerate(self._publisher.send([_event(rows[place], self._topic) for place in places])))
         except (Unsettled, GatewayError) as error:
             answers = error.settled if isinstance(error, Unsettled) else {}
-            raise SinkError(self._name, str(error), hint="it is tried again with growing pauses") from error
+            raise SinkError(self._name, str(error), hint="it is retried with growing pauses") from error
         finally:
             self._settled.update(places[at] for at in answers)
             for at, refusal in answers.items():
                 if refusal is not None:
                     row = rows[places[at]]
-                    _log.error("pair is refused for good", sink=self._name, pair=row.id, reason=refusal.reason)
+                    _log.error("pair rejected permanently", sink=self._name, pair=row.id, reason=refusal.reason)
 
 
 def _event(row: PairRow, topic: str) -> Outbound:

@@ -46,11 +46,11 @@ def test_the_sender_tells_what_became_of_each_message(broker: str) -> None:
         answers = sender.send([AmqpMessage(small, b"x"), AmqpMessage(queue, b"y"), *[AmqpMessage(small, b"x")] * 3])
         refused = [answer for answer in answers if answer is not None]
         assert len(refused) == 2 and answers[:2] == [None, None]
-        said = "the broker refuses it: amqp:resource-limit-exceeded "
+        said = "the broker rejected it: amqp:resource-limit-exceeded "
         assert all(answer.reason.startswith(said) and len(answer.reason) > len(said) for answer in refused)
         bad = AmqpMessage(queue, b"x", properties={"colour": "red"})
         assert sender.send([bad, AmqpMessage(queue, b"z")]) == [
-            MessageRefusal("the broker refuses it: amqp:encode-error AMQP messages have no property colour"),
+            MessageRefusal("the broker rejected it: amqp:encode-error AMQP messages have no property colour"),
             None,
         ]
         with pytest.raises(Unsettled, match="node nowhere: amqp:not-found"):

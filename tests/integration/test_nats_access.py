@@ -48,7 +48,7 @@ def test_credentials_are_not_sent_in_the_clear_when_tls_is_asked_for(tmp_path: P
     login = BrokerLogin(username="u", password="hidden")
     with NatsServer(tmp_path / "nats", authorization={"user": "u", "password": "hidden"}) as server:
         uri = server.uri.replace("nats:", "tls:")
-        assert "offers no TLS" in refused(Connection((uri,), login))
+        assert "does not offer TLS" in refused(Connection((uri,), login))
         with running(Connection((server.uri,), login), Kept(), core("a")):
             pass
 

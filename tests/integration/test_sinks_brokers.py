@@ -189,7 +189,7 @@ def test_nats(nats: NatsServer, tmp_path: Path, mode: str, jetstream: bool) -> N
 
 def test_a_subject_without_a_stream_holds_the_batch(nats: NatsServer, tmp_path: Path) -> None:
     settings = {"type": "nats", "uri": nats.uri, "subject": "nobody.{type}", "timeout": "3s"}
-    with pytest.raises(SinkError, match="no stream takes the subject"):
+    with pytest.raises(SinkError, match="no stream has the subject"):
         sink(tmp_path, settings).write(table(), FIRST)
 
 

@@ -1,1 +1,1 @@
-"""Sinks that send messages: what is sent for a row, held against its definition."""
+"""Sinks that send messages: build a message for each row, and check it against its definition."""

@@ -1,10 +1,10 @@
-"""Messages shaped by a ``producer`` endpoint of the catalog (JUDGING.md#sending).
+"""Build messages by the definitions of a ``producer`` endpoint of the catalog (JUDGING.md#sending).
 
-Of the endpoint's candidates, the definition that an event already has is taken, else one that has the event's
-``type``; among several, one whose other attributes hold as well. It is used as a template: literals set, placeholders
-expanded from the record's context attributes, else from what the definition's own attribute templates find in the
-event, else from the event's attributes. The event itself keeps its attributes and its data as they are. A message that
-its definition would not match is not sent (:mod:`router.sinks.messages.definitions`).
+Of the endpoint's candidates, the event's own definition is used, else one with the event's ``type``; among several, one
+whose other attributes match too. It is a template: literals are set, and placeholders are expanded from the record's
+context attributes, else from what the definition's own attribute templates match in the event, else from the event's
+attributes. The event keeps its attributes and data unchanged. A message that its definition would not match is not
+sent.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ from router.sinks.messages.sink import (
 if TYPE_CHECKING:
     from router.schemaids.framing import WrittenFrame
 
-# Messages checked against the definitions they were made by, before they are sent (JUDGING.md#sending).
+# Messages are checked against the definitions they were built by, before they are sent (JUDGING.md#sending).
 #
-# The matcher is that of ``run``; it gets what a receiver of the message would read. A message with the same constrained
-# values as an earlier one gets the same verdict, so definitions of literals are decided once.
+# The matcher is the one of ``run``; it gets what a receiver of the message would read. Messages with equal constrained
+# values get the same result, so definitions of literals are evaluated once.
 
 _REMEMBERED: Final = 20_000
 _REMEMBERED_BYTES: Final = 4096
-"""Messages with longer properties are matched each time, so that senders cannot fill the memory with them."""
+"""Messages with longer properties are matched each time, so that senders cannot fill the memory."""
 _MISMATCHES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ShapedMessage:
-    """A message, the event it is of, the definition it was made by (its place among all), and in which mode."""
+    """A message, its event, the index of the definition it was built by, and its mode."""
 
     event: RoutedEvent
     message: Outbound
@@ -72,9 +72,9 @@ class ShapedMessage:
 
 
 class Conformance:
-    """Checks messages for one endpoint, each against its own definition alone, which is one of *definitions*.
+    """Checks messages of one endpoint, each against its own definition only, which is one of *definitions*.
 
-    ``uncarried`` are parts that the target has no place for, whatever the protocol has.
+    ``uncarried`` are parts that the target cannot carry, whatever the protocol supports.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Conformance:
         self._known: dict[Any, str] = {}
 
     def faults(self, shaped: Sequence[ShapedMessage]) -> list[str]:
-        """Return for each message what keeps it from matching its definition; empty when it matches."""
+        """Return for each message why it does not match its definition; empty if it does."""
         received = [tuple(self._received(each.message)) for each in shaped]
         keys = [
             self._key(each, parts) or place for place, (each, parts) in enumerate(zip(shaped, received, strict=True))
@@ -132,7 +132,7 @@ class Conformance:
         return (part for part in parts if part.key not in self._uncarried) if self._uncarried else parts
 
     def _key(self, shaped: ShapedMessage, parts: Sequence[Part]) -> Any:
-        """Return what decides the verdict; None when that is all of the message, or too large to be remembered."""
+        """Return what decides the result; None if that is all of the message, or too large to be cached."""
         size = sum(len(part.value or b"") for part in parts) + sum(map(len, shaped.event.attributes.values()))
         if size > _REMEMBERED_BYTES:
             return None
@@ -170,7 +170,7 @@ class Conformance:
 
 
 def _keyed(builder: ChannelBuilder, channel: int, *, event: bool) -> dict[str, bool]:
-    """Return the properties that a channel's target looks at; False for one that only has to be there."""
+    """Return the properties that a channel's target uses; False for one that only must exist."""
     keyed: dict[str, bool] = {}
     for number in builder.channels[channel].candidates:
         for key, constraint in builder.targets[number].constraints(event=event) or ():
@@ -201,25 +201,25 @@ _QUERY: Final = "query."
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A definition, the mode of its messages, and what its attributes ask, by their names."""
+    """A definition, its message mode, and the constraints of its attributes, by name."""
 
     definition: Definition
     mode: Mode
     attributes: tuple[tuple[str, Constraint], ...]
 
     def has_type(self, event: RoutedEvent) -> bool:
-        """Tell whether the definition has the event's type; one that declares none has its id as type."""
+        """Whether the definition has the event's type; one that declares none has its id as type."""
         kind = event.attributes["type"]
         declared = next((asked for name, asked in self.attributes if name == "type" and asked.value is not None), None)
         return self.definition.messageid == kind if declared is None else declared.satisfied(kind, present=True)
 
     def holds(self, event: RoutedEvent) -> bool:
-        """Tell whether all declared attributes hold for the event."""
+        """Whether all declared attributes match the event."""
         values = ((asked, event.attributes.get(name)) for name, asked in self.attributes)
         return all(asked.satisfied(value, present=value is not None) for asked, value in values)
 
     def captured(self, event: RoutedEvent) -> dict[str, str]:
-        """Return what the placeholders of the declared attributes take from the event; the first taken counts."""
+        """Return the values of the placeholders in the declared attributes; the first one wins."""
         values: dict[str, str] = {}
         for name, asked in reversed(self.attributes):
             values.update(asked.captured(event.attributes.get(name)))
@@ -228,7 +228,7 @@ class _Candidate:
 
 @dataclass(slots=True)
 class _Try:
-    """An event, the definitions that are still to be tried, and why others were not taken."""
+    """An event, the definitions still to try, and why others were not used."""
 
     place: int
     event: RoutedEvent
@@ -242,11 +242,11 @@ class _Try:
 
 
 class EndpointComposer:
-    """Makes messages for one endpoint. ``mode`` overrides what its definitions ask for; ``base`` is a URL for HTTP.
+    """Builds messages for one endpoint. ``mode`` overrides the mode of its definitions; ``base`` is a URL for HTTP.
 
-    ``least`` has numbers that parts have at least, whatever endpoint and definition say, in place of those of the
-    protocol: a message to be confirmed cannot be sent with QoS 0. ``passing`` adds the headers that records came with;
-    None leaves them out. ``uncarried`` are parts that the target has no place for.
+    ``least`` has minimum values of parts that override endpoint, definition and protocol: a message to be confirmed
+    cannot be sent with QoS 0. ``passing`` adds the headers of records; None leaves them out. ``uncarried`` are parts
+    that the target cannot carry.
     """
 
     def __init__(
@@ -278,13 +278,13 @@ class EndpointComposer:
         self._frames: Mapping[str, WrittenFrame] = {}
 
     def begin_with(self, frames: Mapping[str, WrittenFrame]) -> None:
-        """Have the bodies of these definitions begin with frames."""
+        """Prefix the bodies of these definitions with frames."""
         self._frames = frames
 
     def compose(self, events: Sequence[RoutedEvent]) -> list[Outbound | NotTaken]:
-        """Return the message for each event, checked against the definition that it was made by.
+        """Return the message for each event, checked against the definition that it was built by.
 
-        NotTaken stands where no definition has the event's type, or those that do lack values or would not be matched.
+        NotTaken if no definition has the event's type, or those that do lack values or would not match.
         """
         answers: list[Outbound | NotTaken] = [NotTaken("") for _ in events]
         tries = [_Try(place, event, iter(self._fitting(event))) for place, event in enumerate(events)]
@@ -305,7 +305,7 @@ class EndpointComposer:
         return answers
 
     def _next(self, tried: _Try) -> ShapedMessage | None:
-        """Return the event's message by the next definition that can make one; None when no definition is left."""
+        """Return the event's message by the next definition that can build one; None if no definition is left."""
         for candidate in tried.left:
             try:
                 message = self._message(candidate, tried.event)
@@ -337,7 +337,7 @@ class EndpointComposer:
         parts = self._sending.option_parts(self._options(definition, values))
         for part in parts:
             if part.text is None and not self._sending.carries_bytes(part.key):
-                raise NotTaken(f"{part.key} has to be text, and its bytes are no UTF-8")
+                raise NotTaken(f"{part.key} must be text, but its bytes are not UTF-8")
         keys = {part.key for part in parts}
         for name in self._sending.scalars:
             if name in self._endpoint.options and name not in keys:
@@ -362,7 +362,7 @@ class EndpointComposer:
         return part
 
     def _options(self, definition: Definition, values: Mapping[str, str]) -> Iterator[tuple[Property, str]]:
-        """Give the protocol options that are to be sent, with their texts."""
+        """Yield the protocol options to send, with their texts."""
         for prop in definition.protocoloptions:
             name = prop.name.rpartition(".")[2]
             if prop.value is not None:
@@ -370,14 +370,14 @@ class EndpointComposer:
             elif prop.required and prop.name not in self._by_channel and prop.name != self._binding.rule.content_type:
                 text = values.get(name, values.get(_OF_EVENT.get(name, "")))
                 if text is None:
-                    raise NotTaken(f"requires {prop.name}, for which there is no value")
+                    raise NotTaken(f"requires {prop.name}, which has no value")
                 yield prop, text
 
     def _text(self, prop: Property, values: Mapping[str, str]) -> str:
         text = text_of(cast(Any, prop.value))
         if prop.type == "timestamp" and is_any_timestamp(text):
             if "time" not in values:
-                raise NotTaken(f"{prop.name} is a time, and the event has none")
+                raise NotTaken(f"{prop.name} is a time, but the event has no time")
             return values["time"]
         template = _template(prop, self._sending.dotted and prop.name == self._sending.address)
         if template is None:
@@ -388,7 +388,7 @@ class EndpointComposer:
         return expanded
 
     def _listed(self, values: Mapping[str, str]) -> Iterator[Part]:
-        """Give headers and query values that the options of the endpoint list."""
+        """Yield headers and query values from the endpoint's options."""
         for member in self._sending.listed:
             listed = self._endpoint.options.get(member)
             pairs = listed.items() if isinstance(listed, dict) else _pairs(listed)
@@ -409,7 +409,7 @@ class EndpointComposer:
         )
 
     def _key(self, event: RoutedEvent, values: Mapping[str, str]) -> list[Part]:
-        """Return the key of the record: the endpoint's, else ``partitionkey``, else the one that the source had."""
+        """Return the key of the record: the endpoint's, else ``partitionkey``, else the source's."""
         fixed = self._endpoint.options.get("key")
         own = event.attributes.get("partitionkey")
         if fixed:
@@ -420,7 +420,7 @@ class EndpointComposer:
 
 
 def asks_structured(definition: Definition, endpoint: Endpoint, binding: Binding) -> bool:
-    """Tell whether the declared native content type, else an option ``mode`` or ``content-mode``, means structured."""
+    """Whether the declared native content type, else an option ``mode`` or ``content-mode``, means structured."""
     for prop in definition.protocoloptions:
         if prop.name == binding.rule.content_type and isinstance(prop.value, str):
             return prop.value.lower().startswith(STRUCTURED)
@@ -442,11 +442,11 @@ def _pairs(listed: object) -> Iterator[tuple[str, Any]]:
             yield entry["name"], entry["value"]
 
 
-# From the settings of a sink that sends messages, and its endpoint in the catalog, to the sink.
+# Create a message sink from its settings and its endpoint in the catalog.
 
 
 def open_messages(name: str, settings: RemoteSink, kind: str, catalog: Catalog, framings: object) -> ArrowSink:
-    """Make the sink of events; none of these takes dead letters."""
+    """Create the sink of events; none of these accepts dead letters."""
     endpoint = endpoint_of(name, settings, catalog)
     settings.check(name, endpoint)
     composer = composer_of(settings, endpoint, catalog)
@@ -456,10 +456,10 @@ def open_messages(name: str, settings: RemoteSink, kind: str, catalog: Catalog, 
 
 
 def endpoint_of(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint | None:
-    """Return the endpoint that a sink names; None when it names none.
+    """Return the endpoint that a sink names; None if it names none.
 
     Raises:
-        SinkError: the catalog lacks it, or it is none that this type of sink can send to. A later catalog may mend it.
+        SinkError: the catalog lacks it, or this type of sink cannot send to it. A later catalog may fix that.
     """
     if settings.endpoint is None:
         return None
@@ -473,13 +473,13 @@ def endpoint_of(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint |
     binding = BINDINGS.get(endpoint.protocol or "")
     if binding is None or binding.sending.family != settings.family:
         spoken = endpoint.protocol or "no protocol"
-        text = f"{endpoint.xid} has {spoken}, the sink is {settings.family}"
+        text = f"{endpoint.xid} has {spoken}, but the sink is {settings.family}"
         raise SinkError(name, text, hint="change the type of the sink")
     return endpoint
 
 
 def composer_of(settings: RemoteSink, endpoint: Endpoint | None, catalog: Catalog) -> MessageBuilder:
-    """Return what makes messages of events: the endpoint's definitions, or the template of the settings."""
+    """Return the message builder: by the endpoint's definitions, or by the template of the settings."""
     binding = settings.binding(endpoint)
     passing = passing_of(settings, binding)
     mode = cast(Mode | None, settings.content_mode)
@@ -506,10 +506,10 @@ def composer_of(settings: RemoteSink, endpoint: Endpoint | None, catalog: Catalo
 
 
 def passing_of(settings: RemoteSink, binding: Binding) -> HeaderPassing | None:
-    """Return what passes headers on; None where the settings want none of them."""
+    """Return what passes headers on; None if the settings disable it."""
     return None if settings.taken_headers is None else HeaderPassing(binding, settings.taken_headers)
 
 
 def spread_key(name: str, settings: RemoteSink) -> str:
-    """Name what a sink's destinations are counted by: the sink, where it is connected to, and what makes them."""
+    """Return the key by which a sink's destinations are counted: sink, connection, and templates."""
     return repr((name, settings.own_addresses, settings.endpoint, settings.template))

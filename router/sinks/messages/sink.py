@@ -1,7 +1,7 @@
-"""A sink that sends each row as a message and returns when all are confirmed.
+"""A sink that sends each row as a message and returns once all are confirmed.
 
-At least once: a batch that is repeated after a crash is sent again. Within one process it is not: the sink remembers
-what a target has settled of a batch until the next batch, so that an outage in mid-batch makes no duplicates.
+At least once: a batch repeated after a crash is sent again. Within one process the sink remembers what a target has
+settled of a batch until the next batch, so that an outage in mid-batch makes no duplicates.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class HeaderPassing:
     taken: frozenset[str] = frozenset()
 
     def parts(self, protocol: str, native: str, *, binary: bool, structured: bool) -> Iterator[Part]:
-        """Give the parts for a record of that protocol, whose native form is JSON text.
+        """Yield the parts for a record of that protocol, whose native form is JSON text.
 
         *binary* and *structured* say the mode of the message that is made; without an envelope it is neither.
         """
@@ -98,11 +98,11 @@ class HeaderPassing:
 
 
 def _came(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
-    """Give names, parts and AMQP types of the headers that were no attributes of the record's own envelope."""
+    """Yield names, parts and AMQP types of the headers that were not attributes of the record's own envelope."""
     try:
         parts: Parts = source.parts(msgspec.json.decode(native))
     except (msgspec.DecodeError, RecordError):
-        return  # the native record is shown, not relied on: an odd one has no headers
+        return  # the native record is shown, not relied on: an unusual one has no headers
     types = types_of(parts)
     bare = source.rule.prefixes[0] in CARRIED
     is_event = any(attribute_name(part.key, source.rule) == "specversion" for part in parts)
@@ -125,7 +125,7 @@ def _came(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
 
 
 def _reads_as_attribute(key: str, rule: AttributeRule, *, binary: bool) -> bool:
-    """Return whether a reader of the message would take a part for an attribute of the event.
+    """Whether a reader of the message would read a part as an attribute of the event.
 
     Where attributes have no prefix (MQTT), any name of the right form is one in binary mode; without an envelope, the
     one that would make an event of the message.
@@ -144,7 +144,7 @@ _NAMES: Final = ("id", "source", "type", "subject", "datacontenttype", "datasche
 
 
 class NotTaken(Exception):
-    """A message that can never be sent to this target; the message says why and ends up in the dead letter."""
+    """A message that can never be sent to this target; the message says why and is in the dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def outbound(
     lineage: bool = True,
     passing: HeaderPassing | None = None,
 ) -> Outbound:
-    """Put a message together from *given* parts and the event, by the CloudEvents binding of the protocol.
+    """Build a message from *given* parts and the event, by the CloudEvents binding of the protocol.
 
     An attribute goes before a given part of the same key. Data that is itself an event travels in structured mode:
     its content type in the place of ours would make a reader take it for this one. ``native`` sends data alone.
@@ -238,7 +238,7 @@ def source_key(event: RoutedEvent) -> bytes | None:
     try:
         part = first(binding.parts(msgspec.json.decode(event.native)), binding.partition_key)
     except (msgspec.DecodeError, RecordError):
-        return None  # the native record is shown, not relied on: an odd one has no key
+        return None  # the native record is shown, not relied on: an unusual one has no key
     return None if part is None else part.value
 
 
@@ -252,7 +252,7 @@ def _annotations(event: RoutedEvent, binding: Binding) -> list[Part]:
 
 
 def framed(message: Outbound, event: RoutedEvent, mode: Mode, frame: WrittenFrame | None) -> Outbound:
-    """Return a message whose body is behind a frame.
+    """Return a message whose body follows a frame.
 
     A body stays as it is that has one already, that is in a content coding, or that is JSON of a schema whose bodies
     are bytes; so does an event in structured mode.
@@ -286,16 +286,16 @@ def lineage_parts(event: RoutedEvent, binding: Binding) -> list[Part]:
 
 # The cap on distinct destinations of a sink (JUDGING.md#what-comes-out).
 #
-# Templates make topics, nodes, subjects and URLs out of values that come from outside, and a broker may create each
-# one. So a sink has at most a set number of them; past it a record is ``sink-rejected``. The known ones are in memory:
-# a new plan of the same process goes on with them, and a restart begins to count anew.
+# Templates build topics, nodes, subjects and URLs from external values, and a broker may create each one. So a sink has
+# a maximum number of them; beyond that a record is ``sink-rejected``. The known ones are in memory: a new plan of the
+# same process keeps them, and a restart starts counting from zero.
 
 _spreads: dict[str, Spread] = {}
 _lock: Final = threading.Lock()
 
 
 class Spread:
-    """The destinations that one sink has been sent to; safe for use by several threads."""
+    """The destinations that one sink has sent to; thread-safe."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -303,7 +303,7 @@ class Spread:
         self._lock = threading.Lock()
 
     def fault(self, address: str) -> str | None:
-        """Count a destination, and return None; one past the cap is not counted, and the text says so."""
+        """Count a destination, and return None; one beyond the cap is not counted, and the text says so."""
         if address in self._known:
             return None
         with self._lock:
@@ -317,7 +317,7 @@ class Spread:
 
 
 def kept_spread(key: str, most: int) -> Spread:
-    """Return the destinations that the sink of that key has had in this process; *most* counts from now on."""
+    """Return the destinations of the sink with that key in this process; *most* applies from now on."""
     with _lock:
         spread = _spreads.setdefault(key, Spread(most))
         spread.most = most
@@ -325,18 +325,18 @@ def kept_spread(key: str, most: int) -> Spread:
 
 
 CHUNK: Final = 500
-"""Messages handed over at a time. When a client says no more, only whole groups are known to be confirmed."""
+"""Messages passed to the client at a time; only whole groups are known to be confirmed after an error."""
 _UNUSED: Final = ("time", "received")
 """Instants, which may lie outside Python's calendar and are sent as the event wrote them."""
 REASON_CAP: Final = 500
 
 
 Settled = dict[str, Rejected | None]
-"""What became of the records of a batch, by position; None is taken."""
+"""The results of a batch's records, by position; None is delivered."""
 
 
 class MessageBuilder(Protocol):
-    """What makes messages of events."""
+    """Builds messages of events."""
 
     def compose(self, events: Sequence[RoutedEvent]) -> Sequence[Outbound | NotTaken]:
         """Return the message for each event; NotTaken says why there can be none for this target."""
@@ -348,10 +348,10 @@ class MessageBuilder(Protocol):
 
 
 class TemplateComposer:
-    """Makes messages for the address that a template of the settings gives; ``given`` parts are on every one.
+    """Builds messages for the address of a template in the settings; ``given`` parts are on every one.
 
-    ``passing`` adds the headers that records came with; None leaves them out. ``strict`` takes no event that misses a
-    value of the address.
+    ``passing`` adds the headers of records; None leaves them out. ``strict`` rejects events without a value for the
+    address.
     """
 
     def __init__(
@@ -404,7 +404,7 @@ class TemplateComposer:
 
 
 class ConfirmedSink(ArrowSink):
-    """Keeps :class:`~router.sinks.contract.ArrowSink` for rows of :data:`router.sinks.messages.sink.MESSAGE`.
+    """Implements :class:`~router.sinks.contract.ArrowSink` for rows of :data:`router.sinks.messages.sink.MESSAGE`.
 
     Safe for use by several queries; their batches go one after the other. ``max_body`` is in bytes, ``spread`` counts
     destinations and caps them.
@@ -431,10 +431,10 @@ class ConfirmedSink(ArrowSink):
         self._composer.begin_with(frames)
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
-        """Send what of the batch is not settled yet. Rows that the target will never take are ``refused``.
+        """Send what of the batch is not settled yet. Rows that the target will never accept are ``refused``.
 
         Raises:
-            SinkError: the target takes nothing now. Calling again with the same commit goes on where this ended.
+            SinkError: the target accepts nothing now. Calling again with the same commit continues from there.
         """
         if rows.num_rows == 0:
             return WriteResult(0)  # without waiting for the batch of another query
@@ -449,16 +449,16 @@ class ConfirmedSink(ArrowSink):
         return WriteResult(rows.num_rows - len(refused), refused=refused)
 
     def already(self, commit: Commit) -> bool:
-        """Always False: no target remembers batches."""
+        """Return False: no target remembers batches."""
         return False
 
     def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
-        """Yield what the target has not taken while this process lives; a row that it refused, with its own reason."""
+        """Yield what the target has not accepted in this process; a row that it refused, with its own reason."""
         settled = self.settled(commit)
         return (left for row in share if (left := settled.get(row.position, row)) is not None)
 
     def settled(self, commit: Commit) -> Settled:
-        """Return what the target has settled of a batch while this process lives, by position; None is taken."""
+        """Return what the target has settled of a batch in this process, by position; None is delivered."""
         version, settled = self._settled.get(commit.whole, (-1, {}))
         return dict(settled) if version == commit.version else {}
 
@@ -495,7 +495,7 @@ class ConfirmedSink(ArrowSink):
     def _within(self, message: Outbound) -> Outbound:
         size = len(message.body or b"")
         if self._max_body is not None and size > self._max_body:
-            raise NotTaken(f"a body of {size} bytes is more than max_body of the sink, {self._max_body}")
+            raise NotTaken(f"a body of {size} bytes exceeds the sink's max_body, {self._max_body}")
         fault = self._spread.fault(message.address) if self._spread is not None else None
         if fault is not None:
             raise NotTaken(f"{message.address[: REASON_CAP // 4]}: {fault}")
@@ -508,10 +508,10 @@ def _rejected(event: RoutedEvent, refusal: MessageRefusal | None) -> Rejected | 
     return Rejected(event.position, refusal.reason[:REASON_CAP], event.endpoint, event.message)
 
 
-# Connections of sinks, which are kept for reuse.
+# Connections of sinks, kept for reuse.
 #
-# A plan makes its own sinks, and a new catalog a new plan. Connections outlive both: a sink of the same name, settings
-# and endpoint goes on with the one there is.
+# A plan creates its own sinks, and a new catalog a new plan. Connections outlive both: a sink with the same name,
+# settings and endpoint reuses the existing one.
 
 _publishers: dict[str, Publisher] = {}
 
@@ -527,14 +527,14 @@ def kept(name: str, settings: RemoteSink, endpoint: Endpoint | None) -> Publishe
 
 
 def close_targets() -> None:
-    """Disconnect all targets; a sink that is used again connects again."""
+    """Disconnect all targets; a sink that is used again reconnects."""
     with _lock:
         for publisher in _publishers.values():
             publisher.close()
 
 
 class _Shared:
-    """A publisher that is connected at its first use, and used by one thread at a time."""
+    """A publisher that connects at its first use, and is used by one thread at a time."""
 
     def __init__(self, make: Callable[[], Publisher]) -> None:
         self._make = make

@@ -1,4 +1,4 @@
-"""A Delta table, one append for each batch, exactly once."""
+"""A Delta table: one append per batch, exactly once."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ from router.sinks.tables.staging import (
 if TYPE_CHECKING:
     from router.sinks.tables.upkeep import Upkeep
 
-# Whether an error of delta-rs is the fault of the rows: then no Delta table would take them.
+# Whether the rows cause an error of delta-rs: then no Delta table would accept them.
 #
-# The errors do not say. A value that cannot be written and a full disk end in the same class, and the texts of errors
-# may quote a record. So the rows are written once more, to a new table in a folder of their own. If they fail there
-# too, and a row of nulls does not, the rows are at fault.
+# The errors do not say. An invalid value and a full disk raise the same class, and the texts of errors may quote a
+# record. So the rows are written once more, to a new table in a separate folder. If they fail there too, and a row of
+# nulls does not, the rows are at fault.
 
 _ROOM: Final = 64 << 20
-"""Bytes that must be free besides those of the rows, so that a full disk is not taken for a fault of the rows."""
+"""Bytes that must be free besides those of the rows, so that a full disk is not mistaken for a fault of the rows."""
 
 
 def fails_anywhere(rows: pa.Table, partition_by: Sequence[str]) -> bool:
-    """Return whether rows fail at a new table too; False when that cannot be tried here."""
+    """Return whether rows fail at a new table too; False if that cannot be tried here."""
     try:
         with tempfile.TemporaryDirectory(prefix="xrouter-") as folder:
             if shutil.disk_usage(folder).free < 2 * rows.nbytes + _ROOM:
@@ -89,8 +89,8 @@ class DeltaSink(ArrowSink):
     every Delta transaction, a version not above the last of its app counts as written. On local disk, files and log
     entry are synchronised before ``write`` returns, since delta-rs leaves that to the operating system: a batch that
     was reported survives power loss, while power loss inside ``write`` may leave a torn last log entry.
-    A :class:`DeltaError` that the rows cause is raised unchanged (:mod:`router.sinks.tables.delta`): no wait would mend
-    it. Where the table lies on the local disk, workers stage a batch and the driver commits their files, in an entry of
+    A :class:`DeltaError` that the rows cause is raised unchanged (:mod:`router.sinks.tables.delta`): waiting would not
+    fix it. If the table is on the local disk, workers stage a batch and the driver commits their files, in an entry of
     the same form; a table in an object store takes it as rows of the driver. Others may write to the table as well
     (OPERATIONS.md#tables-that-others-write-to). Rows that break a rule of the table are rejected.
     The table is created at the first batch. It has exactly the columns of *schema*, or with *grows* at least those:
@@ -129,14 +129,14 @@ class DeltaSink(ArrowSink):
         """Append a batch once; see :class:`~router.sinks.contract.ArrowSink`.
 
         Raises:
-            SinkError: the table cannot take anything, or not now.
-            DeltaError: it cannot take these rows, nor could any table.
+            SinkError: the table accepts nothing, or not now.
+            DeltaError: it cannot accept these rows, nor could any table.
         """
         if rows.num_rows == 0:
             return WriteResult(0)
         rows = partitioned(rows, self._partition_by)
         if not self._grows and not rows.schema.equals(self._schema):
-            raise SinkError(self._name, f"batch has columns {rows.schema.names}, not those of the table's form")
+            raise SinkError(self._name, f"batch has columns {rows.schema.names}, not the table's columns")
         try:
             with self._lock:
                 # delta-rs writes behind the version that it has read.
@@ -154,14 +154,14 @@ class DeltaSink(ArrowSink):
             raise refused(self._name, self._uri, error) from error
 
     def staging(self, commit: Commit) -> Staging | None:
-        """Return what writes files into the table's folder; None where the table is in an object store."""
+        """Return what writes files into the table's folder; None if the table is in an object store."""
         return self._staging(commit)
 
     def take(self, staged: Staged, commit: Commit) -> WriteResult:
         """Commit what workers staged, once; see :class:`~router.sinks.contract.ArrowSink`.
 
         Raises:
-            SinkError: a worker could not write, or the table cannot take the files, or not now.
+            SinkError: a worker could not write, or the table cannot accept the files, or not now.
         """
         if staged.fault is not None:
             raise refused(self._name, self._uri, staged.fault) from staged.fault
@@ -188,7 +188,7 @@ class DeltaSink(ArrowSink):
                 batch.discard_own()
 
     def already(self, commit: Commit) -> bool:
-        """Return whether the table's log has this version of the app, or a later one."""
+        """Whether the table's log has this version of the app, or a later one."""
         try:
             with self._lock:
                 head = self._opened()
@@ -220,14 +220,14 @@ class DeltaSink(ArrowSink):
             if self._upkeep is not None:
                 self._upkeep.committed(self._uri, self._head.version)
             return WriteResult(count)
-        hint = "let other writers of the table pause between their commits; the batch is tried again"
-        raise SinkError(self._name, f"{self._uri}: {_ATTEMPTS} commits in a row were refused", hint=hint) from conflict
+        hint = "let other writers of the table pause between their commits; the batch is retried"
+        raise SinkError(self._name, f"{self._uri}: {_ATTEMPTS} consecutive commits failed", hint=hint) from conflict
 
     def _add(self, batch: FilesOfCommit, schemas: Sequence[pa.Schema], commit: Commit, head: TableHead) -> TableHead:
         target = functools.reduce(evolved, schemas, head.schema)
         if not all(contains(target, schema) for schema in schemas):
             self.known = target.serialize().to_pybytes()
-            hint = "none is needed: the batch is staged again with these columns"
+            hint = "no action needed: the batch is staged again with these columns"
             raise SinkError(self._name, f"{self._uri} has columns of other types than its files", hint=hint)
         self._hold_to_rules(batch, head, target)
         if not batch.files:
@@ -261,7 +261,7 @@ class DeltaSink(ArrowSink):
         return head if metadata is None else TableHead(self._uri, DeltaTable(self._uri))
 
     def _hold_to_rules(self, batch: RowsOfCommit | FilesOfCommit, head: TableHead, target: pa.Schema) -> None:
-        """Leave out of a batch what breaks a rule of the table.
+        """Leave out of a batch the rows that break a rule of the table.
 
         Raises:
             SinkError: rows do, and none can become a dead letter in this attempt: the next one can.
@@ -272,11 +272,11 @@ class DeltaSink(ArrowSink):
         self.may_reject = self._rejects
         if not batch.may_reject:
             reason = f"{self._uri}: {len(batch.refused)} rows cannot be written; {batch.refused[0].reason}"
-            hint = "none is needed: they become dead letters when the batch is tried again"
-            raise SinkError(self._name, reason, hint=hint if self._rejects else "drop the rule, or correct it")
+            hint = "no action needed: they become dead letters when the batch is retried"
+            raise SinkError(self._name, reason, hint=hint if self._rejects else "drop or correct the rule")
 
     def _require_files(self, batch: FilesOfCommit, head: TableHead) -> None:
-        """Look whether the files of a batch are as they were written.
+        """Raise unless the files of a batch are unchanged since they were written.
 
         Raises:
             CommitFailedError: they are not, and others committed: maybe this batch, whose other tries were swept then.
@@ -287,12 +287,12 @@ class DeltaSink(ArrowSink):
             if head.follow() is not None:
                 raise CommitFailedError("another writer committed")
             files = f"{len(missing)} of {len(batch.files)} files"
-            reason = f"{files} for {self._uri} are gone or cut, such as {missing[0].path}"
-            hint = "let VACUUM keep what is younger than an hour; the batch is staged again"
+            reason = f"{files} for {self._uri} are missing or truncated, such as {missing[0].path}"
+            hint = "let VACUUM keep files younger than an hour; the batch is staged again"
             raise SinkError(self._name, reason, hint=hint)
 
     def _settle(self, batch: FilesOfCommit, commit: Commit) -> None:
-        """See to a batch that is in the table's log already: its files are there, and what it rejected is known."""
+        """Check a batch that is in the table's log already: its files are there, and what it rejected is known."""
         head = self._opened()
         if head is None or not head.appends:
             return
@@ -304,10 +304,10 @@ class DeltaSink(ArrowSink):
             self._take_back(head, named, commit)
 
     def _take_back(self, head: TableHead, files: Sequence[StagedFile], commit: Commit) -> None:
-        """Remove a commit from the table, which is to be written again.
+        """Remove a commit from the table, so that it is written again.
 
         Raises:
-            SinkError: always; the table has no row of the commit any more, and knows nothing of it.
+            SinkError: always; the table has no row of the commit any more, and no trace of it.
         """
         self._head = None
         while True:
@@ -320,7 +320,7 @@ class DeltaSink(ArrowSink):
                     if opened is None:
                         break
                     head = opened
-        hint = "let VACUUM keep what is younger than an hour; the batch is staged again"
+        hint = "let VACUUM keep files younger than an hour; the batch is staged again"
         raise SinkError(self._name, f"files of a commit to {self._uri} were removed by another writer", hint=hint)
 
     def _write(self, batch: RowsOfCommit, commit: Commit, head: TableHead) -> TableHead:
@@ -365,22 +365,22 @@ class DeltaSink(ArrowSink):
         return None if folder is None else TableStaging(str(folder), commit, tuple(self._partition_by), self.known)
 
     def _opened(self) -> TableHead | None:
-        """Read the table's log anew, and return its head; None where there is no table."""
+        """Read the table's log again, and return its head; None if there is no table."""
         if not DeltaTable.is_deltatable(self._uri):
             return None
         table = DeltaTable(self._uri)
         names = [field.name for field in table.schema().fields]
         if not set(self._schema.names) <= set(names) or not (self._grows or names == self._schema.names):
-            hint = "give the sink a path of its own, or move the table away"
-            raise SinkError(self._name, f"{self._uri} is a table with other columns ({', '.join(names)})", hint=hint)
+            hint = "give the sink its own path, or move the table"
+            raise SinkError(self._name, f"{self._uri} is a table of other columns ({', '.join(names)})", hint=hint)
         parts = table.metadata().partition_columns
         if parts != self._partition_by:
-            hint = "set partition_by to what the table has, or give the sink a path of its own"
+            hint = "set partition_by to the table's partition columns, or give the sink its own path"
             raise SinkError(self._name, f"{self._uri} is partitioned by {', '.join(parts) or 'nothing'}", hint=hint)
         head = TableHead(self._uri, table)
         if head.form.refused or not (head.appends or head.form.by_delta):
             reason = head.form.refused or f"the table has features that need a disk: {', '.join(head.form.features)}"
-            hint = "remove them (ALTER TABLE ... DROP FEATURE), or give the sink a path of its own"
+            hint = "remove them (ALTER TABLE ... DROP FEATURE), or give the sink its own path"
             raise SinkError(self._name, f"{self._uri}: {reason}", hint=hint)
         return head
 
@@ -395,7 +395,7 @@ class DeltaSink(ArrowSink):
 
 
 def _schemas_of(files: Iterable[StagedFile]) -> list[pa.Schema]:
-    """Return the columns that files have, each set of columns once."""
+    """Return the distinct column sets of files."""
     return [pa.ipc.read_schema(pa.py_buffer(each)) for each in dict.fromkeys(file.schema for file in files)]
 
 

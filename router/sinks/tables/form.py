@@ -1,4 +1,4 @@
-"""What a Delta table asks of those who write to it: its features, and the rules of its rows."""
+"""What a Delta table requires of its writers: features, and rules for its rows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _APPENDED: Final = frozenset(
         "variantType-preview",
     }
 )
-"""Features that an append can honour, or that ask nothing of it unless they are in use (:func:`_in_use`)."""
+"""Features that an append can satisfy, or that require nothing unless they are in use (:func:`_in_use`)."""
 _BY_DELTA: Final = frozenset(
     {
         "appendOnly",
@@ -68,12 +68,12 @@ _BY_DELTA: Final = frozenset(
 )
 """Features of tables that delta-rs itself writes to."""
 _ROWS_KEPT: Final = frozenset({"rowTracking", "clustering", "columnMapping"})
-"""Features by which a table knows where its rows are: its files are left to engines that keep that."""
+"""Features that track the location of rows: merging is left to engines that maintain them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableConstraint:
-    """A condition of SQL that each row has to meet, and what to call it."""
+    """A condition in SQL that each row must meet, and its name."""
 
     name: str
     sql: str
@@ -81,7 +81,7 @@ class TableConstraint:
 
 @dataclass(frozen=True, slots=True)
 class TableRequirements:
-    """What a table asks. ``refused`` says why nobody here can write to it, empty for a table that can be written.
+    """A table's requirements. ``refused`` says why the router cannot write to it, empty if it can.
 
     ``checks`` are the conditions of its rows. ``computed`` has an expression of SQL for each column that has to be
     filled where rows lack it. With ``mapped`` its files have other names for its columns.
@@ -97,7 +97,7 @@ class TableRequirements:
 
     @classmethod
     def of(cls, table: DeltaTable) -> Self:
-        """Read the form of a table that was opened."""
+        """Read the requirements of an open table."""
         protocol, configuration = table.protocol(), table.metadata().configuration
         features = frozenset((*(protocol.writer_features or ()), *(protocol.reader_features or ())))
         fields = json.loads(table.schema().to_json())["fields"]
@@ -105,7 +105,7 @@ class TableRequirements:
         refused = f"the table has features that cannot be written here: {', '.join(unknown)}" if unknown else ""
         if protocol.min_writer_version > _WRITER or protocol.min_reader_version > _READER:
             versions = f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}"
-            refused = f"the table has a protocol that is not known here: {versions}"
+            refused = f"the table has an unsupported protocol: {versions}"
         return cls(
             refused,
             features,
@@ -123,7 +123,7 @@ class TableRequirements:
 
     @property
     def rules(self) -> bool:
-        """Whether rows are to be looked at before they are written."""
+        """Whether rows must be checked before they are written."""
         return bool(self.checks or self.computed)
 
     @property
@@ -133,12 +133,12 @@ class TableRequirements:
 
 
 def plain(schema: pa.Schema) -> pa.Schema:
-    """Return the columns without what else a table says of them: nothing is required, and nothing has metadata."""
+    """Return the columns without constraints and metadata."""
     return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
 
 
 def grown(metadata: Mapping[str, Any], columns: pa.Schema) -> dict[str, Any]:
-    """Return the action ``metaData`` of a table with these columns, which has all that it said of its own."""
+    """Return a table's action ``metaData`` with these columns, and all else unchanged."""
     known, wanted = json.loads(metadata["schemaString"]), json.loads(Schema.from_arrow(columns).to_json())
     return {**metadata, "schemaString": json.dumps(_grown(known, wanted), ensure_ascii=False)}
 
@@ -187,7 +187,7 @@ def _grown(known: Any, wanted: Any) -> Any:
 
 
 def _in_use(configuration: Mapping[str, str], fields: list[Any]) -> Iterator[str]:
-    """Yield what a table uses of the features that an append cannot honour."""
+    """Yield the features in use that an append cannot satisfy."""
     if any(name.startswith("delta.identity.") for field in _all(fields) for name in field["metadata"]):
         yield "identityColumns"
     for name in ("IcebergCompatV1", "IcebergCompatV2", "IcebergCompatV3"):
@@ -196,7 +196,7 @@ def _in_use(configuration: Mapping[str, str], fields: list[Any]) -> Iterator[str
 
 
 def _all(fields: list[Any]) -> Iterator[Any]:
-    """Yield fields, and those inside of them."""
+    """Yield fields and nested fields."""
     for field in fields:
         yield field
         kinds = [field["type"]]
@@ -207,7 +207,7 @@ def _all(fields: list[Any]) -> Iterator[Any]:
 
 
 def _not_null(value: str, kind: Any, depth: int) -> Iterator[str]:
-    """Yield the conditions that say of a value that nothing inside of it is null that may not be."""
+    """Yield the conditions that nothing in a value is null that must not be."""
     if not isinstance(kind, dict):
         return
     if kind["type"] == "struct":
@@ -239,11 +239,11 @@ def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-# Rows held against the rules of their table: constraints, invariants, what may not be null, generated columns.
+# Rows are checked against the rules of their table: constraints, invariants, NOT NULL, generated columns.
 #
-# A table says them in Spark's SQL, so Spark evaluates them: no other engine is right for any expression. A condition
-# that is not true of a row is broken by it, null included (the Delta protocol, "CHECK Constraints"). What cannot be
-# computed of a row is null (no ANSI mode): a row never stops the others.
+# A table has them in Spark's SQL, so Spark evaluates them: no other engine is right for every expression. A row breaks
+# a condition that is not true, null included (the Delta protocol, "CHECK Constraints"). What cannot be computed for a
+# row is null (no ANSI mode): a row never blocks the others.
 
 _ROW: Final = "__row"
 _BROKEN: Final = "__broken"
@@ -252,7 +252,7 @@ _PLACE: Final = ("position", "endpoint", "message")
 
 @dataclass(slots=True)
 class RowsOfCommit:
-    """Rows of a commit, and those of them that the table's rules reject."""
+    """Rows of a commit, and those that the table's rules reject."""
 
     sink: str
     rows: pa.Table
@@ -267,7 +267,7 @@ class RowsOfCommit:
 
 
 class FilesOfCommit:
-    """Files of a commit as they go into the log: those that workers staged, or what the table's rules left of them."""
+    """Files of a commit for the log: those that workers staged, or their rows that the table's rules allow."""
 
     def __init__(self, sink: str, staging: TableStaging, staged: Staged) -> None:
         self.staged = staged
@@ -280,7 +280,7 @@ class FilesOfCommit:
         self._held_to: tuple[TableRequirements, pa.Schema] | None = None
 
     def hold_to(self, form: TableRequirements, columns: pa.Schema) -> None:
-        """Write files anew that have rows which break a rule of the table, or lack what it computes."""
+        """Rewrite files with rows that break a rule of the table, or lack its computed columns."""
         if self._held_to == (form, columns) or not form.rules:
             return
         self.discard_own()
@@ -300,23 +300,23 @@ class FilesOfCommit:
             raise fault
 
     def missing(self) -> list[StagedFile]:
-        """Return the files that are not there as they were written."""
+        """Return the files that are missing or changed."""
         return missing_files(self.folder, self.files)
 
     def discard_rest(self) -> None:
-        """Remove the files that workers staged and others stand for."""
+        """Remove the staged files that were rewritten."""
         kept = {file.path for file in self.files}
         self._staging.discard(file for file in self.staged.files if file.path not in kept)
 
     def discard_own(self) -> None:
-        """Remove what was written anew."""
+        """Remove the rewritten files."""
         theirs = {file.path for file in self.staged.files}
         self._staging.discard(file for file in self.files if file.path not in theirs)
         self.files = self.staged.files
 
 
 def missing_files(folder: Path, files: Iterable[StagedFile]) -> list[StagedFile]:
-    """Return the files that are not there as they were written."""
+    """Return the files that are missing or changed."""
 
     def is_there(file: StagedFile) -> bool:
         try:
@@ -328,7 +328,7 @@ def missing_files(folder: Path, files: Iterable[StagedFile]) -> list[StagedFile]
 
 
 def rows_of(folder: Path, file: StagedFile) -> pa.Table:
-    """Return the rows of a staged file, with the columns that it was parted by."""
+    """Return the rows of a staged file, including its partition columns."""
     rows = pq.ParquetFile(folder / file.path).read()
     schema = pa.ipc.read_schema(pa.py_buffer(file.schema))
     for name, text in file.partition.items():
@@ -344,10 +344,10 @@ def rows_of(folder: Path, file: StagedFile) -> pa.Table:
 def by_rules(
     sink: str, rows: pa.Table, form: TableRequirements, columns: pa.Schema
 ) -> tuple[pa.Table, tuple[Rejected, ...]]:
-    """Return the rows that the rules of a table of these columns allow, with what it computes, and the others.
+    """Return the rows that the table's rules allow, with its computed columns, and the rejected ones.
 
     Raises:
-        SinkError: a rule cannot be evaluated, or rows break one that have no place to name them by.
+        SinkError: a rule cannot be evaluated, or rows without a position break one.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F
@@ -388,12 +388,12 @@ def _rejected(sink: str, rows: pa.Table, row: int, names: list[str]) -> Rejected
 
 
 def _session(sink: str) -> SparkSession:
-    """Return a session of the router's Spark in which what cannot be computed is null."""
+    """Return a session of the router's Spark without ANSI mode: what cannot be computed is null."""
     from pyspark.sql import SparkSession
 
     running = SparkSession._instantiatedSession
     if running is None:
-        raise SinkError(sink, "the table has rules, which only Spark can evaluate", hint="drop the rules of the table")
+        raise SinkError(sink, "the table has rules that only Spark can evaluate", hint="drop the rules of the table")
     session = running.newSession()
     session.conf.set("spark.sql.ansi.enabled", "false")
     session.conf.set("spark.sql.caseSensitive", "false")

@@ -1,9 +1,9 @@
-"""The head of a Delta table's log: what one has to know to append the next entry, without reading the log.
+"""The head of a Delta table's log: what the next append needs, without reading the log.
 
-An append of files that are on the disk already is one entry, linked to the name of the next version
-(:mod:`router.sinks.tables.head`): so as long as that succeeds, nothing is in the log that we do not know. By delta-rs
-the same costs thirty times the processor time, and it refuses tables with in-commit timestamps, row tracking,
-clustering, widened types or column defaults, which ask little of an append.
+An append of files that are on disk already is one log entry, linked to the name of the next version: as long as that
+succeeds, the log has no entry that we do not know. With delta-rs the same costs thirty times the processor time, and it
+refuses tables with in-commit timestamps, row tracking, clustering, widened types or column defaults, which require
+little of an append.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DRAFT: Final = "_commit_*.json.tmp"
 ENGINE: Final = f"xregistry-router {version('xregistry-router')}"
 _CHECKPOINT: Final = re.compile(r"([0-9]{20})\.checkpoint\..*(?:parquet|json)")
 _ADDING: Final = frozenset({"add", "remove", "cdc", "commitInfo", "txn", "domainMetadata", "checkpointMetadata"})
-"""Kinds of actions that change neither what a table is nor how it is written."""
+"""Kinds of actions that change neither a table's definition nor how it is written."""
 
 
 class TableLog:
@@ -61,14 +61,14 @@ class TableLog:
         self._folder = folder / "_delta_log"
 
     def entry(self, number: int) -> Path:
-        """Return where the entry of a version is."""
+        """Return the path of a version's entry."""
         return self._folder / f"{number:020d}.json"
 
     def actions(self, number: int) -> list[Any]:
         """Return the actions of a version.
 
         Raises:
-            FileNotFoundError: there is no such entry, or not any more.
+            FileNotFoundError: the entry does not exist, or no longer.
         """
         # Lines end in a line feed and nothing else: texts of statistics hold other separators of Unicode as they are.
         return [msgspec.json.decode(line) for line in self.entry(number).read_bytes().split(b"\n") if line.strip()]
@@ -101,15 +101,15 @@ class TableLog:
         return {key: add for key, add in known.items() if add["size"] < below}
 
     def link(self, number: int, actions: Iterable[Action]) -> None:
-        """Write the entry of a version, which is on the disk then.
+        """Write the entry of a version durably.
 
         Raises:
-            CommitFailedError: another entry was there first, or took the place of ours.
+            CommitFailedError: another entry was first, or replaced ours.
             OSError: the file system refuses; nothing was written.
         """
         # Old entries are removed from the oldest on: without the one before, the next may have been there and be gone.
         if not self.entry(number - 1).exists():
-            raise CommitFailedError(f"version {number - 1} is not there any more")
+            raise CommitFailedError(f"version {number - 1} no longer exists")
         draft, entry = self._folder / DRAFT.replace("*", str(uuid4())), self.entry(number)
         try:
             with draft.open("xb") as file:
@@ -119,7 +119,7 @@ class TableLog:
                 ours = os.fstat(file.fileno()).st_ino
             os.link(draft, entry)
         except FileExistsError as error:
-            raise CommitFailedError(f"version {number} is there already") from error
+            raise CommitFailedError(f"version {number} exists already") from error
         finally:
             with suppress(OSError):
                 draft.unlink()
@@ -148,7 +148,7 @@ def _file_key(file: Action) -> tuple[str, str]:
 
 
 def changes_the_table(action: Action) -> bool:
-    """Whether an action may change what a table is, or how it is written."""
+    """Whether an action may change a table's definition, or how it is written."""
     return not action.keys() <= _ADDING
 
 
@@ -178,13 +178,13 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-# Files that are there wholly or not at all, also after a crash of the machine.
+# Files that are complete or absent, also after a crash of the machine.
 
 _REWRITING: Final = ".xrouter-rewriting.lock"
 _REMEDIES: Final = {
-    errno.EACCES: "give this user the right to write there",
-    errno.EPERM: "give this user the right to write there",
-    errno.EROFS: "mount the file system for writing or choose another path",
+    errno.EACCES: "give this user write permission there",
+    errno.EPERM: "give this user write permission there",
+    errno.EROFS: "mount the file system read-write, or choose another path",
     errno.ENOSPC: "free disk space; the batch is written again after a restart",
     errno.EDQUOT: "raise the quota; the batch is written again after a restart",
     errno.ENOTDIR: "choose a path whose parents are folders",
@@ -194,12 +194,12 @@ _REMEDIES: Final = {
 
 
 def write_atomically(target: Path, fill: Callable[[BinaryIO], None]) -> None:
-    """Make *target* with what *fill* writes: temporary file, fsync, rename, fsync of the folder.
+    """Create *target* with what *fill* writes: temporary file, fsync, rename, fsync of the folder.
 
     The temporary file is hidden and has one name for each target, so that a left-over is written over.
 
     Raises:
-        OSError: the file system refuses; *target* is as it was.
+        OSError: the file system refuses; *target* is unchanged.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with replaced(target, target.with_name(f".{target.name}.tmp"), private=False) as file:
@@ -207,27 +207,27 @@ def write_atomically(target: Path, fill: Callable[[BinaryIO], None]) -> None:
 
 
 def refused(sink: str, place: str, error: OSError) -> SinkError:
-    """Translate an error of the file system."""
+    """Convert an error of the file system to a SinkError."""
     reason = error.strerror or type(error).__name__
     remedy = _REMEDIES.get(error.errno or 0, "check the path and its file system")
     return SinkError(sink, f"cannot write {place}: {reason}", hint=remedy)
 
 
 def local_folder(uri: str) -> Path | None:
-    """Return the folder of a table on a disk; None for one in an object store."""
+    """Return the folder of a table on disk; None for one in an object store."""
     local = uri.removeprefix("file://")
     return None if is_url(local) else Path(local)
 
 
 def make_changes_durable(uri: str, table: DeltaTable, before: int) -> None:
-    """Update *table* to its newest version, and bring all commits after the version *before* to the disk."""
+    """Update *table* to its newest version, and make all commits after the version *before* durable."""
     table.update_incremental()
     for number in range(before + 1, table.version() + 1):
         make_durable(uri, number)
 
 
 def make_durable(uri: str, version: int) -> None:
-    """Bring the files of one commit, and its log entry, to the disk; an object store does so by itself."""
+    """Make the files of one commit, and its log entry, durable; an object store does so itself."""
     folder = local_folder(uri)
     if folder is None:
         return
@@ -256,7 +256,7 @@ def sole_rewriter(uri: str) -> Iterator[None]:
 
 
 def make_checkpoint_durable(uri: str, version: int) -> None:
-    """Bring a checkpoint of a table's log to the disk, and what names it; an object store does so by itself."""
+    """Make a checkpoint of a table's log durable, and what names it; an object store does so itself."""
     folder = local_folder(uri)
     if folder is None:
         return
@@ -271,7 +271,7 @@ _ROW_IDS: Final = "delta.rowTracking"
 
 
 class TableHead:
-    """What is known of a table's log up to ``version``. ``table`` may be older; later entries only changed its files.
+    """The state of a table's log up to ``version``. ``table`` may be older; later entries only changed its files.
 
     ``schema`` are the table's columns without what is required of them, ``form`` is what the table asks.
     """
@@ -295,7 +295,7 @@ class TableHead:
         return any(self.version_of(app) >= commit.version for app in commit.apps)
 
     def version_of(self, app: str) -> int:
-        """Return the last version of an app, -1 where there is none."""
+        """Return the last version of an app, -1 if there is none."""
         if app not in self._written:
             last = self.table.transaction_version(app)
             self._written[app] = -1 if last is None else last
@@ -304,12 +304,12 @@ class TableHead:
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
         """The action ``metaData`` of the table."""
-        return _said(self._log.newest("metaData", self.version))
+        return _without_empty(self._log.newest("metaData", self.version))
 
     def append(self, files: Iterable[StagedFile], commit: Commit, metadata: Mapping[str, Any] | None = None) -> None:
-        """Add files to the table in one entry, which is on the disk then, as are the folders that name it and them.
+        """Add files to the table in one durable entry; the folders of entry and files are durable too.
 
-        The files themselves are to be there already. With *metadata* the table has other columns from then on.
+        The files themselves must exist already. With *metadata* the table's columns change.
 
         Raises:
             CommitFailedError: another entry was there first.
@@ -327,7 +327,7 @@ class TableHead:
         self._written[commit.app] = commit.version
 
     def take_back(self, files: Iterable[StagedFile], commit: Commit) -> None:
-        """Remove a commit of ours from the table: these files of its, and that it was ever there.
+        """Remove a commit of ours from the table: its files, and its transaction.
 
         Raises:
             CommitFailedError: another entry was there first.
@@ -365,7 +365,7 @@ class TableHead:
         self._link("SET TBLPROPERTIES", parameters, [{"metaData": {**self.metadata, "configuration": configuration}}])
 
     def follow(self) -> list[Action] | None:
-        """Move to the newest version, and return the actions on the way; None where the log is to be read anew."""
+        """Move to the newest version, and return the actions on the way; None if the log must be read again."""
         followed: list[Action] = []
         known, written, ids = self.version, dict(self._written), self._row_ids
         if not self.appends or not self._log.entry(known).exists():
@@ -376,7 +376,7 @@ class TableHead:
             except (FileNotFoundError, msgspec.DecodeError):
                 return None
             changes = [each for each in actions if changes_the_table(each)]
-            if any(_said(each.get("metaData", {})) != self.metadata for each in changes):
+            if any(_without_empty(each.get("metaData", {})) != self.metadata for each in changes):
                 return None
             for action in actions:
                 if "txn" in action:
@@ -427,17 +427,17 @@ class TableHead:
         return {"txn": {"appId": app, "version": number, "lastUpdated": time.time_ns() // 1_000_000}}
 
     def _folders(self, path: str) -> Iterator[Path]:
-        """Yield the folders that a file lies in, up to the table's own: those of partitions may be new."""
+        """Yield a file's folders up to the table's own: those of partitions may be new."""
         yield from (self._folder / parent for parent in Path(path).parents)
 
 
-def _said(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what metadata say: checkpoints leave out members without a value, and entries need not."""
+def _without_empty(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return metadata without empty members: checkpoints leave them out, and entries need not have them."""
     return {name: value for name, value in metadata.items() if value is not None}
 
 
 def _added(file: StagedFile) -> dict[str, Any]:
-    """Return what an entry says of a new file (the Delta protocol, "Actions")."""
+    """Return a new file's action for an entry (the Delta protocol, "Actions")."""
     add = {"path": quote(file.path, safe="/="), "partitionValues": dict(file.partition), "size": file.size}
     return add | {"modificationTime": file.modified, "dataChange": True, "stats": file.statistics}
 
@@ -461,7 +461,7 @@ def dataset_of(table: DeltaTable) -> Any:
     it (SIGABRT), whatever its exit code was to be. For object stores there is no other way yet.
 
     Raises:
-        DeltaError: the table asks for what this reader cannot do.
+        DeltaError: the table requires a feature that this reader lacks.
     """
     place = urlsplit(table.table_uri)
     if place.scheme != _LOCAL:

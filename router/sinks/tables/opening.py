@@ -1,4 +1,4 @@
-"""From the settings of a table to the sink: one Delta table, one for each definition, or Parquet files."""
+"""Create table sinks from their settings: one Delta table, one per definition, or Parquet files."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from router.sinks.tables.staging import TableStaging, conformed, evolved
 from router.sinks.tables.unwrapping import Framings, typed
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 
-# A table for each message definition: the wide table's columns, and the payload as typed columns.
+# A table per message definition: the wide table's columns, and the payload as typed columns.
 #
-# A batch is parted by table first, and each table gets its rows in one commit, several tables at a time. Every table
-# knows the batches it has, so a batch that was cut off between two tables is completed by writing it again.
+# A batch is split by table first, and each table gets its rows in one commit, several tables at a time. Every table
+# knows the batches it has, so a batch that was interrupted between two tables is completed by writing it again.
 
-# Rows of the wide table by the table of their definition, with payloads as typed columns.
+# Rows of the wide table, split by the table of their definition, with payloads as typed columns.
 
 PAYLOAD: Final = "payload"
 """The struct of typed columns; null where a body is absent or does not parse. ``data`` has it anyway."""
 WRITTEN_BY: Final = "schema_id"
 """The id of the schema that a body was written with; null where it has no frame."""
 ColumnOf = Callable[[str], PayloadColumn | None]
-"""Gives the payload column of a definition; None where it has none."""
+"""Returns the payload column of a definition, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """How rows are parted: *template* names the tables, its parts separated by ``/``; *framings* are the sources'.
+    """How rows are split: *template* names the tables, with levels separated by ``/``; *framings* are the sources'.
 
     Several definitions may share a table, which then has the members of all their payloads.
     """
@@ -57,13 +57,13 @@ class Parting:
     framings: Framings
 
     def place_of(self, message: str) -> str:
-        """Return where the table of a definition is, below the sink's path."""
+        """Return the path of a definition's table below the sink's path."""
         values = event_values(message, "", "", {})
         parts = (parse_name(part, TABLE_VARIABLES) for part in self.template.split("/"))
         return "/".join(part.expand(values, escape="_") for part in parts)
 
     def parted(self, rows: pa.Table, column_of: ColumnOf) -> tuple[dict[str, pa.Table], list[UnfitValues]]:
-        """Return the rows by the place of their table, each in the order they came, and what does not fit."""
+        """Return the rows by the path of their table, in their original order, and the values that do not fit."""
         if SCHEMA_ID in rows.schema.names:
             rows = rows.rename_columns({SCHEMA_ID: WRITTEN_BY})
         tables: dict[str, pa.Table] = {}
@@ -103,7 +103,7 @@ def _joined(known: pa.Table, more: pa.Table) -> pa.Table:
     return pa.concat_tables([conformed(known, schema), conformed(more, schema)])
 
 
-# Files of the tables of definitions that workers write before the tables' logs name them.
+# Files that workers stage for the tables of definitions.
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class DefinitionStaging:
 
 @dataclass(slots=True)
 class _Process:
-    """What a worker remembers: payload columns of the definitions of one catalog, and columns of tables by folder."""
+    """A worker's cache: payload columns of one catalog's definitions, and columns of tables by folder."""
 
     epoch: str = ""
     payloads: dict[str, PayloadColumn | None] = field(default_factory=dict)
@@ -163,7 +163,7 @@ def _column_of(catalog: Catalog, message: str) -> PayloadColumn | None:
 
 
 def _columns_at(folder: str) -> bytes:
-    """Return the columns of a table as it was when first asked, empty for none that can be read.
+    """Return the columns of a table as cached at the first call; empty if it cannot be read.
 
     A table only grows, and the driver looks again before it takes a file over.
     """
@@ -189,7 +189,7 @@ class TableAt(ArrowSink, Protocol):
 
 
 OpenTable = Callable[[str], TableAt]
-"""Makes the sink of one table from its place below the path, such as ``Contoso.Sensors/Reading``."""
+"""Creates the sink of one table from its path below the sink's path, such as ``Contoso.Sensors/Reading``."""
 
 
 class DefinitionTablesSink(ArrowSink):
@@ -242,7 +242,7 @@ class DefinitionTablesSink(ArrowSink):
         return DefinitionStaging(self._path, self._parting, commit, self._partition_by, known)
 
     def take(self, staged: Staged, commit: Commit) -> WriteResult:
-        """Commit what workers staged, table by table; see :class:`~router.sinks.contract.ArrowSink`."""
+        """Commit the staged files, table by table; see :class:`~router.sinks.contract.ArrowSink`."""
         if not staged.files:
             return WriteResult(0)
         parts: dict[str, list[StagedFile]] = {}
@@ -270,11 +270,11 @@ class DefinitionTablesSink(ArrowSink):
         return any(table.may_reject for table in tuple(self._tables.values()))
 
     def already(self, commit: Commit) -> bool:
-        """Return False always: only the rows of a batch show which tables it concerns."""
+        """Return False: only the rows of a batch show which tables it concerns."""
         return False
 
     def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
-        """Yield the rows whose table has no commit of the batch, or cannot be read: it may be the one in the way."""
+        """Yield the rows whose table has no commit of the batch, or cannot be read: it may be the blocked one."""
         has: dict[str, bool] = {}
         for row in share:
             if row.message not in has:
@@ -313,22 +313,22 @@ class DefinitionTablesSink(ArrowSink):
         return self._payloads[message]
 
     def _log_unfit(self, unfit: Iterable[UnfitValues]) -> None:
-        """Log, once for each definition and column, what is null although there is a value."""
+        """Log once per definition and column that a value became null."""
         for each in unfit:
             if (each.message, each.column) in self._logged:
                 continue
             self._logged.add((each.message, each.column))
             if each.column is None:
-                said = "a body does not parse by its schema, so payload is null in that row"
+                said = "a body does not parse with its schema, so payload is null in that row"
                 _log.warning(said, message=each.message, rows=each.detail)
             else:
                 said = "a value does not fit its column, which is null in that row"
                 _log.warning(said, message=each.message, column=each.column, rows=each.detail)
 
 
-# From the settings of a table to the sink.
+# Create table sinks from their settings.
 
-# A folder of Parquet files, one for each batch, exactly once.
+# A folder of Parquet files, one per batch, exactly once.
 
 
 class ParquetSink(BatchFiles):
@@ -343,7 +343,7 @@ class ParquetSink(BatchFiles):
 
 
 def open_tables(name: str, settings: TableSink, kind: str, catalog: Catalog, framings: Framings | None) -> ArrowSink:
-    """Make the table of events or dead letters, or the tables of definitions."""
+    """Create the table of events or dead letters, or the tables of definitions."""
     rules = UpkeepRules(settings.compact_after, settings.file_bytes, settings.keep_replaced)
     upkeep = Upkeep(name, rules) if settings.format == "delta" else None
 

@@ -374,7 +374,7 @@ def prefix_of(app: str, version: int) -> str:
 
 
 class Sweeping:
-    """Removes the files that failed tries left beside those of commits in a table's log.
+    """Removes the files that failed tries left beside committed ones.
 
     A commit of a part says that the whole, and what else it is a part of, was not committed: their files go as well. To
     look means to list folders, so it is done the more seldom the more files they have. Each look is for the commits of
@@ -390,7 +390,7 @@ class Sweeping:
         self._wait = 0
 
     def committed(self, commit: Commit, files: Iterable[StagedFile]) -> None:
-        """Note a commit that the log has with these files and no others, and sweep when it is time."""
+        """Record a commit that the log has with exactly these files, and sweep when due."""
         now = time.monotonic()
         paths = {os.path.join(self._folder, file.path) for file in files}
         for path in paths:
@@ -434,7 +434,7 @@ class Sweeping:
 
 @dataclass(frozen=True, slots=True)
 class _Committed:
-    """When a commit came, and the files that the log has of it."""
+    """When a commit was made, and its files in the log."""
 
     at: float
     files: set[str]

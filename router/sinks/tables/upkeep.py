@@ -1,11 +1,11 @@
-"""Upkeep of Delta tables beside the stream, so that log and files stay few: what it does, and in which order.
+"""Background maintenance of Delta tables, so that log entries and files stay few: its steps, in order.
 
-| step | what a reader or a router finds that comes after a kill right here |
+| step | what a reader or a router finds after a kill right here |
 |---|---|
-| set how long the table is to keep things | the table as it was |
+| set the table's retention | the table unchanged |
 | merge small files, in one commit (`merging.py`) | small files, or what they became; no log names the others |
 | remove files that were replaced long ago | fewer of them; the next removal takes the rest |
-| write a checkpoint, and bring it to the disk | all entries still; a checkpoint is there wholly or not at all |
+| write a checkpoint durably | all entries still; a checkpoint is complete or absent |
 | remove entries that an old enough checkpoint has | more of them than needed |
 
 Batches go on meanwhile: a commit that finds upkeep before it looks again, as upkeep does that finds another engine.
@@ -50,25 +50,25 @@ from router.sinks.tables.head import (
 )
 from router.sinks.tables.staging import conformed, evolved, statistics_of
 
-# Merging the small files of a table on a disk, so that no row is ever there twice or not at all.
+# Merging the small files of a table on disk, without ever losing or duplicating a row.
 #
 # The rows are written to new files first. One entry of the log then replaces the old files by them, and only where each
 # old file is still in the log at the version before: what others committed meanwhile is read, and if it concerns these
 # files, the merge is given up. Those who began before the entry cannot commit behind it (:meth:`TableHead.rewrite`).
 
 MERGED: Final = "part-"
-"""Begins the name of each file that replaces others, as it does with other engines."""
+"""The prefix of merged files' names, as with other engines."""
 _ATTEMPTS: Final = 100
 MOST: Final = 2_000
 """Files that one entry replaces, or a few more."""
 _GROUP: Final = 32 * 2**20
-"""Bytes of rows that are gathered before they are written."""
+"""Bytes of rows collected before they are written."""
 File = Mapping[str, Any]
 """An action ``add`` of the log."""
 
 
 class Merge(NamedTuple):
-    """How many files became how many; 0 where nothing was merged."""
+    """The number of files before and after a merge; 0 if nothing was merged."""
 
     before: int = 0
     after: int = 0
@@ -78,7 +78,7 @@ def merge(uri: str, folder: Path, size: int) -> Merge:
     """Merge files of a table that are smaller than *size*, each partition for itself, at most about :data:`MOST`.
 
     Raises:
-        DeltaError, OSError: the table cannot be read or written now; it has what it had.
+        DeltaError, OSError: the table cannot be read or written now; it is unchanged.
     """
     table = DeltaTable(uri)
     head = TableHead(uri, table)
@@ -198,7 +198,7 @@ def _instants(rows: pa.Table, columns: pa.Schema) -> pa.Table:
 
 
 def _replace(head: TableHead, folder: Path, removed: Sequence[File], added: Sequence[File]) -> bool:
-    """Commit that files are replaced by others; False where the log no longer has one of them."""
+    """Commit the replacement of files; return False if the log no longer has one of them."""
     gone = {file["path"] for file in removed}
     for _ in range(_ATTEMPTS):
         if not all(_is_there(folder, file) for file in added):
@@ -228,10 +228,10 @@ def _discard(folder: Path, files: Iterable[File]) -> None:
 
 
 _EVERY: Final = 100
-"""Versions of a table after which it is tended where files are not merged."""
+"""Versions of a table between two runs of maintenance if files are not merged."""
 _UPKEEP_ATTEMPTS: Final = 20
 _STAGED: Final = re.compile(r"-\d{12}-[^/]*-[0-9a-f]{8}\.snappy\.parquet")
-"""How names of files end that workers stage."""
+"""The end of the names of files that workers stage."""
 _STAGED_FOR: Final = 86_400.0
 """Seconds after which a file that was staged is part of no batch any more; one that is gone is staged again."""
 _UNNAMED_FOR: Final = 3_600.0
@@ -253,7 +253,7 @@ class UpkeepRules:
 
 
 class Upkeep:
-    """Looks after the tables of one sink on a thread of its own, one at a time."""
+    """Maintains the tables of one sink on a background thread, one at a time."""
 
     def __init__(self, sink: str, rules: UpkeepRules) -> None:
         self._sink = sink
@@ -266,7 +266,7 @@ class Upkeep:
         self._thread: Background | None = None
 
     def committed(self, uri: str, version: int) -> None:
-        """Note that a batch became this version of the table at *uri*; returns at once.
+        """Record that a batch became this version of the table at *uri*; returns at once.
 
         A table is due whenever its version passes a multiple of what the rules say, however often routers start.
         """
@@ -288,16 +288,16 @@ class Upkeep:
             try:
                 self.tend(uri)
             except (DeltaError, OSError) as error:
-                _log.warning("table was not tidied, will try again", sink=self._sink, table=uri, error=str(error)[:300])
+                _log.warning("table maintenance failed; retrying", sink=self._sink, table=uri, error=str(error)[:300])
             finally:
                 with self._lock:
                     self._waiting.discard(uri)
 
     def tend(self, uri: str) -> Merge:
-        """Do all that is due for a table now; return what merging did.
+        """Do all due maintenance of a table now; return the result of merging.
 
         Raises:
-            DeltaError, OSError: the table cannot be read or written now; it has what it had.
+            DeltaError, OSError: the table cannot be read or written now; it is unchanged.
         """
         with sole_rewriter(uri):
             return self._tend(uri)
@@ -325,7 +325,7 @@ class Upkeep:
         return merged
 
     def _set_retention(self, uri: str, folder: Path | None) -> None:
-        """Set in the table how long it keeps things: upkeep, ours and that of others, obeys these properties."""
+        """Set the table's retention properties, which all maintenance obeys, ours and others'."""
         kept = f"interval {int(self._rules.keep.total_seconds())} seconds"
         wanted = dict.fromkeys(("delta.logRetentionDuration", "delta.deletedFileRetentionDuration"), kept)
         for _ in range(_UPKEEP_ATTEMPTS):
@@ -358,7 +358,7 @@ class Upkeep:
 
 
 def _remove_replaced(table: DeltaTable, folder: Path, hours: int) -> None:
-    """Remove files that the log replaced long ago, and those that no log named and nobody is at any more."""
+    """Remove files that the log replaced long ago, and old ones that no log names."""
     for path in table.vacuum(hours, enforce_retention_duration=False, full=False):
         _remove(folder / path, folder, 0.0)
     for path in table.vacuum(hours, enforce_retention_duration=False, full=True):

@@ -21,7 +21,7 @@ def test_addresses_over_websockets_are_passed_over(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["mqtt", "nats", "amqp"])
 def test_nothing_but_websockets_is_an_error(kind: str) -> None:
-    with pytest.raises(GatewayError, match=rf"{kind.upper()} over WebSockets .* is not spoken; give an address such"):
+    with pytest.raises(GatewayError, match=rf"{kind.upper()} over WebSockets .* is not supported; use an address such"):
         addresses_of(sending_of(kind).form, Connection(("wss://a.example",)))
 
 
@@ -47,13 +47,17 @@ def test_an_address_is_split_as_its_protocol_writes_it(kind: str, uri: str, tls:
 @pytest.mark.parametrize(
     ("kind", "uri", "says"),
     [
-        ("mqtt", "http://u:secret@h", "http://h is no MQTT address; write mqtt://host:1883 or mqtts://host:8883"),
-        ("mqtt", "mqtt://u:secret@h:port", "mqtt://h:port is no MQTT address: its host or port is none"),
-        ("mqtt", "u:secret@:1", ":1 is no MQTT address: it lacks a host or a port; write mqtt://host:1883"),
-        ("amqp", "h:5672", "a URI of an AMQP broker has no form of one; write amqp://host:5672 or amqps://host:5671"),
+        (
+            "mqtt",
+            "http://u:secret@h",
+            "http://h is not a valid MQTT address; write mqtt://host:1883 or mqtts://host:8883",
+        ),
+        ("mqtt", "mqtt://u:secret@h:port", "mqtt://h:port is not a valid MQTT address: its host or port is invalid"),
+        ("mqtt", "u:secret@:1", ":1 is not a valid MQTT address: it lacks a host or a port; write mqtt://host:1883"),
+        ("amqp", "h:5672", "a URI of an AMQP broker is not valid; write amqp://host:5672 or amqps://host:5671"),
         ("nats", "mqtt://u:secret@h", "h: NATS over mqtt:// is not supported; use nats:// or tls://"),
-        ("nats", "nats://u:secret@h:port", "a NATS address has no form; write nats://host:4222 or tls://host:4222"),
-        ("nats", "nats://", "a NATS address names no host; write nats://host:4222 or tls://host:4222"),
+        ("nats", "nats://u:secret@h:port", "the NATS address is not valid; write nats://host:4222 or tls://host:4222"),
+        ("nats", "nats://", "the NATS address has no host; write nats://host:4222 or tls://host:4222"),
     ],
 )
 def test_an_address_of_no_form_is_refused_without_its_secrets(kind: str, uri: str, says: str) -> None:
@@ -86,8 +90,8 @@ def test_files_for_tls_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     for tls, says in (
         (Tls(ca=odd), rf"certificate authority {odd} cannot be read: .+"),
         (Tls(ca=away), rf"certificate authority {away} cannot be read: .+"),
-        (Tls(key=odd), rf"key {odd} has no certificate; give both, or neither"),
-        (Tls(certificate=odd), rf"certificate {odd} with key {odd} cannot be used: .+; it must be PEM, .+"),
+        (Tls(key=odd), rf"key {odd} has no certificate; set both, or neither"),
+        (Tls(certificate=odd), rf"certificate {odd} with key {odd} cannot be used: .+; both must be PEM, .+"),
         (Tls(certificate=odd, key=away), rf"certificate {odd} with key {away} cannot be used: .+"),
     ):
         with pytest.raises(GatewayError, match=says):

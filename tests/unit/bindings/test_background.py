@@ -35,7 +35,7 @@ def test_work_begins_again_after_faults_and_they_are_counted(part: str, caplog: 
     assert done.wait(SECONDS)
     assert thread.join(SECONDS)
     assert faults()[part] == before + 2
-    assert "work-1 failed; it begins again in" in caplog.text
+    assert "work-1 failed; restarting in" in caplog.text
     text = generate_latest(Metrics().registry).decode()
     assert f'xrouter_background_faults_total{{part="{part}"}} {before + 2}.0' in text
 

@@ -96,7 +96,7 @@ def test_a_store_that_takes_nothing_is_offered_fewer_in_the_old_order_after_a_pa
     scene.add("1", "2", "3", "4")
     scene.add("5")
     scene.answer(InboxFull("no room"))
-    assert scene.handover.trouble == "the inbox takes no messages: no room"
+    assert scene.handover.trouble == "the inbox accepts no messages: no room"
     assert scene.store.appends == [["1", "2", "3", "4"], ["1", "2"]]
     scene.answer()
     assert (scene.handover.trouble, scene.kept) == ("", ["1", "2"])

@@ -13,7 +13,7 @@ import pytest
 from bindings.amqp.binding import node_of, option
 from bindings.amqp.client import LONGEST_WAIT_SECONDS, Dialer, reconnecting
 from bindings.amqp.gateway import AmqpGateway
-from bindings.amqp.sender import AmqpSender, _Terms
+from bindings.amqp.sender import AmqpSender, _LinkModes
 from bindings.gateways import (
     BrokerLogin,
     Connection,
@@ -51,7 +51,7 @@ def gateway(connection: Connection, *subscriptions: EndpointSubscription) -> Amq
         (Connection(("http://localhost",)), "write amqp://host"),
         (Connection(("amqp://u:secret@:99999",)), "write amqp://host"),
         (Connection(("amqps://h",), tls=Tls(ca=Path("/nowhere/ca.pem"))), "/nowhere/ca.pem cannot be read"),
-        (Connection(("amqps://h",), tls=Tls(certificate=Path("/nowhere/c.pem"))), "give both"),
+        (Connection(("amqps://h",), tls=Tls(certificate=Path("/nowhere/c.pem"))), "set both"),
         (
             Connection(("amqps://h",), tls=Tls(certificate=Path("/nowhere/c.pem"), key=Path("/nowhere/k.pem"))),
             "/nowhere/c.pem with the key /nowhere/k.pem cannot be used",
@@ -94,7 +94,7 @@ def test_credentials_come_from_the_login_else_from_the_uri_and_are_not_shown() -
 
 def test_a_password_does_not_go_without_tls_where_tls_is_asked_for() -> None:
     connection = Connection(("amqps://one", "amqp://two"), BrokerLogin("me", "hidden"), Tls())
-    with pytest.raises(GatewayError, match=r"amqp://two:5672 is spoken without TLS; write amqps"):
+    with pytest.raises(GatewayError, match=r"amqp://two:5672 does not use TLS; write amqps"):
         Dialer(connection, "c")
 
 
@@ -129,7 +129,7 @@ def test_a_gateway_that_never_ran_stops_at_once() -> None:
 
 def test_a_sending_link_tells_the_broker_its_properties() -> None:
     link = proton.Connection().session().sender("s")
-    _Terms({"tenant": "a"}).apply(link)
+    _LinkModes({"tenant": "a"}).apply(link)
     assert link.properties == {proton.symbol("tenant"): "a"}
     with pytest.raises(GatewayError, match="linkproperties"):
         AmqpSender(Connection(("amqp://h",), options={"link-properties": {"tenant": 7}}), container_id="c")

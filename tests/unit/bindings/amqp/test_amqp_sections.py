@@ -179,9 +179,9 @@ def test_the_first_of_a_repeated_key_counts_and_odd_text_is_kept() -> None:
     ("raw", "says"),
     [
         (b"hello", "no section begins at byte 0"),
-        (section("header", [])[:-1] + b"\xc0", "cut off|missing"),
-        (b"\x00\x53\x99\x45", "none of a message"),
-        (b"\x00\xa1\x01x\x45", "none of a message"),
+        (section("header", [])[:-1] + b"\xc0", "truncated|missing"),
+        (b"\x00\x53\x99\x45", "not one of a message"),
+        (b"\x00\xa1\x01x\x45", "not one of a message"),
         (section("data", "text"), "data is a string, not a binary"),
         (section("properties", {"a": 1}), "properties is a map, not a list"),
         (section("properties", [None] * 14), "14 fields"),

@@ -117,7 +117,7 @@ def test_a_target_that_wants_to_be_left_alone_is() -> None:
         poster = HttpPoster()
         with pytest.raises(Unsettled, match="answers 429"):
             poster.send(requests(hook, 1))
-        with pytest.raises(Unsettled, match=r"left alone for [56][0-9] s more"):
+        with pytest.raises(Unsettled, match=r"told us to wait [56][0-9] s more"):
             poster.send(requests(hook, 1))
     assert len(hook.seen) == 1
 

@@ -304,5 +304,5 @@ def test_an_inbox_of_another_version_or_shape_is_refused(tmp_path: Path) -> None
     with pytest.raises(InboxFormatError, match="cannot be read"):
         Inbox(tmp_path, limits=FREE)
     os.unlink(file)
-    with pytest.raises(InboxFormatError, match="no inbox"):
+    with pytest.raises(InboxFormatError, match="is not an inbox"):
         InboxView(tmp_path)

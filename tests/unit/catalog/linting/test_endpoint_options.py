@@ -246,25 +246,29 @@ def test_a_topic_that_is_a_template_needs_its_values_from_the_settings() -> None
 
 
 def test_an_option_that_is_no_filter_is_told_with_its_endpoint() -> None:
-    with pytest.raises(ConfigError, match=r"source /endpoints/e: .*'a#' is no topic filter"):
+    with pytest.raises(ConfigError, match=r"source /endpoints/e: .*'a#' is not a topic filter"):
         source_of("MQTT/5.0", {"topic": "a#"})
 
 
 @pytest.mark.parametrize(
     ("protocol", "options", "says"),
     [
-        ("MQTT/5.0", {"nolocal": True, "sharedsubscriptiongroup": "g"}, r"shared, and MQTT allows no nolocal there"),
-        ("MQTT/5.0", {"nolocal": "yes"}, r"nolocal is true or false"),
-        ("MQTT/5.0", {"retainhandling": 3}, r"retainhandling is 0, 1 or 2"),
-        ("MQTT/5.0", {"sharedsubscriptiongroup": "a/b"}, r"no group for a shared subscription"),
+        (
+            "MQTT/5.0",
+            {"nolocal": True, "sharedsubscriptiongroup": "g"},
+            r"shared, and MQTT does not allow nolocal there",
+        ),
+        ("MQTT/5.0", {"nolocal": "yes"}, r"nolocal must be true or false"),
+        ("MQTT/5.0", {"retainhandling": 3}, r"retainhandling must be 0, 1 or 2"),
+        ("MQTT/5.0", {"sharedsubscriptiongroup": "a/b"}, r"not a valid group of a shared subscription"),
         ("MQTT/3.1.1", {"nolocal": True}, r"nolocal decides which messages come.*no such option"),
         ("MQTT/3.1.1", {"retain-handling": 2}, r"retain-handling decides which messages come"),
-        ("AMQP/1.0", {"source-filters": {"mine": "x"}}, r"source filter 'mine' is not known"),
-        ("AMQP/1.0", {"source-filters": {"selector": 7}}, r"no text as value"),
-        ("AMQP/1.0", {"source-filters": "a = 1"}, r"source-filters is no map"),
+        ("AMQP/1.0", {"source-filters": {"mine": "x"}}, r"source filter 'mine' is unknown"),
+        ("AMQP/1.0", {"source-filters": {"selector": 7}}, r"needs a string as its value"),
+        ("AMQP/1.0", {"source-filters": "a = 1"}, r"source-filters must be a map"),
         ("AMQP/1.0", {"distributionmode": "keep"}, r"move or copy"),
         ("AMQP/1.0", {"dynamic": True}, r"dynamic decides which messages come"),
-        ("NATS", {"queuegroup": "a b"}, r"a text without blanks"),
+        ("NATS", {"queuegroup": "a b"}, r"text without blanks"),
         ("KAFKA", {"topic": "t", "partition": 2}, r"partition decides which messages come"),
     ],
 )

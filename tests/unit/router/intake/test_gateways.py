@@ -47,7 +47,7 @@ class FragileGateway:
     def end(self) -> None:
         """End as by a fault of its own."""
         self.alive = self.connected = False
-        self.trouble = "it ended by a fault of its own: ValueError"
+        self.trouble = "it stopped after an internal error: ValueError"
 
     def replace(self, subscriptions: Sequence[EndpointSubscription]) -> None:
         """Take other subscriptions."""

@@ -130,7 +130,7 @@ def test_a_refusal_says_what_to_do(tmp_path: Path, manager: Manager, server: Web
         )
         router.stop()
     said = str(logged)
-    assert hint in said and "is not granted" in said
+    assert hint in said and "subscription failed" in said
 
 
 def test_who_we_are_is_shown_to_the_manager_alone(tmp_path: Path, manager: Manager, server: Webhook) -> None:

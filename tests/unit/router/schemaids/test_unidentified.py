@@ -39,7 +39,7 @@ def found(
 def test_frames_are_read_whatever_their_id(tmp_path: Path) -> None:
     ((severity, text),) = found(tmp_path)
     assert severity == "info"
-    assert "read by the schema of /messagegroups/g/messages/m, whatever the id" in text
+    assert "read with the schema of /messagegroups/g/messages/m, whatever the id" in text
     ((severity, _),) = found(tmp_path, ", framing: confluent")
     assert severity == "warning"
     ((severity, _),) = found(tmp_path, ", framing: confluent", schema={"type": "object"})

@@ -114,7 +114,7 @@ def test_a_body_past_the_limit_is_refused_unsent(tmp_path: Path) -> None:
     with Webhook() as hook:
         table = pa.concat_tables([rows(1), rows(1, data=b"x" * 100, position="t-9-9")])
         result = sink(tmp_path, hook, ", max_body: 99").write(table, FIRST)
-    assert [record.reason for record in result.refused] == ["a body of 100 bytes is more than max_body of the sink, 99"]
+    assert [record.reason for record in result.refused] == ["a body of 100 bytes exceeds the sink's max_body, 99"]
     assert len(hook.seen) == 1
 
 

@@ -60,11 +60,11 @@ def admitted(plan: Plan) -> Pins:
         ("type: kafka, bootstrap_servers: k, topic: t, options: {sasl.jaas.config: '${P}'}", "sinks.out.allow"),
         (f"type: kafka, bootstrap_servers: 'SSL://k:1', topic: t, {LOGIN}", "sinks.out.bootstrap_servers: its addr"),
         ("type: kafka, bootstrap_servers: 'SASL_SSL://k:1', topic: t", "there is no login; set username"),
-        ("type: kafka, bootstrap_servers: 'PLAINTEXT://k:1', topic: t, tls: {}", "which has no TLS, and tls is set"),
-        ("type: kafka, bootstrap_servers: 'SSL://k:1,PLAINTEXT://l', topic: t", "ask for SSL and for PLAINTEXT"),
+        ("type: kafka, bootstrap_servers: 'PLAINTEXT://k:1', topic: t, tls: {}", "which has no TLS, but tls is set"),
+        ("type: kafka, bootstrap_servers: 'SSL://k:1,PLAINTEXT://l', topic: t", "name SSL and PLAINTEXT"),
         (
             "type: kafka, bootstrap_servers: 'SSL://k', topic: t, options: {security.protocol: PLAINTEXT}",
-            "leave out one",
+            "remove one",
         ),
         (
             "type: kafka, bootstrap_servers: k, topic: t, tls: {}, sasl: oauthbearer, token_endpoint: 'http://i/',"
@@ -145,10 +145,10 @@ def test_the_scheme_of_kafka_addresses_decides(
 @pytest.mark.parametrize(
     ("uri", "more", "fault"),
     [
-        ("SSL://h", LOGIN, "SSL, which has no login, and username is set"),
+        ("SSL://h", LOGIN, "SSL, which has no login, but username is set"),
         ("SASL_SSL://h", "lane: x", "there is no login"),
-        ("PLAINTEXT://h", "tls: {}", "which has no TLS, and tls is set"),
-        ("SSL://h PLAINTEXT://i", "lane: x", "ask for SSL and for PLAINTEXT"),
+        ("PLAINTEXT://h", "tls: {}", "which has no TLS, but tls is set"),
+        ("SSL://h PLAINTEXT://i", "lane: x", "name SSL and PLAINTEXT"),
     ],
 )
 def test_settings_that_contradict_a_scheme_are_an_error(tmp_path: Path, uri: str, more: str, fault: str) -> None:

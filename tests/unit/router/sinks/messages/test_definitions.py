@@ -313,7 +313,7 @@ def test_bytes_where_mqtt_has_text_only(tmp_path: Path) -> None:
         return catalog(tmp_path, {"protocol": "MQTT/5.0"}, T={"protocol": "MQTT/5.0", "protocoloptions": told})
 
     assert parts(composer(with_value("aGVsbG8=")).compose_one(event()))["user_properties.p"] == "hello"
-    with pytest.raises(NotTaken, match=r"user_properties\.p has to be text"):
+    with pytest.raises(NotTaken, match=r"user_properties\.p must be text"):
         composer(with_value("/wA=")).compose_one(event())
 
 
@@ -341,7 +341,7 @@ def test_modes(tmp_path: Path) -> None:
     ("sink", "fault"),
     [
         ("{type: http, endpoint: /endpoints/none}", "the catalog has no endpoint /endpoints/none"),
-        ("{type: nats, endpoint: /endpoints/out}", "/endpoints/out has HTTP, the sink is nats"),
+        ("{type: nats, endpoint: /endpoints/out}", "/endpoints/out has HTTP, but the sink is nats"),
         ("{type: http, endpoint: /endpoints/in}", "/endpoints/in is for consumer"),
     ],
 )

@@ -172,7 +172,7 @@ def test_what_can_become_no_letter_holds_the_batch_and_is_whole_once_the_rule_is
     for _ in range(2):
         with pytest.raises(SinkError, match="CHECK constraint short") as caught:
             letters.write(given("good", "too long"), Commit("a", 1))
-        assert "drop the rule" in (caught.value.hint or "") and not letters.may_reject
+        assert "drop or correct the rule" in (caught.value.hint or "") and not letters.may_reject
     constrain(tmp_path, short="true")
     assert letters.write(given("good", "too long"), Commit("a", 1)).rows == 2
     assert ids(tmp_path) == ["first", "good", "too long"]
