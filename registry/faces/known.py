@@ -36,7 +36,7 @@ def faces_at(paths: Mapping[str, str]) -> dict[str, FaceType]:
         if name not in FACES:
             raise ValueError(f"{name!r} is no face; there are {', '.join(sorted(FACES)) or 'none'}")
         if not _PATH.fullmatch(path):
-            raise ValueError(f"the path of {name} needs to begin with a slash and not to end with one: {path!r}")
+            raise ValueError(f"the path of {name} must begin with a slash and not to end with one: {path!r}")
         for other in faces:
             if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
                 raise ValueError(f"the path of {name}, {path}, is within another's, or another's within it")

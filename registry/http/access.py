@@ -256,7 +256,7 @@ def _document(head: RequestHead, body: bytes, place: Any, path: str) -> tuple[di
         attributes[url] = None
         return attributes, Given(body)
     if body:
-        why = "the document is elsewhere, so the body needs to be empty"
+        why = "the document is elsewhere, so the body must be empty"
         raise Refusal("extra_xregistry_header", path, name=f"xRegistry-{url}", error_detail=why)
     return attributes, Given(None, url=True)
 
@@ -325,7 +325,7 @@ def limit_of(text: str | None, path: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and 0 < len(text) < 10 and int(text)):
-        raise Refusal("bad_request", path, error_detail="limit needs to be a number above 0")
+        raise Refusal("bad_request", path, error_detail="limit must be a number above 0")
     return int(text)
 
 
@@ -492,7 +492,7 @@ class Face(Protocol):
     """Any thread may call it; at most one at a time writes."""
 
     def reply(self, call: Call) -> Reply:
-        """Carry a request out, OPTIONS among them.
+        """Carry out a request, OPTIONS among them.
 
         Raises:
             Refusal: it cannot be, and nothing has changed; :meth:`refused` reports it to the client.
@@ -544,11 +544,11 @@ def refusal_of(head: RequestHead, base: str, refusal: Refusal, place: ResourcePa
     """Return the reply to a request that was refused."""
     fields = _shared(base)
     if refusal.name == "action_not_supported":
-        refusal.args_given["action"] = head.method
+        refusal.title_args["action"] = head.method
     if refusal.status == 405 and place is not None:
         fields.append((b"Allow", allowed(place)))
     if refusal.name in ("server_busy", "rate_limited"):
-        fields.append((b"Retry-After", refusal.args_given.get("seconds", "1").encode("ascii")))
+        fields.append((b"Retry-After", refusal.title_args.get("seconds", "1").encode("ascii")))
     wants = head.header(b"accept") or b""
     content = PROBLEM if PROBLEM in wants else JSON
     return Reply(refusal.status, ((b"Content-Type", content), *fields), msgspec.json.encode(refusal.body()))

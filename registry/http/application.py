@@ -132,7 +132,7 @@ class RegistryApplication:
         return _Accepted(self, head, writer, most)
 
     def perform(self, head: RequestHead, body: bytes, writer: RequestSender, answer: Answer) -> None:
-        """Carry a request out on a thread, and hand the answer to the server's thread."""
+        """Carry out a request on a thread, and hand the answer to the server's thread."""
         writing = head.method not in READING
         with self._counting:
             full = self._waiting[writing] >= self._limits.waiting
@@ -288,7 +288,7 @@ def _after(text: str | None, path: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MAX_NUMBER):
-        raise Refusal("bad_request", path, error_detail="cursor needs to be the number of an entry")
+        raise Refusal("bad_request", path, error_detail="cursor must be the number of an entry")
     return int(text)
 
 
@@ -312,7 +312,7 @@ class SubscriptionsFace:
         self._subscriptions = subscriptions
 
     def reply(self, call: Call) -> Reply:
-        """Carry a request out."""
+        """Carry out a request."""
         name = _name_of(call)
         methods = _ONE if name else _COLLECTION
         allow = (b"Allow", b", ".join(methods))

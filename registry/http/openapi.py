@@ -224,7 +224,7 @@ def conditions_of(verb: Verb, *, guarded: bool) -> Iterator[Parameter]:
     if verb == "read":
         yield _header("If-None-Match", _TAGS, "ETags of what the client has.")
     elif guarded:
-        yield _header("If-Match", _TAGS, "ETags of which one needs to be that of what is there.")
+        yield _header("If-Match", _TAGS, "ETags of which one must be that of what is there.")
 
 
 def attributes_of(kind: ResourceType) -> Iterator[Parameter]:

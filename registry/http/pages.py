@@ -75,7 +75,7 @@ class PageFace:
         self._core = CoreFace(service)
 
     def reply(self, call: Call) -> Reply:
-        """Carry a request out."""
+        """Carry out a request."""
         head = call.head
         if head.method not in ("GET", "HEAD"):
             return self._core.reply(call)
@@ -189,7 +189,7 @@ class _Page:
         place = self._place
         if place.is_collection:
             if place.kind != "groups":
-                self._ask(place.owner)  # which needs to be there
+                self._ask(place.owner)  # which must be there
             return {}, None
         if place.kind in ("resource", "version"):
             return looking.document_of(self._session, place)
@@ -379,7 +379,7 @@ class _Page:
                 raise
             gone = True
         if not (cursor.isascii() and (not cursor or cursor.isdecimal()) and len(cursor) < 19):
-            raise Refusal("bad_request", place.xid, error_detail="cursor needs to be the number of an entry")
+            raise Refusal("bad_request", place.xid, error_detail="cursor must be the number of an entry")
         xid = "" if place.kind == "registry" else place.xid
         who = writer.administrator or bool(writer.name)
         question = changes.Question(xid, bool(xid), False, int(cursor) if cursor else None, _ROWS, who)

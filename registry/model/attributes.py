@@ -199,25 +199,25 @@ def _scalar_fault(value: Any, attribute: ModelAttribute) -> str:
     if attribute.name and len(attribute.name) + len(_text(value).encode("utf-8", "replace")) > MAX_SCALAR:
         return f"is longer than {MAX_SCALAR} bytes with its name"
     if attribute.enum and attribute.strict and value not in attribute.enum:
-        return f"needs to be one of {', '.join(map(_text, attribute.enum))}"
+        return f"must be one of {', '.join(map(_text, attribute.enum))}"
     return ""
 
 
 def _array_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
     if not isinstance(value, list):
-        return "needs to be an array"
+        return "must be an array"
     assert attribute.item is not None
     for index, each in enumerate(value):
         if why := fault_of(each, attribute.item, depth + 1):
             return f"[{index}] {why}"
         if attribute.enum and attribute.strict and each not in attribute.enum:
-            return f"[{index}] needs to be one of {', '.join(map(_text, attribute.enum))}"
+            return f"[{index}] must be one of {', '.join(map(_text, attribute.enum))}"
     return ""
 
 
 def _map_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
     if not isinstance(value, Mapping):
-        return "needs to be a map"
+        return "must be a map"
     assert attribute.item is not None
     for key, each in value.items():
         if not KEY.fullmatch(key):
@@ -225,13 +225,13 @@ def _map_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
         if why := fault_of(each, attribute.item, depth + 1):
             return f".{key} {why}"
         if attribute.enum and attribute.strict and each not in attribute.enum:
-            return f".{key} needs to be one of {', '.join(map(_text, attribute.enum))}"
+            return f".{key} must be one of {', '.join(map(_text, attribute.enum))}"
     return ""
 
 
 def _object_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
     if not isinstance(value, Mapping):
-        return "needs to be an object"
+        return "must be an object"
     try:
         known = active(attribute.attributes, value)
     except ValueError as error:
@@ -255,46 +255,46 @@ def _text(value: Any) -> str:
 
 
 def _boolean(value: Any) -> str:
-    return "" if isinstance(value, bool) else "needs to be true or false"
+    return "" if isinstance(value, bool) else "must be true or false"
 
 
 def _number(value: Any) -> str:
     fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return "" if fits else "needs to be a number"
+    return "" if fits else "must be a number"
 
 
 def _integer(value: Any) -> str:
-    return "" if isinstance(value, int) and not isinstance(value, bool) else "needs to be an integer"
+    return "" if isinstance(value, int) and not isinstance(value, bool) else "must be an integer"
 
 
 def _uinteger(value: Any) -> str:
-    return "needs to be an unsigned integer" if _integer(value) or value < 0 else ""
+    return "must be an unsigned integer" if _integer(value) or value < 0 else ""
 
 
 def _string(value: Any) -> str:
-    return "" if isinstance(value, str) else "needs to be a string"
+    return "" if isinstance(value, str) else "must be a string"
 
 
 def _timestamp(value: Any) -> str:
     fits = isinstance(value, str) and moment_of(value) is not None
-    return "" if fits else "needs to be an RFC 3339 timestamp"
+    return "" if fits else "must be an RFC 3339 timestamp"
 
 
 def _uri(value: Any) -> str:
     fits = isinstance(value, str) and value and _URI.fullmatch(value)
-    return "" if fits else "needs to be a URI"
+    return "" if fits else "must be a URI"
 
 
 def _absolute(value: Any) -> str:
-    return _uri(value) or ("" if _SCHEME.match(value) else "needs to be an absolute URI")
+    return _uri(value) or ("" if _SCHEME.match(value) else "must be an absolute URI")
 
 
 def _relative(value: Any) -> str:
-    return _uri(value) or ("needs to be a relative URI" if _SCHEME.match(value) else "")
+    return _uri(value) or ("must be a relative URI" if _SCHEME.match(value) else "")
 
 
 def _xid(value: Any) -> str:
-    return "" if isinstance(value, str) and value.startswith("/") else "needs to be an xid, which begins with /"
+    return "" if isinstance(value, str) and value.startswith("/") else "must be an xid, which begins with /"
 
 
 _CHECKS: Final[Mapping[str, Callable[[Any], str]]] = {

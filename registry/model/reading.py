@@ -246,13 +246,13 @@ def _resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceTyp
     mode = str(source.get("versionmode") or "manual").lower()
     maxversions = source.get("maxversions") or 0
     if mode not in MODES:
-        raise _error(f"{where}.versionmode is {mode}, and needs to be one of {', '.join(MODES)}")
+        raise _error(f"{where}.versionmode is {mode}, and must be one of {', '.join(MODES)}")
     if isinstance(maxversions, bool) or not isinstance(maxversions, int) or maxversions < 0:
-        raise _error(f"{where}.maxversions needs to be an unsigned integer")
+        raise _error(f"{where}.maxversions must be an unsigned integer")
     if mode != "manual" and not given.get("singleversionroot"):
-        raise _error(f"{where}.singleversionroot needs to be true with versionmode {mode}")
+        raise _error(f"{where}.singleversionroot must be true with versionmode {mode}")
     if given.get("validatecompatibility") and not given.get("validateformat"):
-        raise _error(f"{where}.validateformat needs to be true with validatecompatibility")
+        raise _error(f"{where}.validateformat must be true with validatecompatibility")
     own = of_resource(singular)
     if source.get("resourceattributes") not in (None, {}, all_written(own)):
         raise _error(f"{where}.resourceattributes are the server's own, and not those that it shows")
@@ -364,7 +364,7 @@ def _attributes(given: object, where: str, *, extended: bool = False, depth: int
 def _attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> ModelAttribute:
     _known(source, _OF_ATTRIBUTE, where)
     if source.get("name", name) != name:
-        raise _error(f"{where}.name needs to be {name!r}")
+        raise _error(f"{where}.name must be {name!r}")
     kind = source.get("type")
     if kind not in TYPES:
         raise _error(f"{where}.type is {kind!r}, which is no type")
@@ -458,7 +458,7 @@ def _said(source: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _check_labels(source: Mapping[str, Any], where: str) -> None:
     for key, value in _object(source.get("labels") or {}, f"{where}.labels").items():
         if not key or not isinstance(value, str):
-            raise _error(f"{where}.labels: {key!r} needs to be a text that is not empty, and its value a text")
+            raise _error(f"{where}.labels: {key!r} must be a text that is not empty, and its value a text")
 
 
 def _known(source: Mapping[str, Any], names: frozenset[str], where: str) -> None:
@@ -469,19 +469,19 @@ def _known(source: Mapping[str, Any], names: frozenset[str], where: str) -> None
 
 def _object(value: object, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise _error(f"{where} needs to be an object")
+        raise _error(f"{where} must be an object")
     return value
 
 
 def _array(value: object, where: str) -> list[Any]:
     if not isinstance(value, list | tuple):
-        raise _error(f"{where} needs to be an array")
+        raise _error(f"{where} must be an array")
     return list(value)
 
 
 def _boolean(value: object, where: str) -> bool:
     if not isinstance(value, bool):
-        raise _error(f"{where} needs to be true or false")
+        raise _error(f"{where} must be true or false")
     return value
 
 

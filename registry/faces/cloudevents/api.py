@@ -449,7 +449,7 @@ class SchemaWriting(Writing):
         body, media = self.call.body, self.call.head.header(b"content-type")
         if attributes.get(views.ELSEWHERE) is not None:
             if body:
-                why = "the document is elsewhere, so the body needs to be empty"
+                why = "the document is elsewhere, so the body must be empty"
                 raise Refusal("extra_xregistry_header", place.xid, name="Registry-schemaURI", error_detail=why)
             document, kind = Given(None, url=True), None
         else:
@@ -596,7 +596,7 @@ class CloudEventsFace:
         self._service = service
 
     def reply(self, call: Call) -> Reply:
-        """Carry a request out."""
+        """Carry out a request."""
         with self._service.session(writing=call.head.method not in READING) as session:
             return _reply(session, call)
 

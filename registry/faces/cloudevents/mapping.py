@@ -167,7 +167,7 @@ def _epoch(text: str | None, path: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise Refusal("bad_flag", path, detail="epoch needs to be an unsigned integer", flag="epoch")
+        raise Refusal("bad_flag", path, detail="epoch must be an unsigned integer", flag="epoch")
     return int(text)
 
 
@@ -254,7 +254,7 @@ def newer_names(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if name == "tags":
             if not isinstance(value, Mapping):
-                raise invalid("/", name, "needs to be a map")
+                raise invalid("/", name, "must be a map")
             labels = {key: each for key, each in value.items() if KEY.fullmatch(key)}
             rest = {key: each for key, each in value.items() if key not in labels}
             renamed.update({"labels": labels} if labels else {})
@@ -513,7 +513,7 @@ def list_of(call: Call, xid: str) -> list[Mapping[str, Any]] | None:
     if tree is ABSENT:
         return None
     if not isinstance(tree, list) or not all(isinstance(each, dict) for each in tree):
-        raise Refusal("bad_request", xid, error_detail="the body needs to be a list of objects with an id")
+        raise Refusal("bad_request", xid, error_detail="the body must be a list of objects with an id")
     return tree
 
 

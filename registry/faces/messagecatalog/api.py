@@ -80,7 +80,7 @@ class CatalogWriter:
         """Take in the groups of a catalog's document."""
         listed = body.get("groups")
         if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
-            raise invalid("/", "groups", "needs to be a list of objects")
+            raise invalid("/", "groups", "must be a list of objects")
         given: dict[str, Any] = {}
         for each in listed:
             name = check_new_id(each.get("id"), "/")
@@ -101,7 +101,7 @@ class CatalogWriter:
         return Done(answer, target, created)
 
     def put_definition(self, target: CatalogPath, body: Mapping[str, Any]) -> Done:
-        """Take in a whole definition with its versions; those that are there already need to be the same."""
+        """Take in a whole definition with its versions; those that are there already must be the same."""
         group = self._catalog.group_of(target)
         created = self._catalog.latest(target) is None
         versions = self._versions(target, group, body)
@@ -231,7 +231,7 @@ class CatalogWriter:
             return given  # what only the core API makes, and this one shows
         number = number_of(given) if isinstance(given, str) else given
         if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < _MAX_NUMBER:
-            raise invalid(target.path, "version", "needs to be a number above 0")
+            raise invalid(target.path, "version", "must be a number above 0")
         return str(number)
 
     def _next(self, target: CatalogPath) -> int:
@@ -301,7 +301,7 @@ class MessageCatalogFace:
         self._service = service
 
     def reply(self, call: Call) -> Reply:
-        """Carry a request out."""
+        """Carry out a request."""
         target, method = target_of(call.path), call.head.method
         if method not in METHODS[target.kind]:
             raise Refusal("action_not_supported", target.path or "/", action=method, allow=_allow(target).decode())
@@ -324,7 +324,7 @@ class MessageCatalogFace:
         query = query_of(call.head.query)
         position = query["changes"][0]
         if not (position.isascii() and position.isdecimal() and len(position) < 19):
-            raise Refusal("bad_request", "/", error_detail="changes needs to be a position")
+            raise Refusal("bad_request", "/", error_detail="changes must be a position")
         limit = limit_of(query["limit"][0] if "limit" in query else None, "/") or PAGE
         with self._service.session(writing=False) as session:
             page = changes_after(session.reader, int(position), self._authority(call), limit, whole="whole" in query)
@@ -336,7 +336,7 @@ class MessageCatalogFace:
             raise Refusal("forbidden", "/", error_detail="changes are for writers")
         page = decoded(call.body)
         if page is None:
-            raise Refusal("parsing_data", "/", error_detail="the body needs to be changes of a catalog")
+            raise Refusal("parsing_data", "/", error_detail="the body must be changes of a catalog")
         if len(page.changes) > PAGE:
             raise Refusal("bad_request", "/", error_detail=f"a page has {PAGE} changes at most")
         with self._service.session(writing=True) as session:
@@ -411,7 +411,7 @@ class DefinitionLookup:
         self._catalog = catalog
 
     def reply(self, call: Call) -> Reply:
-        """Carry a request out."""
+        """Carry out a request."""
         if call.path.strip(b"/"):
             raise Refusal("api_not_found", call.path.decode("latin-1"))
         allow = (b"Allow", b"GET, HEAD, OPTIONS")
@@ -440,11 +440,11 @@ def refusal_reply(refusal: Refusal) -> Reply:
     """Return the problem that a refusal is to clients of this face."""
     status = 409 if refusal.name in _CONFLICTS else refusal.status
     headers: _Headers = [(b"Content-Type", PROBLEM)]
-    allow = refusal.args_given.pop("allow", "")
+    allow = refusal.title_args.pop("allow", "")
     if allow:
         headers.append((b"Allow", allow.encode("ascii")))
     if refusal.name in ("server_busy", "rate_limited"):
-        headers.append((b"Retry-After", refusal.args_given.get("seconds", "1").encode("ascii")))
+        headers.append((b"Retry-After", refusal.title_args.get("seconds", "1").encode("ascii")))
     return Reply(status, tuple(headers), msgspec.json.encode({**refusal.body(), "status": status}))
 
 
@@ -481,7 +481,7 @@ def _written(writer: CatalogWriter, call: Call, target: CatalogPath, body: Any) 
     if call.head.method == "DELETE":
         return writer.delete(target)
     if not isinstance(body, Mapping):
-        raise Refusal("parsing_data", target.path or "/", error_detail="the body needs to be a JSON object")
+        raise Refusal("parsing_data", target.path or "/", error_detail="the body must be a JSON object")
     if call.head.method == "POST":
         return writer.post_version(target, body)
     return {"catalog": lambda: writer.put_groups(body), "group": lambda: writer.put_group(target, body)}.get(

@@ -128,7 +128,7 @@ def definitions_of(body: Mapping[str, Any], subject: str) -> list[Mapping[str, A
     for name in _LISTS:
         listed = body.get(name) if body.get(name) is not None else []
         if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
-            raise invalid(subject, name, "needs to be a list of objects")
+            raise invalid(subject, name, "must be a list of objects")
         definitions += listed
     return definitions
 
@@ -144,12 +144,12 @@ def versions_in(body: Mapping[str, Any], subject: str) -> Iterator[Mapping[str, 
         return
     listed = body["versions"]
     if not isinstance(listed, list) or not listed or not all(isinstance(each, Mapping) for each in listed):
-        raise invalid(subject, "versions", "needs to be a list of objects, and not empty")
+        raise invalid(subject, "versions", "must be a list of objects, and not empty")
     common = {name: value for name, value in body.items() if name not in ("versions", "version", "definition")}
     for each in listed:
         for name in ("id", "format"):
             if name in each and name in common and each[name] != common[name]:
-                raise invalid(subject, name, "needs to be the same in all versions")
+                raise invalid(subject, name, "must be the same in all versions")
         yield {**common, **each}
 
 
@@ -202,7 +202,7 @@ def check_identity(body: Mapping[str, Any], name: str, subject: str) -> None:
 def _selectors(holder: Mapping[str, Any], subject: str) -> dict[str, str]:
     form = holder["format"]
     if not isinstance(form, str) or not form.strip():
-        raise invalid(subject, "format", "needs to be a text that is not empty")
+        raise invalid(subject, "format", "must be a text that is not empty")
     read = read_format(holder, SourceLocation(subject), _silent())
     selectors = {"envelope": read.envelope, "protocol": read.protocol}
     return {name: value for name, value in selectors.items() if value is not None}
@@ -235,7 +235,7 @@ def _is_wrong(severity: str, rule: str) -> bool:
 def _check_texts(given: Mapping[str, Any], subject: str) -> None:
     for name in (*COMMON, "authority"):
         if given.get(name) is not None and not isinstance(given[name], str):
-            raise invalid(subject, name, "needs to be a text")
+            raise invalid(subject, name, "must be a text")
     if given.get("authority") and (why := fault_of(given["authority"], _URI)):
         raise invalid(subject, "authority", why)
 
@@ -247,14 +247,14 @@ def _check_event(attributes: Mapping[str, Any], name: str, subject: str) -> None
     if value is None:
         raise Refusal("required_attribute_missing", subject, list="definition.attributes.type")
     if value != name:
-        raise invalid(subject, "definition.attributes.type", f"needs to be the id of the definition, {name}")
+        raise invalid(subject, "definition.attributes.type", f"must be the id of the definition, {name}")
 
 
 def _documented(body: Mapping[str, Any], subject: str) -> dict[str, Any]:
     """Return documentation as the core keeps it: a URL under its name, any other text beside it."""
     text = body.get("documentation")
     if text is not None and not isinstance(text, str):
-        raise invalid(subject, "documentation", "needs to be a text")
+        raise invalid(subject, "documentation", "must be a text")
     url = bool(text) and not fault_of(text, _URL)
     return {"documentation": text if url else None, LONG_TEXT: None if url else text}
 
@@ -347,7 +347,7 @@ def check_new_id(name: object, subject: str) -> str:
         Refusal: it is no ``segment-nz-nc`` of RFC 3986; the core says what else it cannot be.
     """
     if not isinstance(name, str) or not _SEGMENT.fullmatch(name):
-        why = "it needs to be a segment without colon of RFC 3986, of at most 128 characters"
+        why = "it must be a segment without colon of RFC 3986, of at most 128 characters"
         raise Refusal("malformed_id", subject, id=str(name), error_detail=why)
     return name
 

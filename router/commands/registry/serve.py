@@ -173,7 +173,7 @@ def _of_url(url: str, asked: changes.Question, logins: Path | None) -> Iterator[
             raise CatalogUnavailable(str(error), hint=error.hint or "check the URL and `--logins`") from error
         except msgspec.MsgspecError as error:
             raise CatalogUnavailable(
-                f"{url} has no history: {error}", hint="it needs to be a registry of xrouter"
+                f"{url} has no history: {error}", hint="it must be a registry of xrouter"
             ) from error
 
     return _pages(asked, page)

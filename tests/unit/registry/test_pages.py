@@ -181,7 +181,7 @@ def test_collections_and_searches_go_on_behind_a_link(tmp_path: Path, monkeypatc
         fill(client)
         many = {f"r{number:03d}": {"name": f"Robot {number:03d}"} for number in range(120)}
         client.post("/robots", json=many).raise_for_status()
-        monkeypatch.setattr(looking, "LOOKED_AT", 40)
+        monkeypatch.setattr(looking, "MAX_SCANNED", 40)
 
         def all_of(path: str, name: str) -> list[str]:
             found: list[str] = []
