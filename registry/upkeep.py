@@ -81,9 +81,9 @@ def put_back(store: str, source: Path, *, force: bool) -> None:
     try:
         _copy(f"sqlite:///{source.resolve()}", source, beside)
         open_database(f"sqlite:///{beside}").close()  # refuses a backup of a later version
-        _alone(beside)
+        _merge_log(beside)
         if target.exists():
-            _alone(target)
+            _merge_log(target)
         for each in _SIDE_SUFFIXES:
             target.with_name(f"{target.name}{each}").unlink(missing_ok=True)
         _rename(beside, target)
@@ -114,7 +114,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreError(f"{path} has no registry", _UNREADABLE)
 
 
-def _alone(path: Path) -> None:
+def _merge_log(path: Path) -> None:
     """Fold the write-ahead log into the SQLite file, which needs exclusive access."""
     try:
         with closing(sqlite3.connect(path, timeout=_BUSY_SECONDS)) as connection:
@@ -174,7 +174,7 @@ def _run(program: str, address: URL, *arguments: str) -> None:
 
 _logger = logging.getLogger(__name__)
 COUNTED = 12
-_BREATH = 0.01
+_PAUSE = 0.01
 """Seconds between two transactions, so that waiting writers get a turn."""
 
 
@@ -249,7 +249,7 @@ class HistoryKeeper:
                 with self._database.noting() as connection:
                     gone += history.remove(connection, numbers)
             more = at > 0
-            self._stopping.wait(_BREATH)
+            self._stopping.wait(_PAUSE)
         self.pruned += gone
         self._count(gone)
 

@@ -317,7 +317,7 @@ def new_uid(marks: WriteMarks) -> str:
 
 # History for readers: each entry with the changed attributes, old and new values.
 
-_DEEPEST: Final = 8
+_MAX_DEPTH: Final = 8
 """Nesting depth that is compared member by member; deeper objects are compared as a whole."""
 _ESCAPES: Final = str.maketrans({"~": "~0", "/": "~1"})
 
@@ -374,7 +374,7 @@ def differences(
         pointer = f"{place}/{name.translate(_ESCAPES)}"
         one, other = old.get(name), new.get(name)
         if name in old and name in new:
-            if isinstance(one, Mapping) and isinstance(other, Mapping) and depth < _DEEPEST:
+            if isinstance(one, Mapping) and isinstance(other, Mapping) and depth < _MAX_DEPTH:
                 yield from differences(pointer, one, other, depth + 1)
             elif one != other or isinstance(one, bool) != isinstance(other, bool):
                 yield pointer, {"old": one, "new": other}

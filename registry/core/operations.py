@@ -162,7 +162,7 @@ def _set_exact(entity: Entity | None, body: object) -> None:
 # New defaults are filled in, and versions are reordered and pruned by ``versionmode`` and ``maxversions``. Any other
 # entity that does not comply refuses the model.
 
-_SHOWN_FAULTS: Final = 20
+_MAX_SHOWN_FAULTS: Final = 20
 
 
 def change_model(writer: EntityWriter, source: object) -> None:
@@ -179,17 +179,17 @@ def change_model(writer: EntityWriter, source: object) -> None:
     broken: list[str] = []
     for fault in _faults(writer.work.reader, model):
         broken.append(fault)
-        if len(broken) == _SHOWN_FAULTS:
+        if len(broken) == _MAX_SHOWN_FAULTS:
             break
     if broken:
         raise Refusal("model_compliance_error", "/model", detail="; ".join(broken))
     writer.model = model
     writer.work.registry.modelsource = dict(given)
     writer.work.registry_touched = True
-    _Following(writer, before).run()
+    _ModelMigration(writer, before).run()
 
 
-class _Following:
+class _ModelMigration:
     """Adapts existing entities to a new model, for each type that differs."""
 
     def __init__(self, writer: EntityWriter, before: Model) -> None:

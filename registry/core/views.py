@@ -74,7 +74,7 @@ def _check(names: Sequence[str], text: str, model: Model, place: ResourcePath, p
             return
         if at is None:
             raise Refusal("bad_inline", path, value=text, error_detail=f"{names[index - 1]} has nothing to inline")
-        inlineable, attributes, following = _here(at, model)
+        inlineable, attributes, following = _inlineable(at, model)
         if name not in inlineable:
             if name in attributes and last:
                 raise Refusal("inline_noninlineable", path, name=name)
@@ -82,7 +82,9 @@ def _check(names: Sequence[str], text: str, model: Model, place: ResourcePath, p
         at = following.get(name)
 
 
-def _here(place: ResourcePath, model: Model) -> tuple[set[str], Mapping[str, ModelAttribute], dict[str, ResourcePath]]:
+def _inlineable(
+    place: ResourcePath, model: Model
+) -> tuple[set[str], Mapping[str, ModelAttribute], dict[str, ResourcePath]]:
     """Return what can be inlined at a path, all attributes, and the collections below."""
     if place.kind == "registry":
         deeper = {name: ResourcePath("groups", kind) for name, kind in model.groups.items()}

@@ -234,9 +234,9 @@ class Courier(threading.Thread):
                 self._work()
                 break
             except SQLAlchemyError as error:
-                self._say("away", f"the store does not answer: {type(error).__name__}")
+                self._log_state("away", f"the store does not answer: {type(error).__name__}")
             except (GatewayError, OSError) as error:
-                self._say("away", str(error))
+                self._log_state("away", str(error))
             except Exception:
                 _logger.exception("delivery to %s failed; retrying", self.id)
             self._ending.wait(self._retry.pause())
@@ -317,7 +317,7 @@ class Courier(threading.Thread):
             except ValueError as error:
                 self._tally.failed += 1
                 self._lanes.hold(event, now, 0.0)
-                self._say("holding", str(error))
+                self._log_state("holding", str(error))
         return due
 
     def _drop_old(self) -> None:
@@ -341,18 +341,18 @@ class Courier(threading.Thread):
                 return
             elif verdict.kind == "held":
                 first_failures += not self._lanes.hold(event, now, verdict.pause)
-                self._say("holding", verdict.reason)
-        away = self._trouble_of(verdicts, first_failures)
+                self._log_state("holding", verdict.reason)
+        away = self._target_failure(verdicts, first_failures)
         if away is not None:
             self._away_until = now + max(away.pause, self._away.pause() if away.reason else 0.0)
             if away.reason:
-                self._say("away", away.reason)
+                self._log_state("away", away.reason)
         elif not self._lanes.held:
-            self._say("delivering", "")
+            self._log_state("delivering", "")
         elif self._tally.state == "away":
             self._tally.state = "holding"
 
-    def _trouble_of(self, verdicts: list[DeliveryResult], first_failures: int) -> DeliveryResult | None:
+    def _target_failure(self, verdicts: list[DeliveryResult], first_failures: int) -> DeliveryResult | None:
         """Return the failure of the whole target, None if it works.
 
         Repeated failures of an event do not count. A target that accepts one event works, so that a few events that it
@@ -380,7 +380,7 @@ class Courier(threading.Thread):
         self._tally.pending = len(self._lanes) + max(self._newest - self._read, 0)
         self._tally.oldest = 0.0 if oldest is None else _written(oldest)
 
-    def _say(self, state: State, reason: str) -> None:
+    def _log_state(self, state: State, reason: str) -> None:
         """Log a change of state, once."""
         if state == self._tally.state or (state == "holding" and self._tally.state == "away"):
             return
@@ -416,8 +416,8 @@ def _written(event: OutboxEvent) -> float:
 
 _PRUNE_SECONDS: Final = 5.0
 _CLAIM_SECONDS: Final = 0.5
-_END_SECONDS: Final = 2.0
-_GATHER_SECONDS: Final = 0.01
+_STOP_SECONDS: Final = 2.0
+_BATCHING_SECONDS: Final = 0.01
 """How long to wait for further writes before reading the outbox once for all of them."""
 
 Subscribed = Callable[[SubscriberRow], SubscriberDelivery]
@@ -472,7 +472,7 @@ class Dispatch:
         Raises:
             SQLAlchemyError: the store does not answer.
         """
-        self._enter()
+        self._register_configured()
         self._database.watch(self._signal.set)
         self._thread.start()
 
@@ -486,25 +486,25 @@ class Dispatch:
         self._stopping.set()
         self._signal.set()
         if self._thread.is_alive():
-            self._thread.join(grace + 2 * _END_SECONDS)
+            self._thread.join(grace + 2 * _STOP_SECONDS)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                pause = self._turn()
-                self._calm()
+                pause = self._step()
+                self._log_store_recovery()
             except (SQLAlchemyError, OSError) as error:
-                self._complain(error)
+                self._log_store_error(error)
                 pause = 1.0
             except Exception:
                 _logger.exception("delivery failed; retrying")
                 pause = 1.0
             self._signal.wait(pause)
-            self._stopping.wait(_GATHER_SECONDS)
+            self._stopping.wait(_BATCHING_SECONDS)
             self._signal.clear()
         self._finish()
 
-    def _turn(self) -> float:
+    def _step(self) -> float:
         """Do everything due, and return the seconds until more is due."""
         if self._claim is None:
             claim = self._database.claim()
@@ -512,17 +512,17 @@ class Dispatch:
                 self._stopping.wait(_CLAIM_SECONDS)  # not woken by writes of this process
                 return 0.0
             try:
-                self._begin()
+                self._start_delivering()
             except BaseException:
                 claim.release()
                 raise
             self._claim = claim
-        self._look()
+        self._update_couriers()
         now = time.monotonic()
         if now >= self._due["record"]:
             self._due["record"] = now + self._limits.record
             if not self._claim.holds:
-                self._lose()
+                self._abandon_couriers()
                 return 0.0
             self._record()
         if now >= self._due["prune"]:
@@ -530,7 +530,7 @@ class Dispatch:
             self._prune()
         return self._limits.poll
 
-    def _enter(self) -> None:
+    def _register_configured(self) -> None:
         """Store the subscribers of the settings; new ones begin at the end of the outbox."""
         with self._database.noting() as connection:
             for identifier in set(self._configured) - set(history.revisions(connection)):
@@ -538,9 +538,9 @@ class Dispatch:
                     connection, SubscriberRow(identifier, "settings", "", "", "{}", 1, newest_outbox_row(connection))
                 )
 
-    def _begin(self) -> None:
+    def _start_delivering(self) -> None:
         """Start delivering in this process."""
-        self._enter()
+        self._register_configured()
         with self._database.noting() as connection:
             for each in history.subscribers(connection):
                 if each.origin == "settings" and each.id not in self._configured:
@@ -550,7 +550,7 @@ class Dispatch:
                     )
         _logger.info("this process delivers the events of the registry")
 
-    def _look(self) -> None:
+    def _update_couriers(self) -> None:
         """Wake the threads, and start or stop some, so that each current subscriber has one."""
         with self._database.reading() as connection:
             known, upto = history.revisions(connection), newest_outbox_row(connection)
@@ -616,14 +616,14 @@ class Dispatch:
         self._recorded = reached
 
     def _prune(self) -> None:
-        self._pass_over()
+        self._drop_undeliverable()
         state = self._newest, dict(self._recorded), self._passed
         more, self._pruned = state != self._pruned, state
         while more and not self._stopping.is_set():
             with self._database.noting() as connection:
                 more = prune(connection)
 
-    def _pass_over(self) -> None:
+    def _drop_undeliverable(self) -> None:
         """Drop events above the limits for subscribers without a courier."""
         idle = self._known - set(self._couriers)
         if not idle:
@@ -638,10 +638,10 @@ class Dispatch:
                 self.tallies.of(identifier).dropped += count
                 _logger.error("dropped up to %d events for %s: cannot deliver to it", count, identifier)
 
-    def _lose(self) -> None:
+    def _abandon_couriers(self) -> None:
         """Stop all couriers: another process may have taken over."""
         _logger.warning("delivery lost its database connection; delivery restarts here or in another process")
-        self._end_couriers(_END_SECONDS)
+        self._end_couriers(_STOP_SECONDS)
         self._couriers, self._recorded = {}, {}
         if self._claim is not None:
             self._claim.release()
@@ -657,15 +657,15 @@ class Dispatch:
                 self._claim = self._database.claim()
                 if self._claim is None:
                     return
-                self._begin()
-            deadline = time.monotonic() + max(self._grace - _END_SECONDS, self._grace / 2)
+                self._start_delivering()
+            deadline = time.monotonic() + max(self._grace - _STOP_SECONDS, self._grace / 2)
             try:
-                self._look()
+                self._update_couriers()
             finally:
                 self._wind_down(deadline)
             self._record()
         except SQLAlchemyError as error:
-            self._complain(error)
+            self._log_store_error(error)
         except Exception:
             _logger.exception("stopping delivery failed")
         finally:
@@ -679,7 +679,7 @@ class Dispatch:
             courier.finish()
         for courier in self._couriers.values():
             courier.join(max(deadline - time.monotonic(), 0.0))
-        self._end_couriers(min(_END_SECONDS, self._grace / 2))
+        self._end_couriers(min(_STOP_SECONDS, self._grace / 2))
 
     def _end_couriers(self, seconds: float) -> None:
         for courier in self._couriers.values():
@@ -688,12 +688,12 @@ class Dispatch:
         for courier in self._couriers.values():
             courier.join(max(deadline - time.monotonic(), 0.0))
 
-    def _complain(self, error: Exception) -> None:
+    def _log_store_error(self, error: Exception) -> None:
         if not self._troubled:
             _logger.error("delivery waits: the store does not answer: %s", type(error).__name__)
         self._troubled = True
 
-    def _calm(self) -> None:
+    def _log_store_recovery(self) -> None:
         if self._troubled:
             _logger.info("delivery continues: the store answers again")
         self._troubled = False

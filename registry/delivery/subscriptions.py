@@ -413,7 +413,7 @@ CREDENTIALS: Final[Mapping[str, tuple[str, ...]]] = {
     "PLAIN": ("identifier", "secret"),
     "ACCESSTOKEN": ("accessToken",),
 }
-_OF_TOKENS: Final = frozenset(("accessTokenType", "accessTokenExpiresUtc"))
+_TOKEN_MEMBERS: Final = frozenset(("accessTokenType", "accessTokenExpiresUtc"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,7 +504,7 @@ def _kinds(document: Mapping[str, Any], types: list[str], filters: Any, sources:
         named: list[Kind] = ["xregistry"] if len(catalog) < len(types) else []
         asked: tuple[Kind, ...] = (*named, *(("messagecatalog",) if catalog else ()))
     else:
-        asked = ("messagecatalog",) if _demands_catalog(filters, sources.path) else of_source[:1]
+        asked = ("messagecatalog",) if _requires_catalog(filters, sources.path) else of_source[:1]
     kinds = tuple(kind for kind in asked if kind in of_source)
     if not kinds:
         raise invalid(PATH, "source", "does not match: no event of these types and filters has this source")
@@ -523,7 +523,7 @@ def _of_source(document: Mapping[str, Any], sources: Sources) -> tuple[Kind, ...
     return kinds
 
 
-def _demands_catalog(filters: Any, path: str) -> bool:
+def _requires_catalog(filters: Any, path: str) -> bool:
     for each in filters if isinstance(filters, list) else [filters]:
         for name in ("exact", "prefix"):
             wanted = each.get(name, {})
@@ -542,7 +542,7 @@ def _credential(document: Mapping[str, Any]) -> dict[str, str]:
     if needed is None:
         raise invalid(PATH, "sinkCredential", f"must have a credentialType of {' or '.join(CREDENTIALS)}")
     lacking = [name for name in needed if not given.get(name)]
-    unknown = set(given) - {"credentialType", *needed} - (_OF_TOKENS if needed[0] == "accessToken" else set())
+    unknown = set(given) - {"credentialType", *needed} - (_TOKEN_MEMBERS if needed[0] == "accessToken" else set())
     if lacking or unknown:
         raise invalid(PATH, "sinkCredential", f"must have {', '.join(needed)} for this credentialType")
     if given.get("accessTokenType", "bearer").lower() != "bearer":

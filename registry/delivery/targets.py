@@ -110,18 +110,18 @@ def _work(waiting: deque[tuple[int, Callable[[], T]]], reports: SimpleQueue[tupl
 
 CALLBACK: Final = "WebHook-Request-Callback"
 RATE: Final = "WebHook-Allowed-Rate"
-MOST_RATE: Final = 60_000
+MAX_RATE: Final = 60_000
 """Requests per minute: the upper limit, whatever a target allows."""
 _MINUTE: Final = 60.0
 _IN_FLIGHT: Final = 4
-_LONGEST_PAUSE: Final = 86_400.0
+_MAX_PAUSE: Final = 86_400.0
 """The longest ``Retry-After`` honoured, in seconds."""
 _TIMEOUTS: Final = 3.0
 """Total duration of a request, in timeouts: one until the response begins, and two to read it."""
 _ANSWER_BYTES: Final = 64 * 2**10
 # The last two are raised when a connection is closed while it is read.
 _FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, OutOfReach, RuntimeError, ValueError)
-_OF_TARGET: Final = frozenset((401, 403, 404, 405, 407, 415, 429))
+_TARGET_FAILURES: Final = frozenset((401, 403, 404, 405, 407, 415, 429))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class WebhookSender:
                 answered = answer.headers
                 status = answer.status_code
         except _FAILURES as error:
-            return DeliveryResult("away", _trouble(url, error))
+            return DeliveryResult("away", _failure_text(url, error))
         allowed = {name.strip() for name in answered.get(ALLOWED, "").split(",")}
         rate = rate_of(answered.get(RATE, "*"))
         if status == httpx.codes.GONE:
@@ -244,20 +244,20 @@ class WebhookSender:
                 _drain(answer.iter_raw(), time.monotonic() + self._target.timeout)
                 return _verdict(answer, request.url)
         except _FAILURES as error:
-            return DeliveryResult("away", _trouble(request.url, error))
+            return DeliveryResult("away", _failure_text(request.url, error))
 
 
 class Rate:
     """Limits requests per minute; None is unlimited. Thread-safe."""
 
     def __init__(self, a_minute: int | None) -> None:
-        self._most = None if a_minute is None else min(a_minute, MOST_RATE)
+        self._most = None if a_minute is None else min(a_minute, MAX_RATE)
         self._sent: deque[float] = deque()
 
     def room(self) -> tuple[int, float]:
         """Return the number of requests allowed now and, if 0, the seconds until the next one."""
         if self._most is None:
-            return MOST_RATE, 0.0
+            return MAX_RATE, 0.0
         now = time.monotonic()
         while self._sent and self._sent[0] <= now - _MINUTE:
             self._sent.popleft()
@@ -288,13 +288,13 @@ def _verdict(answer: httpx.Response, url: str) -> DeliveryResult:
     if status == httpx.codes.GONE:
         return DeliveryResult("gone", reason)
     pause = _asked(answer.headers)
-    of_target = status in _OF_TARGET or status < 400 or pause > 0
+    of_target = status in _TARGET_FAILURES or status < 400 or pause > 0
     return DeliveryResult("away" if of_target else "held", reason, pause)
 
 
 def _asked(headers: httpx.Headers) -> float:
     """Return the seconds to wait by ``Retry-After``."""
-    return min(retry_after(headers.get("retry-after")) or 0.0, _LONGEST_PAUSE)
+    return min(retry_after(headers.get("retry-after")) or 0.0, _MAX_PAUSE)
 
 
 def _drain(chunks: Iterable[bytes], deadline: float) -> None:
@@ -306,7 +306,7 @@ def _drain(chunks: Iterable[bytes], deadline: float) -> None:
             return
 
 
-def _trouble(url: str, error: Exception) -> str:
+def _failure_text(url: str, error: Exception) -> str:
     reason = str(error) if isinstance(error, OutOfReach) else f"{type(error).__name__}: {error}"
     return f"{_shown(url)} does not answer: {reason}"
 

@@ -59,7 +59,7 @@ def fitted(owner: str, reader: EntityReader, marks: WriteMarks) -> dict[str, Mar
     """
     known = marks.versions([owner])[owner]
     stored = {each.id: each for each in reader.versions(f"{owner}/versions")}
-    _bury(marks, known.values(), stored)
+    _mark_missing_as_deleted(marks, known.values(), stored)
     live = marked(known.values())
     for name, version in stored.items():
         if name not in live:
@@ -70,7 +70,7 @@ def fitted(owner: str, reader: EntityReader, marks: WriteMarks) -> dict[str, Mar
     return known
 
 
-def _bury(marks: WriteMarks, known: Iterable[Mark], stored: Container[str]) -> None:
+def _mark_missing_as_deleted(marks: WriteMarks, known: Iterable[Mark], stored: Container[str]) -> None:
     """Mark versions missing from the store as deleted: the core prunes versions (``maxversions``)."""
     for mark in known:
         if not mark.deleted and mark.name not in stored:
@@ -136,7 +136,7 @@ class DefinitionMerger:
 
     def leave_marks(self) -> None:
         """Store the marks of changed versions, with digests of the stored content."""
-        _bury(self._marks, (each.mark for each in self._states.values()), self._versions())
+        _mark_missing_as_deleted(self._marks, (each.mark for each in self._states.values()), self._versions())
         for uid in self._touched:
             mark = self._states[uid].mark
             if not mark.deleted:
@@ -264,7 +264,7 @@ class Applier:
             if not fault:
                 savepoint = self._reader.connection.begin_nested()
                 try:
-                    applied += self._taken(each)
+                    applied += self._apply_one(each)
                     self.marks.flush()
                     savepoint.commit()
                 except (Refusal, RecursionError) as error:
@@ -277,22 +277,22 @@ class Applier:
                 _logger.warning("refused a change of %s: %s", subject, fault)
         return AppliedPage(applied, refused, tuple(reported))
 
-    def _taken(self, change: ReplicatedChange) -> bool:
+    def _apply_one(self, change: ReplicatedChange) -> bool:
         if not change.xid:
             return self._version(change) if change.definition else self._group(change)
         if change.xid != MODEL:  # the core requires an administrator for the model
-            self._admit("/".join(change.xid.split("/")[:3]))
+            self._check_permission("/".join(change.xid.split("/")[:3]))
         return EntityMerger(self._session, self.marks, self._perform, self._revive).merge(change)
 
     def _version(self, change: ReplicatedChange) -> bool:
-        here = self._home(change)
+        here = self._definition_of(change)
         attributes = change.attributes
         if attributes is not None:
             attributes = {name: value for name, value in attributes.items() if name != "authority"}
             if change.authority != self._authority:
                 attributes["authority"] = change.authority
         group = _group_of(here)
-        self._admit(group)
+        self._check_permission(group)
         merger = DefinitionMerger(here, self._reader, self.marks)
         versions = (*here.split("/")[1:], "versions")
         if not merger.merge(change, attributes):
@@ -313,14 +313,14 @@ class Applier:
         if chain:
             self._perform("patch", versions, chain)
 
-    def _home(self, change: ReplicatedChange) -> str:
+    def _definition_of(self, change: ReplicatedChange) -> str:
         """Return the definition that a change belongs to: the one with its version, or the path of a new one.
 
         Anybody may know the uid of a version, so it is looked up only at the two paths that the change can have.
         """
         path, aside = owners_for(change.group, change.definition, change.authority)
         if not self._author.may_write(_group_of(aside)):
-            self._admit(_group_of(path))
+            self._check_permission(_group_of(path))
         known = {path: fitted(path, self._reader, self.marks), **self.marks.versions([aside])}
         here = next((each for each in (path, aside) if change.uid in known[each]), "")
         if here:
@@ -334,7 +334,7 @@ class Applier:
     def _controls(self, mark: Mark) -> str:
         return mark.authority or self._authority
 
-    def _admit(self, group: str) -> None:
+    def _check_permission(self, group: str) -> None:
         """Raise if the author may not write to a group: the core checks everything except the marks."""
         if not self._author.may_write(group):
             raise Refusal("forbidden", group, error_detail=f"these credentials do not allow writes to {group}")
@@ -354,7 +354,7 @@ class Applier:
 
     def _group(self, change: ReplicatedChange) -> bool:
         xid = f"{SCOPE}{change.group}"
-        self._admit(xid)
+        self._check_permission(xid)
         mine = self._mark_of(xid)
         theirs = change.attributes
         digest = "" if theirs is None else digest_of(theirs)
@@ -363,7 +363,7 @@ class Applier:
             return False
         mine.seen = verdict.seen
         if verdict.winner == "theirs" and theirs is None:
-            self._lose(mine, change)
+            self._delete_group(mine, change)
             return True
         if verdict.winner == "theirs" or verdict.winner == "both-theirs":
             mine.stamp, mine.origin = change.stamp, change.origin
@@ -388,7 +388,7 @@ class Applier:
             put_own(self.marks, mark)
         return mark
 
-    def _lose(self, mine: Mark, change: ReplicatedChange) -> None:
+    def _delete_group(self, mine: Mark, change: ReplicatedChange) -> None:
         """Delete a group unless it has content newer than the deletion."""
         xid = mine.group
         group = self._reader.group(xid)

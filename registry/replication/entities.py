@@ -194,7 +194,7 @@ def owners_for(group: str, name: str, authority: str) -> tuple[str, str]:
 _logger = logging.getLogger(__name__)
 Perform = Callable[[Verb, tuple[str, ...], Any], None]
 _DIGEST: Final = 8
-_MOST_ID: Final = 128
+_MAX_ID: Final = 128
 
 
 class VersionState(msgspec.Struct, omit_defaults=True):
@@ -274,7 +274,7 @@ class EntityMerger:
             return False
         before = state_at(self._reader, change.xid)
         if verdict.winner == "theirs" and theirs is None:
-            if not self._take_away(change.xid, names):
+            if not self._delete(change.xid, names):
                 mine.deleted, mine.digest = False, "" if before is None else digest_of_state(before)
                 put_own(self._marks, mine)  # it has content newer than the deletion
                 return True
@@ -302,7 +302,7 @@ class EntityMerger:
         mark.deleted, mark.digest = state is None, digest
         return mark
 
-    def _take_away(self, xid: str, names: tuple[str, ...]) -> bool:
+    def _delete(self, xid: str, names: tuple[str, ...]) -> bool:
         """Delete an entity; return False if it has content newer than the deletion."""
         reader = self._reader
         if len(names) == 2 and (self._marks.has_versions(xid) or reader.resource_types(xid)):
@@ -337,7 +337,7 @@ class EntityMerger:
         if winner in ("both-mine", "both-theirs") and kept is not None:
             lost, other = (state, kept) if winner == "both-mine" else (kept, state)
             origin = (change.stamp, change.origin) if winner == "both-mine" else (mine.stamp, mine.origin)
-            self._keep_too(names, lost, other, origin)
+            self._keep_losing_version(names, lost, other, origin)
         if winner != "both-mine":
             self._write_version(names, state)
         return True
@@ -359,12 +359,12 @@ class EntityMerger:
         self._perform("add", names[:5], {names[5]: body})
         self._revive(group)
 
-    def _keep_too(
+    def _keep_losing_version(
         self, names: tuple[str, ...], lost: VersionState, other: VersionState, write: tuple[int, str]
     ) -> None:
         """Keep the losing content as a new version, older than the winning one."""
         digest = digest_of_state(msgspec.to_builtins(lost))
-        name = f"{names[5][: _MOST_ID - _DIGEST - 1]}-{digest[:_DIGEST]}"
+        name = f"{names[5][: _MAX_ID - _DIGEST - 1]}-{digest[:_DIGEST]}"
         where = (*names[:5], name)
         xid = change_path(where)
         if not write[1] or self._marks.group(xid) is not None:

@@ -133,7 +133,7 @@ _logger = logging.getLogger(__name__)
 Direction = Literal["pull", "push", "both"]
 _OK: Final = 200
 _LAST_POSITION: Final = 2**63 - 1
-_MOST_CHANGES: Final = 2_000
+_MAX_CHANGES: Final = 2_000
 """Changes accepted in a page: more than a peer of any release sends."""
 
 
@@ -303,7 +303,7 @@ class PeerExchange:
         by = Fetcher(network=True, logins=peer.logins)
         url = f"{peer.url}?changes={position}&whole"
         page = decoded(by.fetch(url))
-        if page is None or len(page.changes) > _MOST_CHANGES or not 0 <= page.position <= _LAST_POSITION:
+        if page is None or len(page.changes) > _MAX_CHANGES or not 0 <= page.position <= _LAST_POSITION:
             hint = "use the URL of the message catalog of an xrouter registry"
             raise DocumentError(f"{by.address(url)} did not return changes of a catalog", file=peer.url, hint=hint)
         return page
@@ -340,7 +340,7 @@ def _renew(peer: Peer, done: Round) -> None:
 # One of the processes that share a database is enough; several do no harm, since they share the positions.
 
 _FIRST_PAUSE = 0.5
-_LONGEST_PAUSE = 300.0
+_MAX_PAUSE = 300.0
 
 
 @dataclass(slots=True)
@@ -390,7 +390,7 @@ class Replication:
                 each.join(max(0.0, deadline - time.monotonic()))
 
     def _follow(self, peer: Peer) -> None:
-        backoff = Backoff(min(_FIRST_PAUSE, peer.interval), max(_LONGEST_PAUSE, peer.interval))
+        backoff = Backoff(min(_FIRST_PAUSE, peer.interval), max(_MAX_PAUSE, peer.interval))
         failing = False
         tally = self.tallies[peer.url, peer.directions[0]]
         while not self._stopping.is_set():

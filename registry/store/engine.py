@@ -143,7 +143,7 @@ _LOCK: Final = 7_218_904_117_442_315
 _BUSY_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 10
 _POOL: Final = 8
-_WHERE: Final = frozenset(("host", "port"))
+_LOCATION_PARAMETERS: Final = frozenset(("host", "port"))
 """libpq parameters of a URL that say where a database is; others may be secrets."""
 
 _REMEDIES: Final[Mapping[str, str]] = {
@@ -155,9 +155,9 @@ _REMEDIES: Final[Mapping[str, str]] = {
     "SQLITE_CORRUPT": "restore a backup of the file",
 }
 """Hints for SQLite errors, by prefix of the error name."""
-_OF_SQLITE: Final = "check the file and its permissions"
-_OF_POSTGRESQL: Final = "check that the server runs and is reachable, and the user, password and database name"
-_NEWER: Final = "use the version of xrouter that last served it, or a later one"
+_SQLITE_HINT: Final = "check the file and its permissions"
+_POSTGRESQL_HINT: Final = "check that the server runs and is reachable, and the user, password and database name"
+_NEWER_HINT: Final = "use the version of xrouter that last served it, or a later one"
 
 
 class StoreError(Exception):
@@ -256,7 +256,9 @@ def open_database(url: str) -> Database:
             _upgrade(connection)
     except CommandError as error:
         database.close()
-        raise StoreError(f"the store at {_place(url)} has a newer schema than this version supports", _NEWER) from error
+        raise StoreError(
+            f"the store at {_place(url)} has a newer schema than this version supports", _NEWER_HINT
+        ) from error
     except (SQLAlchemyError, psycopg.Error, OSError) as error:
         database.close()
         raise store_error(url, error, "cannot be opened") from error
@@ -267,9 +269,9 @@ def store_error(url: str, error: Exception, what: str = "does not answer") -> St
     """Return a database error for operators: one line, and a hint."""
     message = f"the store at {_place(url)} {what}: {_cause(error)}"
     if make_url(url).get_backend_name() != "sqlite":
-        return StoreError(message, _OF_POSTGRESQL)
+        return StoreError(message, _POSTGRESQL_HINT)
     name = getattr(getattr(error, "orig", None) or error, "sqlite_errorname", "")
-    return StoreError(message, next((hint for each, hint in _REMEDIES.items() if name.startswith(each)), _OF_SQLITE))
+    return StoreError(message, next((hint for each, hint in _REMEDIES.items() if name.startswith(each)), _SQLITE_HINT))
 
 
 def is_full(error: SQLAlchemyError) -> bool:
@@ -283,7 +285,7 @@ def _place(url: str) -> str:
     address = make_url(url)
     if address.get_backend_name() == "sqlite":
         return str(address.database)
-    shown = {name: value for name, value in address.query.items() if name in _WHERE}
+    shown = {name: value for name, value in address.query.items() if name in _LOCATION_PARAMETERS}
     return address.set(query=shown).render_as_string()
 
 

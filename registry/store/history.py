@@ -21,7 +21,7 @@ from registry.store.entities import below
 
 _PRUNE_SCANNED: Final = 1000
 """Entries that one pruning transaction scans, so that no write waits long for it."""
-_ASKED: Final = 500
+_KEYS_PER_QUERY: Final = 500
 _FETCHED: Final = 50
 """Entries read at a time: each has its entity's state, and the previous one."""
 
@@ -88,8 +88,8 @@ def beyond(connection: Connection, after: int, upto: int, before: str | None) ->
 def remove(connection: Connection, numbers: Sequence[int]) -> int:
     """Delete prunable entries; return how many existed."""
     gone = 0
-    for start in range(0, len(numbers), _ASKED):
-        few = HISTORY.c.number.in_(numbers[start : start + _ASKED])
+    for start in range(0, len(numbers), _KEYS_PER_QUERY):
+        few = HISTORY.c.number.in_(numbers[start : start + _KEYS_PER_QUERY])
         gone += connection.execute(delete(HISTORY).where(few)).rowcount
     return gone
 
@@ -100,7 +100,7 @@ def remove(connection: Connection, numbers: Sequence[int]) -> int:
 
 SCOPE: Final = "/messagegroups/"
 """Message groups, and versions of their messages, which have uids; everything else is marked by xid."""
-_FEW: Final = 16
+_MAX_SINGLE_LOOKUPS: Final = 16
 """Up to this many names are queried one by one."""
 
 
@@ -181,7 +181,7 @@ class WriteMarks:
         """Return the marks of versions of definitions, by definition and uid: all, or at least those of *names*."""
         by_definition: dict[str, dict[str, Mark]] = {each: {} for each in definitions}
         connection = self._connection
-        if 0 < len(names) <= _FEW:
+        if 0 < len(names) <= _MAX_SINGLE_LOOKUPS:
             found = chain.from_iterable(_BY_NAME.rows(connection, definitions, {"name": each}) for each in names)
         else:
             found = chain(_BY_OWNER.rows(connection, definitions, {}))
@@ -325,8 +325,8 @@ def rows_after(connection: Connection, number: int, limit: int) -> list[OutboxRo
 def rows_at(connection: Connection, numbers: Collection[int]) -> list[OutboxRow]:
     """Return the events that still exist, in order."""
     wanted, rows = sorted(numbers), list[OutboxRow]()
-    for start in range(0, len(wanted), _ASKED):
-        query = _ROWS.where(OUTBOX.c.number.in_(wanted[start : start + _ASKED])).order_by(OUTBOX.c.number)
+    for start in range(0, len(wanted), _KEYS_PER_QUERY):
+        query = _ROWS.where(OUTBOX.c.number.in_(wanted[start : start + _KEYS_PER_QUERY])).order_by(OUTBOX.c.number)
         rows += [OutboxRow(*row) for row in connection.execute(query)]
     return rows
 
