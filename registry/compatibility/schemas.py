@@ -70,9 +70,7 @@ def source_of(version: Version, form: SchemaFormat, document: bytes) -> SchemaSo
         return SchemaSource(form.family, form.version, _tree(form.family, document))
     except UnicodeDecodeError as error:
         written = str(version.attributes.get("format"))
-        raise Refusal(
-            "format_violation", version.xid, detail="the document is not valid UTF-8", format=written
-        ) from error
+        raise Refusal("format_violation", version.xid, detail="the document is not UTF-8", format=written) from error
 
 
 def _tree(family: str, document: bytes) -> Any:

@@ -74,7 +74,7 @@ def _check(names: Sequence[str], text: str, model: Model, place: ResourcePath, p
             return
         if at is None:
             raise Refusal("bad_inline", path, value=text, error_detail=f"{names[index - 1]} has nothing to inline")
-        inlineable, attributes, following = _inlineable(at, model)
+        inlineable, attributes, following = _inline_of(at, model)
         if name not in inlineable:
             if name in attributes and last:
                 raise Refusal("inline_noninlineable", path, name=name)
@@ -82,7 +82,7 @@ def _check(names: Sequence[str], text: str, model: Model, place: ResourcePath, p
         at = following.get(name)
 
 
-def _inlineable(
+def _inline_of(
     place: ResourcePath, model: Model
 ) -> tuple[set[str], Mapping[str, ModelAttribute], dict[str, ResourcePath]]:
     """Return what can be inlined at a path, all attributes, and the collections below."""
@@ -508,9 +508,7 @@ class EntityView:
         else:
             self._weight += len(text)
         if self._weight > self._view.max_answer:
-            raise Refusal(
-                "too_large", self._view.path, detail="use filters, inline less, or read collections page by page"
-            )
+            raise Refusal("too_large", self._view.path, detail="use filters, inline less, or read page by page")
         return msgspec.Raw(text)
 
 

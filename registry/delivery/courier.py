@@ -545,9 +545,7 @@ class Dispatch:
             for each in history.subscribers(connection):
                 if each.origin == "settings" and each.id not in self._configured:
                     history.remove_subscriber(connection, each.id)
-                    _logger.warning(
-                        "subscriber %s is no longer in the settings: its undelivered events are dropped", each.id
-                    )
+                    _logger.warning("subscriber %s is not in the settings any more: its events are dropped", each.id)
         _logger.info("this process delivers the events of the registry")
 
     def _update_couriers(self) -> None:

@@ -349,9 +349,7 @@ class PermissionFace:
     def reply(self, call: Call) -> Reply:
         """Store a permission."""
         if call.head.method not in ("GET", "POST"):
-            return HttpProblem(
-                HTTPStatus.METHOD_NOT_ALLOWED, "only GET and POST are allowed", (b"Allow", b"GET, POST")
-            ).reply()
+            return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, "use GET or POST", (b"Allow", b"GET, POST")).reply()
         key = parse_qs(call.head.query.decode("latin-1")).get("key", [""])[0]
         rate = rate_of((call.head.header(_RATE) or b"*").decode("latin-1"))
         if rate is None:
@@ -375,13 +373,9 @@ def _name_of(call: Call) -> str:
 def _fault(call: Call) -> Reply | None:
     media = (call.head.header(b"content-type") or b"").decode("latin-1").partition(";")[0].strip().lower()
     if media not in _TAKEN:
-        return HttpProblem(
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type of a subscription must be {MEDIA}"
-        ).reply()
+        return HttpProblem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type must be {MEDIA}").reply()
     if len(call.body) > MAX_BYTES:
-        return HttpProblem(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a subscription must not exceed {MAX_BYTES} bytes"
-        ).reply()
+        return HttpProblem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a subscription has at most {MAX_BYTES} bytes").reply()
     return None
 
 

@@ -28,7 +28,7 @@ MAX_DOCUMENT: Final = 256 * 1024
 """Maximum characters of a document on a page."""
 _MAX_VALUES: Final = 2000
 """Maximum values on a page; the others are in the JSON."""
-_MAX_DEPTH: Final = 5
+_DEPTH: Final = 5
 _XID: Final = re.compile(r"#?(/[\w.~:@-]+/[\w.~:@-]+(?:/[\w.~:@-]+/[\w.~:@-]+(?:/versions/[\w.~:@-]+)?)?)", re.ASCII)
 
 
@@ -107,11 +107,9 @@ class ValueMarkup:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping) and value:
-            return (
-                self.attributes(value) if depth and _depth(value) <= _MAX_DEPTH else block(json_text(value), MAX_TEXT)
-            )
+            return self.attributes(value) if depth and _depth(value) <= _DEPTH else block(json_text(value), MAX_TEXT)
         if isinstance(value, list) and value:
-            if _depth(value) > _MAX_DEPTH:
+            if _depth(value) > _DEPTH:
                 return block(json_text(value), MAX_TEXT)
             self._left -= len(value)
             shown = value[: max(self._left, 1)]
@@ -136,7 +134,7 @@ class ValueMarkup:
         return h("span", cut(text)) if text else h("span", "empty", class_="quiet")
 
 
-def _depth(value: Any, most: int = _MAX_DEPTH + 1) -> int:
+def _depth(value: Any, most: int = _DEPTH + 1) -> int:
     """Return the nesting depth of a value, at most *most*."""
     nested: Iterable[Any] = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     return 1 + max((_depth(each, most - 1) for each in nested), default=0) if most else 0

@@ -225,9 +225,7 @@ class _Page:
         yield section("Findings", *self._listed_findings(around.findings))
         meta = self._ask(replace(place, kind="meta")).body or {}
         hidden = ("self", "xid", "defaultversionurl", f"{place.resource.singular}id")
-        yield section(
-            "Attributes of all versions", self._values.attributes({k: v for k, v in meta.items() if k not in hidden})
-        )
+        yield section("For all versions", self._values.attributes({k: v for k, v in meta.items() if k not in hidden}))
         if body.get("versionscount"):
             yield section("Versions", *self._collection(place.collection("versions"), ""))
 
@@ -304,9 +302,7 @@ class _Page:
             value = None if each["value"] is None else self._values.value(each["value"])
             name = f"{each['section']}.{each['name']}"
             rows.append((name, value, str(each["type"] or ""), required, self._origins(each["from"])))
-        yield table(
-            "Effective definition", ("Attribute", "Value", "Type", "Required", "Origin"), rows, "No constraints."
-        )
+        yield table("Effective definition", ("Attribute", "Value", "Type", "Required", "Origin"), rows, "None.")
 
     def _origins(self, of: Mapping[str, Any]) -> Element:
         """Show the origins of value, type and ``required`` of a property, grouped if equal."""
@@ -368,9 +364,7 @@ class _Page:
             rows.append((each["rule"], badge, where, h("span", cut(each["message"]), hint)))
         yield table("Findings", ("Rule", "Severity", "Location", "Message"), rows, "No findings.")
         if len(found) > len(rows):
-            yield h(
-                "p", f"{len(found) - len(rows)} more are not shown: at most {most} for each entity.", class_="quiet"
-            )
+            yield h("p", f"{len(found) - len(rows)} more are not shown: at most {most} per entity.", class_="quiet")
 
     def _history(self) -> Iterator[Child]:
         place, cursor, writer = self._place, self._given["cursor"], self._call.writer

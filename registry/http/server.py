@@ -209,13 +209,13 @@ _logger = logging.getLogger(__name__)
 class RegistrySettings:
     """Settings of a registry server.
 
-    ``store`` is an SQLAlchemy URL. ``base`` is the URL that clients know it by ('' takes what they name). ``port`` 0
-    takes a free one. ``tls_certificate`` and ``tls_key`` are PEM files, both or none; with ``tls_clients`` a client
-    needs a certificate of those authorities, whose common name is its name where there is no ``access``; without either
-    everybody may do everything. Each sender may make
-    ``writes_per_second`` writes, and ``write_burst`` at once. ``faces`` are those beside the core API, by their paths.
-    Without ``delivery`` this process delivers no events. ``metrics`` is host and port of the metrics, None for none.
-    ``authority`` is that of :class:`registry.core.service.RegistryService`, which ``peers`` of replication need.
+    ``store`` is an SQLAlchemy URL. ``base`` is the registry's URL for clients ('' is each request's host). ``port``
+    0 selects a free one. ``tls_certificate`` and ``tls_key`` are PEM files, both or none; with ``tls_clients`` clients
+    need a certificate of these authorities, whose common name is the user name unless there is an ``access``; without
+    either anybody may do everything. Each sender may make ``writes_per_second`` writes, and ``write_burst`` at once.
+    ``faces`` are the APIs besides the core API, by path. Without ``delivery`` this process delivers no events.
+    ``metrics`` is host and port of the metrics, None for none. ``authority`` is the one of
+    :class:`registry.core.service.RegistryService`; replication with ``peers`` requires it.
     """
 
     store: str

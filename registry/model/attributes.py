@@ -221,9 +221,7 @@ def _map_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
     assert attribute.item is not None
     for key, each in value.items():
         if not KEY.fullmatch(key):
-            return (
-                f"has the key {key!r}, which has characters other than a-z, 0-9, ':', '-', '_' and '.', or is too long"
-            )
+            return f"has the key {key!r}, which is too long or not made of a-z, 0-9, ':', '-', '_' and '.'"
         if why := fault_of(each, attribute.item, depth + 1):
             return f".{key} {why}"
         if attribute.enum and attribute.strict and each not in attribute.enum:

@@ -233,9 +233,7 @@ class PeerExchange:
         with self._service.session(writing=True) as session:
             applier = Applier(session, Author(f"replication of {peer.url}", True), self._authority)
             if applier.marks.catalog == page.catalog:
-                raise DocumentError(
-                    f"{peer.url} is this catalog itself", file=peer.url, hint="use the URL of another catalog"
-                )
+                raise DocumentError(f"{peer.url} is this catalog itself", file=peer.url, hint="use another URL")
             taken = applier.apply(page)
             applier.marks.reach(name, page.catalog, page.position)
         done.add(len(page.changes), taken.applied, taken.refused, taken.reported)
@@ -283,9 +281,7 @@ class PeerExchange:
             ours = WriteMarks(session.reader.connection).catalog
         answer = self._sent(peer, ChangePage(catalog=ours, authority=self._authority, position=0, changes=[]))
         if answer.catalog == ours:
-            raise DocumentError(
-                f"{peer.url} is this catalog itself", file=peer.url, hint="use the URL of another catalog"
-            )
+            raise DocumentError(f"{peer.url} is this catalog itself", file=peer.url, hint="use another URL")
         done.whole, done.answered = answer.whole, True
         name = _pushed(peer, whole=done.whole)
         with self._service.session(writing=False) as session:

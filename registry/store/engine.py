@@ -256,9 +256,7 @@ def open_database(url: str) -> Database:
             _upgrade(connection)
     except CommandError as error:
         database.close()
-        raise StoreError(
-            f"the store at {_place(url)} has a newer schema than this version supports", _NEWER_HINT
-        ) from error
+        raise StoreError(f"the store at {_place(url)} has a newer schema than this version", _NEWER_HINT) from error
     except (SQLAlchemyError, psycopg.Error, OSError) as error:
         database.close()
         raise store_error(url, error, "cannot be opened") from error

@@ -79,9 +79,7 @@ def serve(config: ConfigArgument) -> None:
 
 # ``xrouter registry pull`` and ``push``: one round of replication with the configured peers.
 
-UrlArgument = Annotated[
-    str | None, typer.Argument(metavar="URL", help="URL of one peer in `replication`; default: all.")
-]
+UrlArgument = Annotated[str | None, typer.Argument(metavar="URL", help="One peer of `replication`; default: all.")]
 
 
 def pull(config: ConfigArgument, url: UrlArgument = None) -> None:
@@ -113,9 +111,7 @@ def _replicate(config: Path, url: str | None, direction: Literal["pull", "push"]
             for subject, why in done.reported:
                 say(f"refused: {subject}: {why}", err=True)
             if done.refused:
-                raise RouterError(
-                    f"{peer.url}: {counted(done.refused, 'change')} refused", hint="the first ones are listed above"
-                )
+                raise RouterError(f"{peer.url}: {counted(done.refused, 'change')} refused", hint="see above")
 
 
 # ``xrouter registry history``
@@ -140,9 +136,7 @@ def history(
     below: Annotated[bool, typer.Option("--below", help="Include entities below it.")] = False,
     oldest: Annotated[bool, typer.Option("--oldest", help="Show the oldest first.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Maximum number of entries.")] = 50,
-    form: Annotated[
-        HistoryForm, typer.Option("--format", help="Text, or JSON with one entry per line.")
-    ] = HistoryForm.text,
+    form: Annotated[HistoryForm, typer.Option("--format", help="Text, or JSON, one entry a line.")] = HistoryForm.text,
     logins: LoginsOption = None,
 ) -> None:
     """Show who changed what and when, newest first; names of writers at a URL need credentials.
@@ -177,7 +171,7 @@ def _entries_at_url(url: str, asked: changes.Question, logins: Path | None) -> I
             raise CatalogUnavailable(str(error), hint=error.hint or "check the URL and `--logins`") from error
         except msgspec.MsgspecError as error:
             raise CatalogUnavailable(
-                f"cannot read the history of {url}: {error}", hint="use the URL of an xrouter registry"
+                f"{url} has no history: {error}", hint="use the URL of an xrouter registry"
             ) from error
 
     return _pages(asked, page)
@@ -231,9 +225,7 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite existing d
 
 def backup(
     config: ConfigArgument,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="File to write: an SQLite database, or a dump of pg_dump.")
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write: SQLite's, or a dump of pg_dump.")],
     force: ForceOption = False,
 ) -> None:
     """Back up a registry, even while it is served; the file appears complete or not at all.
@@ -326,9 +318,7 @@ def import_document(
         bool | None,
         typer.Option("--model/--no-model", help="Use the document's model and capabilities, or keep the registry's."),
     ] = None,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Keep the document's epochs and times; requires a registry without groups.")
-    ] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Keep its epochs and times; only without groups.")] = False,
 ) -> None:
     """Import a document into the registry, including the registry's attributes, in one transaction.
 

@@ -154,11 +154,9 @@ class EventsSettings(Section):
     subscriptions: bool = Field(True, description="Whether writers and administrators may subscribe over HTTP.")
     allow_addresses: Texts = Field((), description="Private hosts and networks that clients may name as sinks.")
     max_subscriptions: int = Field(100, ge=0, description="Maximum number of subscriptions over HTTP.")
-    origin: str = Field(
-        "", description="Our name in the handshake of webhooks; default: the host of `base_url`.", pattern=r"^[!-~]*$"
-    )
+    origin: str = Field("", description="Our name to webhooks; default: the host of `base_url`.", pattern=r"^[!-~]*$")
     keep: Duration = Field(
-        timedelta(days=7), gt=timedelta(0), description="How long an event is retried; then it is dropped and counted."
+        timedelta(days=7), gt=timedelta(0), description="How long an event is retried before it is dropped."
     )
     max_waiting: int = Field(
         1_000_000,
@@ -168,9 +166,7 @@ class EventsSettings(Section):
     max_held: int = Field(
         1_000, ge=1, description="Events of one subscriber in memory; when all are blocked, delivery to it stops."
     )
-    max_pause: Duration = Field(
-        timedelta(minutes=1), gt=timedelta(0), description="Longest pause between two attempts."
-    )
+    max_pause: Duration = Field(timedelta(minutes=1), gt=timedelta(0), description="Longest pause between attempts.")
     poll: Duration = Field(
         timedelta(milliseconds=250),
         gt=timedelta(0),
@@ -244,9 +240,7 @@ class ServingSettings(HttpSettings):
     """How the registry listens."""
 
     port: int = Field(_PORT, ge=0, le=65535, description="Port; 0 selects a free one.")
-    max_body: Size = Field(
-        16 * 2**20, gt=0, description="Maximum size of a request body; larger ones are answered 413."
-    )
+    max_body: Size = Field(16 * 2**20, gt=0, description="Maximum size of a request body; if larger, 413.")
     cors: Texts = Field(
         (), description="Origins whose web pages may use it, such as https://ui.example; `*` for all. Default: none."
     )
@@ -290,15 +284,11 @@ class RegistryFile(Section):
     http: ServingSettings = Field(ServingSettings(), description="The HTTP server.")
     open: bool = Field(False, description="Whether anybody may do everything; only on loopback addresses.")
     roles: RoleSettings = Field(RoleSettings(), description="Permissions.")
-    lint: Literal["refuse", "report", "off"] = Field(
-        "refuse", description="Whether writes with lint errors are refused or reported, or not checked."
-    )
+    lint: Literal["refuse", "report", "off"] = Field("refuse", description="What happens to writes with lint errors.")
     writes_per_second: float = Field(200.0, gt=0, description="Maximum rate of writes of one sender.")
     write_burst: int = Field(1000, ge=1, description="Maximum burst of writes of one sender.")
     max_answer: Size = Field(64 * 2**20, gt=0, description="Maximum size of a response; larger ones are answered 406.")
-    faces: dict[str, str] = Field(
-        {}, description="Older APIs over the same store: the path of each by name, such as `/cloudevents`."
-    )
+    faces: dict[str, str] = Field({}, description="Paths of older APIs by name, such as `/cloudevents`.")
     events: EventsSettings = Field(EventsSettings(), description="Notification of changes.")
     metrics: MetricsSettings | None = Field(None, description="Where /metrics is served; default: nowhere.")
     authority: str = Field(
