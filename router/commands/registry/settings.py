@@ -156,7 +156,7 @@ class EventsSettings(Section):
     max_subscriptions: int = Field(100, ge=0, description="Maximum number of subscriptions over HTTP.")
     origin: str = Field("", description="Our name to webhooks; default: the host of `base_url`.", pattern=r"^[!-~]*$")
     keep: Duration = Field(
-        timedelta(days=7), gt=timedelta(0), description="How long an event is retried before it is dropped."
+        timedelta(days=7), gt=timedelta(0), description="How long an event is retried; then it is dropped and counted."
     )
     max_waiting: int = Field(
         1_000_000,
@@ -284,7 +284,9 @@ class RegistryFile(Section):
     http: ServingSettings = Field(ServingSettings(), description="The HTTP server.")
     open: bool = Field(False, description="Whether anybody may do everything; only on loopback addresses.")
     roles: RoleSettings = Field(RoleSettings(), description="Permissions.")
-    lint: Literal["refuse", "report", "off"] = Field("refuse", description="What happens to writes with lint errors.")
+    lint: Literal["refuse", "report", "off"] = Field(
+        "refuse", description="Whether writes with lint errors are refused or reported, or not checked."
+    )
     writes_per_second: float = Field(200.0, gt=0, description="Maximum rate of writes of one sender.")
     write_burst: int = Field(1000, ge=1, description="Maximum burst of writes of one sender.")
     max_answer: Size = Field(64 * 2**20, gt=0, description="Maximum size of a response; larger ones are answered 406.")
