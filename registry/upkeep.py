@@ -1,4 +1,4 @@
-"""Copies of a store that is in use, and its history kept within limits."""
+"""Backup and restore of the store, and pruning of its history."""
 
 from __future__ import annotations
 
@@ -24,22 +24,20 @@ from registry.model.attributes import written_time as written
 from registry.store import history
 from registry.store.engine import REGISTRY, Database, StoreError, open_database, store_error
 
-# Copies of a store that is in use, and stores put back from copies: of a file of SQLite, or by PostgreSQL's tools.
+# Backup while in use, and restore: SQLite's online backup, or PostgreSQL's tools.
 
 _BUSY_SECONDS: Final = 5.0
-_BESIDE: Final = ("-wal", "-shm", "-journal")
-"""What SQLite may keep beside its file."""
-_NEEDED: Final = (
-    "install PostgreSQL's client programs (Debian: postgresql-client), of the server's version or a later one"
-)
-_UNREADABLE: Final = "give a file that `xrouter registry backup` wrote"
+_SIDE_SUFFIXES: Final = ("-wal", "-shm", "-journal")
+"""Suffixes of files that SQLite creates beside the database."""
+_TOOLS_HINT: Final = "install PostgreSQL's client programs (Debian: postgresql-client), at least as new as the server"
+_UNREADABLE: Final = "use a file written by `xrouter registry backup`"
 
 
 def back_up(store: str, target: Path) -> None:
-    """Copy a store, at its SQLAlchemy URL, to a file that is there as a whole or not at all; writers go on.
+    """Back up the store at an SQLAlchemy URL to a file, which appears whole or not at all; writers continue.
 
     Raises:
-        StoreError: the store cannot be read, the copy is not sound, or PostgreSQL's tools are missing.
+        StoreError: the store cannot be read, the copy is damaged, or PostgreSQL's tools are missing.
         OSError: the file cannot be written.
     """
     address = make_url(store)
@@ -58,36 +56,35 @@ def back_up(store: str, target: Path) -> None:
 
 
 def put_back(store: str, source: Path, *, force: bool) -> None:
-    """Make a store what a copy says; without *force* only where there is none yet. No server may be using it.
+    """Restore a store from a backup; an existing one is replaced only with *force*. No server may be using it.
 
-    SQLite: the copy is checked and brought to the newest form before it takes the place of the file. PostgreSQL: one
-    transaction.
+    SQLite: the copy is checked and migrated before it replaces the file. PostgreSQL: one transaction.
 
     Raises:
-        StoreError: the copy is not sound, the store is there or in use, or PostgreSQL's tools are missing.
+        StoreError: the backup is damaged, the store exists or is in use, or PostgreSQL's tools are missing.
         OSError: a file cannot be read or written.
     """
     address = make_url(store)
     with source.open("rb"):
-        pass  # or the tools' own words would be the error
+        pass  # else the error would be in the tools' words
     if address.get_backend_name() != "sqlite":
         if not force and _has_registry(store):
-            raise StoreError(f"the database {address.database} has a registry", "write over it with --force")
+            raise StoreError(f"the database {address.database} already has a registry", "overwrite it with --force")
         _run("pg_restore", address, "--clean", "--if-exists", "--no-owner", "--single-transaction", str(source))
         open_database(store).close()
         return
     target = Path(str(address.database))
     if target.exists() and not force:
-        raise StoreError(f"{target} is there already", "write over it with --force, once its server has stopped")
+        raise StoreError(f"{target} already exists", "stop its server and overwrite it with --force")
     beside = target.with_name(f".{target.name}.part")
     _remove(beside)
     try:
         _copy(f"sqlite:///{source.resolve()}", source, beside)
-        open_database(f"sqlite:///{beside}").close()  # which refuses a copy of a later version
-        _alone(beside)
+        open_database(f"sqlite:///{beside}").close()  # refuses a backup of a later version
+        _merge_log(beside)
         if target.exists():
-            _alone(target)
-        for each in _BESIDE:
+            _merge_log(target)
+        for each in _SIDE_SUFFIXES:
             target.with_name(f"{target.name}{each}").unlink(missing_ok=True)
         _rename(beside, target)
     finally:
@@ -95,7 +92,7 @@ def put_back(store: str, source: Path, *, force: bool) -> None:
 
 
 def _copy(store: str, source: Path, target: Path) -> None:
-    """Copy a file of SQLite as it is at one moment, and check the copy."""
+    """Copy a consistent snapshot of an SQLite file, and check the copy."""
     try:
         with closing(sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True)) as one:
             _check(one, source)
@@ -107,27 +104,27 @@ def _copy(store: str, source: Path, target: Path) -> None:
     except sqlite3.Error as error:
         raise store_error(store, error, "cannot be copied") from error
     if faults:
-        raise StoreError(f"{source} is damaged: {'; '.join(faults)}", "put back an older copy")
+        raise StoreError(f"{source} is damaged: {'; '.join(faults)}", "restore an older backup")
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Make sure that a database is a registry."""
+    """Raise if a database has no registry."""
     known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (REGISTRY.name,)).fetchone()
     if known is None:
         raise StoreError(f"{path} has no registry", _UNREADABLE)
 
 
-def _alone(path: Path) -> None:
-    """Bring a file of SQLite into one file again, which only who is alone with it can."""
+def _merge_log(path: Path) -> None:
+    """Fold the write-ahead log into the SQLite file, which needs exclusive access."""
     try:
         with closing(sqlite3.connect(path, timeout=_BUSY_SECONDS)) as connection:
             connection.execute("PRAGMA journal_mode=DELETE").fetchone()
     except sqlite3.DatabaseError as error:
         name = getattr(error, "sqlite_errorname", "")
         if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-            return  # nobody can be using it
+            return  # not a database, so nobody uses it
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            raise StoreError(f"{path} is in use", "stop the registry that serves it, and try again") from error
+            raise StoreError(f"{path} is in use", "stop the registry that serves it, then retry") from error
         raise store_error(f"sqlite:///{path}", error) from error
 
 
@@ -138,7 +135,7 @@ def _rename(source: Path, target: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    for each in ("", *_BESIDE):
+    for each in ("", *_SIDE_SUFFIXES):
         path.with_name(f"{path.name}{each}").unlink(missing_ok=True)
 
 
@@ -152,10 +149,10 @@ def _has_registry(store: str) -> bool:
 
 
 def _run(program: str, address: URL, *arguments: str) -> None:
-    """Run a tool of PostgreSQL on a database; the password goes by the environment, which other users cannot read."""
+    """Run a PostgreSQL tool on a database; the password is passed in the environment, which other users cannot read."""
     path = shutil.which(program)
     if path is None:
-        raise StoreError(f"{program} is missing", _NEEDED)
+        raise StoreError(f"{program} is missing", _TOOLS_HINT)
     shown = address.set(drivername="postgresql", password=None)
     environment = {**os.environ, **({"PGPASSWORD": str(address.password)} if address.password else {})}
     command: Sequence[str] = (
@@ -168,23 +165,24 @@ def _run(program: str, address: URL, *arguments: str) -> None:
     if done.returncode:
         lines = done.stderr.strip().split("\n")
         raise StoreError(
-            f"{program} ended with {done.returncode}: {lines[0]}", _NEEDED if "version" in lines[0] else ""
+            f"{program} failed with exit code {done.returncode}: {lines[0]}",
+            _TOOLS_HINT if "version" in lines[0] else "",
         )
 
 
-# The history of a registry kept within its limits, by a thread beside the service, a few entries at a time.
+# Pruning of history by a background thread, a few entries at a time.
 
 _logger = logging.getLogger(__name__)
 COUNTED = 12
-_BREATH = 0.01
-"""Seconds between two transactions, for writers that wait."""
+_PAUSE = 0.01
+"""Seconds between two transactions, so that waiting writers get a turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryLimits:
-    """How much history is kept: ``keep`` is for how many seconds, None for ever, ``entries`` how many of the newest.
+    """How much history is kept: entries of the last ``keep`` seconds (None: no limit), at most the newest ``entries``.
 
-    Beyond both each entity that is there has its newest entry. ``every`` so many seconds it is looked at.
+    The newest entry of an existing entity is always kept. Pruning runs every ``every`` seconds.
     """
 
     keep: float | None = None
@@ -193,10 +191,10 @@ class HistoryLimits:
 
 
 class HistoryKeeper:
-    """Prunes history until it is stopped; any number of processes over one database may do so.
+    """Prunes history until stopped; several processes over one database may do so.
 
-    ``entries`` is how many there were at the end of the last look, ``pruned`` how many this process took away. To
-    count them takes long where there are many; so that is done at each COUNTED-th look, and between by their numbers.
+    ``entries`` is how many were left after the last pass, ``pruned`` how many this process deleted. Counting is slow,
+    so it is done every COUNTED passes and estimated from entry numbers between.
     """
 
     def __init__(self, database: Database, limits: HistoryLimits) -> None:
@@ -214,11 +212,11 @@ class HistoryKeeper:
         self._thread.start()
 
     def end(self) -> None:
-        """Have it end after the transaction that is under way."""
+        """Stop after the current transaction."""
         self._stopping.set()
 
     def join(self, seconds: float) -> None:
-        """Wait so many seconds for its end."""
+        """Wait up to *seconds* for the thread to end."""
         if self._thread.is_alive():
             self._thread.join(seconds)
 
@@ -230,14 +228,14 @@ class HistoryKeeper:
                 failing = False
             except SQLAlchemyError as error:
                 level = logging.DEBUG if failing else logging.WARNING
-                _logger.log(level, "the store does not answer upkeep of history: %s", type(error).__name__)
+                _logger.log(level, "cannot prune history: the store does not answer: %s", type(error).__name__)
                 failing = True
-            except Exception:  # nobody waits for this thread, so its end would go unnoticed
-                _logger.exception("upkeep of history failed and goes on")
+            except Exception:  # nobody joins this thread, so its death would go unnoticed
+                _logger.exception("pruning of history failed; retrying")
             self._stopping.wait(self._limits.every)
 
     def _look(self) -> None:
-        """Go through all that may be beyond the limits."""
+        """Delete all entries beyond the limits."""
         with self._database.reading() as connection:
             upto = history.newest(connection) - self._limits.entries
         before = None
@@ -247,11 +245,11 @@ class HistoryKeeper:
         while more and not self._stopping.is_set():
             with self._database.reading() as connection:
                 numbers, at = history.beyond(connection, at, upto, before)
-            if numbers:  # or writers would wait for nothing
+            if numbers:  # else no write lock is needed
                 with self._database.noting() as connection:
                     gone += history.remove(connection, numbers)
             more = at > 0
-            self._stopping.wait(_BREATH)
+            self._stopping.wait(_PAUSE)
         self.pruned += gone
         self._count(gone)
 

@@ -1,4 +1,4 @@
-"""Whether readers of one JSON schema can read all that was written with another."""
+"""Compatibility of JSON schemas: whether all values of one are values of another."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from catalog.schemas.filling import Filling, Unfillable
 from catalog.schemas.jsonschema.validating import REGEX_OPTIONS, draft_of
 from registry.compatibility.schemas import Budget, NoLibrary, Undecided
 
-# JSON schemas taken apart: references followed, conjunctions laid out, types and bounds.
+# Schemas as conjuncts, types and bounds.
 #
-# A value that a schema allows is allowed by each of its *conjuncts*: plain schemas without ``$ref`` and ``allOf``.
+# A schema is the conjunction of its *conjuncts*: plain schemas without ``$ref`` and ``allOf``.
 
 Schema = Mapping[str, Any]
 NEVER: Final[Schema] = {"not": {}}
-"""The schema that allows nothing, which ``false`` is."""
+"""The schema that allows nothing, like ``false``."""
 MAX_STEPS: Final = 20_000
-"""Looks into subschemas, past which nothing is decided."""
+"""Maximum visits of subschemas; beyond, the result is undecided."""
 ALL_TYPES: Final = frozenset(("null", "boolean", "integer", "fraction", "string", "array", "object"))
 NUMBERS: Final = frozenset(("integer", "fraction"))
 _HIDES_SIBLINGS: Final = ("04", "06", "07")
@@ -41,13 +41,13 @@ _SINCE: Final = {
     **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), "2019-09"),
     "prefixItems": "2020-12",
 }
-"""Keywords that mean nothing in drafts before these."""
+"""Keywords by the draft that introduced them."""
 _UNFOLLOWED: Final = ("$dynamicRef", "$recursiveRef")
 
 
 @dataclass(slots=True)
 class Root:
-    """One whole schema, in which references lead; ``version`` is what its format says, such as ``draft-07``."""
+    """A whole schema, the base of its references; ``version`` is the one of its format, such as ``draft-07``."""
 
     document: Any
     version: str
@@ -58,26 +58,26 @@ class Root:
         self._draft = draft_of(self.document, self.version)
 
     def conjuncts(self, schema: Any) -> list[Schema]:
-        """Return what all holds for the values of a schema.
+        """Return the conjuncts of a schema.
 
         Raises:
-            Undecided: a reference leads elsewhere, or to itself, or there is too much of it.
+            Undecided: a reference is external or circular, or the limit is exceeded.
         """
         schemas: list[Schema] = []
         waiting = [schema]
         while waiting:
             self._steps += 1
             if self._steps > MAX_STEPS or len(waiting) > MAX_STEPS:
-                raise Undecided("the schema refers to itself, or to too much")
+                raise Undecided("the schema refers to itself, or has too many references")
             each = waiting.pop()
             if each is False:
                 return [NEVER]
             if not isinstance(each, Mapping):
                 continue
             if any(name in each for name in _UNFOLLOWED):
-                raise Undecided("references that are dynamic are not followed")
+                raise Undecided("dynamic references are not supported")
             if each is not self.document and any(isinstance(each.get(name), str) for name in ("$id", "id")):
-                raise Undecided("schemas with addresses of their own within another are not followed")
+                raise Undecided("nested schemas with their own $id are not supported")
             if isinstance(each.get("$ref"), str):
                 waiting.append(self._target(each["$ref"]))
                 if self._draft in _HIDES_SIBLINGS:
@@ -93,28 +93,28 @@ class Root:
 
     def _target(self, reference: str) -> Any:
         if not reference.startswith("#") or (reference[1:] and reference[1] != "/"):
-            raise Undecided(f"the reference {reference} is not followed")
+            raise Undecided(f"the external reference {reference} is not resolved")
         try:
             return at_pointer(self.document, unquote(reference[1:]))
         except (LookupError, ValueError):
-            raise Undecided(f"the reference {reference} leads nowhere") from None
+            raise Undecided(f"the reference {reference} cannot be resolved") from None
 
 
 def expanded(kind: Any) -> frozenset[str]:
-    """Return what ``type`` allows."""
+    """Return the types that ``type`` allows."""
     names = kind if isinstance(kind, list) else [kind]
     return frozenset(part for name in names for part in (NUMBERS if name == "number" else (str(name),)))
 
 
 def bound(conjuncts: Sequence[Schema], name: str, *, lowest: bool = False) -> float | None:
-    """Return the strictest of a bound that is a number, None without one."""
+    """Return the strictest numeric bound *name*, None without one."""
     given = [each[name] for each in conjuncts if isinstance(each.get(name), int | float)]
     given = [each for each in given if not isinstance(each, bool)]
     return None if not given else min(given) if lowest else max(given)
 
 
 def items_of(schema: Schema) -> tuple[Sequence[Any], Any]:
-    """Return the schemas of the first items, and that of all others."""
+    """Return the schemas of the leading items, and the schema of all others."""
     if isinstance(schema.get("prefixItems"), list):
         return schema["prefixItems"], schema.get("items", True)
     items = schema.get("items", True)
@@ -122,35 +122,34 @@ def items_of(schema: Schema) -> tuple[Sequence[Any], Any]:
 
 
 def mapping(schema: Schema, name: str) -> Mapping[str, Any]:
-    """Return a map of subschemas, empty without one."""
+    """Return a map of subschemas, empty if absent."""
     members = schema.get(name)
     return members if isinstance(members, Mapping) else {}
 
 
-# The values that schemas list, compared as JSON compares: ``true`` is no number, and 1.0 is 1.
+# Listed values (``enum``, ``const``), compared as in JSON: ``true`` is not a number, and 1.0 equals 1.
 #
-# Authors of schemas decide how many values there are to compare. So every comparison is counted, and the work ends in
-# time.
+# Every comparison is counted, to bound the time.
 
-_MOST_LEVELS: Final = 64
+_MAX_LEVELS: Final = 64
 _REFERENCES: Final = frozenset(("$ref", "$dynamicRef", "$recursiveRef"))
 
 Listed = Mapping[Hashable, Any]
-"""Values by their keys: equal values have equal keys."""
+"""Values by key: equal values have equal keys."""
 
 
 class Values:
-    """Compares values for one proof. All methods raise Undecided when there is too much to compare."""
+    """Compares values for one proof. All methods raise Undecided if the budget is exceeded."""
 
     def __init__(self, budget: Budget) -> None:
         self.spend: Final = budget.spend
         self._enums: dict[int, tuple[list[Any], Listed]] = {}
 
     def key(self, value: Any, level: int = 0) -> Hashable:
-        """Return what equal values have in common."""
+        """Return a key that is equal for equal values."""
         self.spend(1)
-        if level > _MOST_LEVELS:
-            raise Undecided("the values nest too deeply")
+        if level > _MAX_LEVELS:
+            raise Undecided("the values are nested too deeply")
         if isinstance(value, list):
             return "array", tuple(self.key(each, level + 1) for each in value)
         if isinstance(value, Mapping):
@@ -161,20 +160,20 @@ class Values:
         return hashable
 
     def same(self, one: Any, other: Any) -> bool:
-        """Tell whether two values are equal."""
+        """Whether two values are equal."""
         return self.key(one) == self.key(other)
 
     def of_enum(self, enum: list[Any]) -> Listed:
-        """Return the values of a list, the first of equal ones; their keys are made once for each list."""
+        """Return the distinct values of an enum; cached for each list."""
         if id(enum) not in self._enums:
             listed: dict[Hashable, Any] = {}
             for each in enum:
                 listed.setdefault(self.key(each), each)
-            self._enums[id(enum)] = enum, listed  # with the list itself, so that its id stays its own
+            self._enums[id(enum)] = enum, listed  # keep the list, so that its id stays unique
         return self._enums[id(enum)][1]
 
     def possible(self, conjuncts: Sequence[Schema]) -> Listed | None:
-        """Return all values that are possible where they are listed, None where they are not."""
+        """Return all possible values if they are enumerated, None if not."""
         lists: list[Listed] = []
         for each in conjuncts:
             if "const" in each:
@@ -201,7 +200,7 @@ class Values:
         return types if listed is None else types & frozenset(kind for each in listed.values() for kind in _kinds(each))
 
     def refers(self, schema: Any) -> bool:
-        """Tell whether there may be a reference anywhere in a schema."""
+        """Whether a schema may contain a reference."""
         waiting = [schema]
         while waiting:
             self.spend(1)
@@ -216,7 +215,7 @@ class Values:
 
 
 def _digits(number: float) -> str:
-    """Return a text for a number: authors of schemas can choose the hash of a number, but not of a text."""
+    """Return a text for a number: hashes of numbers can be chosen by an attacker, those of texts cannot."""
     if isinstance(number, float) and not number.is_integer():
         return number.hex()
     return f"{int(number):x}"
@@ -233,23 +232,23 @@ def _kinds(value: Any) -> Iterator[str]:
         yield "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
-# Bounds of sizes and of numbers: whether those of the smaller schemas are within those of the larger one.
+# Whether bounds of sizes and numbers of the smaller schemas are within those of the larger one.
 
 LEAST: Final = {"minLength": "string", "minItems": "array", "minProperties": "object"}
 MOST: Final = {"maxLength": "string", "maxItems": "array", "maxProperties": "object"}
-"""Keywords by the type that they are for."""
+"""Keywords with the type that they apply to."""
 
 
 def sizes(name: str, argument: Any, smaller: list[Schema]) -> str:
-    """Return why values may have other sizes than *name* allows, '' when none has."""
+    """Return why values may have sizes that *name* does not allow, '' if they cannot."""
     ours = bound(smaller, name, lowest=name in MOST)
     if name == "minProperties" and ours is None:
         ours = float(
             max((len(each["required"]) for each in smaller if isinstance(each.get("required"), list)), default=0)
         )
     if name in LEAST:
-        return "" if argument <= (ours or 0) else "there may be less"
-    return "" if ours is not None and ours <= argument else "there may be more"
+        return "" if argument <= (ours or 0) else "smaller sizes are possible"
+    return "" if ours is not None and ours <= argument else "larger sizes are possible"
 
 
 def least(argument: Any, smaller: list[Schema], *, strict: bool, sign: int) -> str:
@@ -266,7 +265,7 @@ def least(argument: Any, smaller: list[Schema], *, strict: bool, sign: int) -> s
                 above = sign * (value - argument)
                 if above > 0 or (above == 0 and (excluded or not strict)):
                     return ""
-    return "numbers beyond are possible"
+    return "numbers beyond it are possible"
 
 
 def _bounded(name: str) -> Callable[[Any, list[Schema], frozenset[str], Listed | None], str]:
@@ -292,20 +291,20 @@ def _multiple(argument: Any, smaller: list[Schema], types: frozenset[str], value
     steps += [1] if "fraction" not in types else []
     wanted = Fraction(str(argument))
     fits = wanted > 0 and any((Fraction(str(each)) / wanted).denominator == 1 for each in steps)
-    return "" if fits else "numbers between are possible"
+    return "" if fits else "other numbers are possible"
 
 
 NUMERIC: Final[Mapping[str, Callable[[Any, list[Schema], frozenset[str], Listed | None], str]]] = {
     **{name: _bounded(name) for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")},
     "multipleOf": _multiple,
 }
-"""What holds bounds of numbers against one another, by keyword."""
+"""Comparisons of numeric bounds, by keyword."""
 
 
-# Proofs that all values of one JSON schema, the smaller, are values of another, the larger.
+# Proof that all values of the smaller schema are values of the larger one.
 #
-# Each rule is sound and none is complete: where no rule holds, that proves nothing. ``format`` and other annotations do
-# not count, as for the catalog's own validator.
+# The rules are sound but incomplete: if none applies, nothing is proven. ``format`` and other annotations are ignored,
+# as by the catalog's validator.
 
 _OBJECTS: Final = frozenset(("properties", "patternProperties", "additionalProperties"))
 _ARRAYS: Final = frozenset(("items", "prefixItems", "additionalItems"))
@@ -316,15 +315,15 @@ _EQUAL: Final[Mapping[str, str]] = {
     **dict.fromkeys(("not", "if", "then", "else"), ""),
     "pattern": "string",
 }
-"""Keywords that hold where the smaller schema has the same; by the type that they are for, '' for all."""
-_MOST_BRANCHES: Final = 64
-_MOST_APART: Final = 8
+"""Keywords that are proven by an equal keyword in the smaller schema; with their type, '' for all."""
+_MAX_BRANCHES: Final = 64
+_MAX_DISJOINT_DEPTH: Final = 8
 _MATCHING: Final = 50
-"""Steps that matching one name costs."""
+"""Steps counted for matching one name."""
 
 
 class Proof:
-    """Whether the values of schemas of *smaller* are values of schemas of *larger*."""
+    """Proves that values of schemas of *smaller* are values of schemas of *larger*."""
 
     def __init__(self, smaller: Root, larger: Root, budget: Budget) -> None:
         self._smaller = smaller
@@ -337,21 +336,21 @@ class Proof:
         self._levels = 0
 
     def gap(self, smaller: Sequence[Any], larger: Any, at: str) -> str:
-        """Return where the proof fails for values of all of *smaller*, '' when it holds; *at* is the place.
+        """Return where the proof fails for values of all of *smaller*, '' if it succeeds; *at* is the location.
 
         Raises:
-            Undecided: the schemas are more than can be looked into.
+            Undecided: the schemas are too large.
         """
-        # A schema that refers to itself is proven by what it is made of: while a pair is looked into, it is assumed.
+        # Recursive schemas: a pair is assumed while it is being proven (coinduction).
         key = frozenset(map(id, smaller)), id(larger)
         if key in self._assumed:
             return ""
-        self._kept.append((smaller, larger))  # so that their ids stay theirs
+        self._kept.append((smaller, larger))  # so that their ids stay unique
         before = len(self._assumed)
         self._assumed[key] = None
         self._levels += 1
-        if self._levels > _MOST_LEVELS:
-            raise Undecided("the schemas nest too deeply")
+        if self._levels > _MAX_LEVELS:
+            raise Undecided("the schemas are nested too deeply")
         why = self._gap([one for each in smaller for one in self._smaller.conjuncts(each)], larger, at)
         self._levels -= 1
         if why:
@@ -371,7 +370,7 @@ class Proof:
         return first
 
     def _rules(self, smaller: list[Schema], larger: Schema, at: str) -> str:
-        """Hold the values of *smaller* against one plain schema, keyword by keyword."""
+        """Prove that values of *smaller* satisfy one plain schema, keyword by keyword."""
         if larger is NEVER:
             return f"{at or '/'}: nothing is allowed"
         types, values = self._values.types(smaller), self._values.possible(smaller)
@@ -424,18 +423,18 @@ class Proof:
         return ""
 
     def _choice(self, branches: list[Any], smaller: list[Schema], at: str, name: str) -> str:
-        """One of the branches takes all values; of ``oneOf`` no other takes any."""
+        """Prove that one branch accepts all values, and with ``oneOf`` no other branch any."""
         for index, branch in enumerate(branches):
             if self.gap(smaller, branch, f"{at}/{name}/{index}"):
                 continue
             if name == "anyOf" or all(
-                self._apart(smaller, other) for place, other in enumerate(branches) if place != index
+                self._disjoint(smaller, other) for place, other in enumerate(branches) if place != index
             ):
                 return ""
-        return "no single branch takes all values"
+        return "no single branch accepts all values"
 
-    def _apart(self, smaller: list[Schema], branch: Any, level: int = 0) -> bool:
-        """Tell whether a branch certainly takes no value of *smaller*."""
+    def _disjoint(self, smaller: list[Schema], branch: Any, level: int = 0) -> bool:
+        """Whether a branch certainly accepts no value of *smaller*."""
         other = self._larger.conjuncts(branch)
         types = self._values.types(smaller)
         if not types & self._values.types(other):
@@ -443,7 +442,7 @@ class Proof:
         one, two = self._values.possible(smaller), self._values.possible(other)
         if one is not None and two is not None and one.keys().isdisjoint(two):
             return True
-        if types != {"object"} or level > _MOST_APART:
+        if types != {"object"} or level > _MAX_DISJOINT_DEPTH:
             return False
         names = {
             str(name) for each in other for name in each.get("required") or () if name in mapping(each, "properties")
@@ -454,7 +453,7 @@ class Proof:
             if (
                 not self._required([name], smaller)
                 and ours
-                and any(self._apart(ours, each, level + 1) for each in theirs)
+                and any(self._disjoint(ours, each, level + 1) for each in theirs)
             ):
                 return True
         return False
@@ -469,17 +468,17 @@ class Proof:
             return ""
         names = ("if", "then", "else") if name in ("if", "then", "else") else (name,)
         if name.startswith("unevaluated"):
-            return "what is not evaluated is not looked into"
+            return "unevaluated members or items are not analysed"
         if name in ("contains", "minContains", "maxContains"):
             names = ("contains", "minContains", "maxContains")
         wanted = self._values.key([[larger[one]] if one in larger else [] for one in names])
         same = any(
             self._values.key([[each[one]] if one in each else [] for one in names]) == wanted for each in smaller
         )
-        return "" if same and not self._refers_elsewhere(argument) else "it is not the same before"
+        return "" if same and not self._refers_elsewhere(argument) else "it is not the same in the other schema"
 
     def _refers_elsewhere(self, schema: Any) -> bool:
-        """Tell whether a schema has references that may lead to something else in the smaller document."""
+        """Whether a schema has references that may resolve differently in the smaller document."""
         if not self._values.refers(schema):
             return False
         if self._same_document is None:
@@ -487,19 +486,19 @@ class Proof:
         return not self._same_document
 
     def _matches(self, pattern: str, name: str) -> bool:
-        """Tell whether a pattern matches, as the validator has it, whose engine is bounded."""
+        """Whether a pattern matches, by the validator's engine, which is bounded."""
         self._values.spend(_MATCHING)
         if pattern not in self._patterns:
             try:
                 validator = jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=REGEX_OPTIONS)
             except ValueError as error:
-                raise Undecided(f"the pattern {pattern[:50]} is none") from error
+                raise Undecided(f"the pattern {pattern[:50]} is not valid") from error
             self._patterns[pattern] = validator
         return bool(self._patterns[pattern].is_valid(name))
 
     def _required(self, names: Any, smaller: list[Schema]) -> str:
         if isinstance(names, bool) or not isinstance(names, list):
-            return "it is no list"
+            return "it is not a list"
         lists = [each["required"] for each in smaller if isinstance(each.get("required"), list)]
         self._values.spend(len(smaller) + sum(map(len, lists)))
         given = {str(name) for each in lists for name in each}
@@ -507,7 +506,7 @@ class Proof:
         return f"{missing[0]} may be missing" if missing else ""
 
     def _named(self, smaller: list[Schema], name: str) -> list[Any]:
-        """Return all schemas that the value of a member must satisfy."""
+        """Return all schemas that a member's value must satisfy."""
         self._values.spend(len(smaller))
         constraints: list[Any] = []
         for each in smaller:
@@ -541,7 +540,7 @@ class Proof:
         return self._others(smaller, rest, patterns, at)
 
     def _others(self, smaller: list[Schema], larger: Any, passed: Mapping[str, Any] | tuple[()], at: str) -> str:
-        """Look at members that no schema names: one conjunct needs to keep all of them to *larger*."""
+        """Prove that unnamed members satisfy *larger*: one conjunct must ensure it for all of them."""
         place = f"{at}/additionalProperties"
         why = self.gap([True], larger, place)
         for each in smaller if why else ():
@@ -569,7 +568,7 @@ class Proof:
 
 
 def _cases(smaller: list[Schema], types: frozenset[str]) -> Iterator[list[list[Any]]]:
-    """Yield what the values fall into: by the branches of one choice, or of several, or by type."""
+    """Yield case distinctions of the values: by branches of one choice, of several, or by type."""
     choices = [
         (index, name)
         for index, each in enumerate(smaller)
@@ -579,7 +578,7 @@ def _cases(smaller: list[Schema], types: frozenset[str]) -> Iterator[list[list[A
     for index, name in choices:
         kept = {key: value for key, value in smaller[index].items() if key != name}
         others = [each for place, each in enumerate(smaller) if place != index]
-        if len(smaller[index][name]) <= _MOST_BRANCHES:
+        if len(smaller[index][name]) <= _MAX_BRANCHES:
             yield [[*others, kept, branch] for branch in smaller[index][name]]
     if not choices and 1 < len(types) < len(ALL_TYPES) and types != NUMBERS:
         groups = [NUMBERS & types, *({kind} for kind in sorted(types - NUMBERS))]
@@ -587,15 +586,15 @@ def _cases(smaller: list[Schema], types: frozenset[str]) -> Iterator[list[list[A
         yield [[*smaller, {"type": names}] for names in spelled]
 
 
-# A value that one JSON schema takes and another refuses, looked for near values that are made up for the first.
+# Search for a counterexample: a value that one JSON schema accepts and another refuses, near sample values.
 #
-# Only a value that was found proves anything; the catalog's own validators judge each.
+# Only a value that was found proves anything; the catalog's validators check each.
 
 _TRIALS: Final = 20_000
 _SEEDS: Final = 12
-_MOST_CONSTANTS: Final = 60
-_MOST_NAMES: Final = 100
-_MOST_WITNESS_LEVELS: Final = 12
+_MAX_CONSTANTS: Final = 60
+_MAX_NAMES: Final = 100
+_MAX_WITNESS_LEVELS: Final = 12
 _SHOWN: Final = 200
 _NOW: Final = "2026-01-01T00:00:00Z"
 _CONSTANTS: Final[tuple[Any, ...]] = (None, True, 0, 1, -1, 0.5, "", "x", "x" * 300, [], [0, 0], {}, 10**9, -(10**9))
@@ -606,12 +605,12 @@ _LENGTHS: Final = ("minLength", "maxLength")
 
 
 def witness(smaller: SchemaSource, larger: SchemaSource) -> str:
-    """Return a value, as JSON and cut short, that *smaller* takes and *larger* refuses; '' when none was found.
+    """Return a value (shortened JSON) that *smaller* accepts and *larger* refuses, '' if none was found.
 
-    Equal schemas give the same value.
+    It is deterministic.
 
     Raises:
-        Undecided: one of them cannot be used.
+        Undecided: one of the schemas cannot be used.
     """
     try:
         takes, refuses = (compile_schema(each, NoLibrary()) for each in (smaller, larger))
@@ -621,13 +620,13 @@ def witness(smaller: SchemaSource, larger: SchemaSource) -> str:
     tried = islice((each for base in _bases(smaller) for each in _near(base, names, constants, 0)), _TRIALS)
     for value in tried:
         body = msgspec.json.encode(value)
-        if _keeps(takes, body) is True and _keeps(refuses, body) is False:
+        if _is_valid(takes, body) is True and _is_valid(refuses, body) is False:
             text = body.decode("utf-8")
             return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     return ""
 
 
-def _keeps(validator: Validator, body: bytes) -> bool | None:
+def _is_valid(validator: Validator, body: bytes) -> bool | None:
     try:
         return validator.fault(body, None) is None
     except TooCostly:
@@ -635,7 +634,7 @@ def _keeps(validator: Validator, body: bytes) -> bool | None:
 
 
 def _bases(schema: SchemaSource) -> Iterator[Any]:
-    """Yield values of a schema: with as little as can be, with all, and between."""
+    """Yield values of a schema: minimal, maximal, and between."""
     filler = family_of(schema.family).open_filler(schema, NoLibrary())
     for seed in range(_SEEDS):
         try:
@@ -646,9 +645,9 @@ def _bases(schema: SchemaSource) -> Iterator[Any]:
 
 
 def _near(value: Any, names: Sequence[str], constants: Sequence[Any], level: int) -> Iterator[Any]:
-    """Yield a value, and others that differ from it at one place."""
+    """Yield a value, and others that differ from it in one location."""
     yield value
-    if level > _MOST_WITNESS_LEVELS:
+    if level > _MAX_WITNESS_LEVELS:
         return
     yield from constants
     if isinstance(value, Mapping):
@@ -669,11 +668,11 @@ def _near(value: Any, names: Sequence[str], constants: Sequence[Any], level: int
 
 
 def _words(documents: Sequence[Any]) -> tuple[list[str], list[Any]]:
-    """Return the names of members in schemas, and values at the edge of what they allow."""
+    """Return the member names in schemas, and boundary values."""
     names: dict[str, None] = {_UNKNOWN: None}
     constants: dict[str, Any] = {repr(each): each for each in _CONSTANTS}
     waiting = list(documents)
-    while waiting and (len(names) < _MOST_NAMES or len(constants) < _MOST_CONSTANTS):
+    while waiting and (len(names) < _MAX_NAMES or len(constants) < _MAX_CONSTANTS):
         each = waiting.pop()
         if isinstance(each, list):
             waiting.extend(each)
@@ -683,9 +682,9 @@ def _words(documents: Sequence[Any]) -> tuple[list[str], list[Any]]:
         for keyword in _NAMING:
             members = each.get(keyword)
             if isinstance(members, Mapping | list):
-                names.update({name: None for name in islice(members, _MOST_NAMES) if isinstance(name, str)})
-        constants.update({repr(value): value for value in islice(_edges(each), _MOST_CONSTANTS)})
-    return list(names)[:_MOST_NAMES], list(constants.values())[:_MOST_CONSTANTS]
+                names.update({name: None for name in islice(members, _MAX_NAMES) if isinstance(name, str)})
+        constants.update({repr(value): value for value in islice(_edges(each), _MAX_CONSTANTS)})
+    return list(names)[:_MAX_NAMES], list(constants.values())[:_MAX_CONSTANTS]
 
 
 def _edges(schema: Mapping[str, Any]) -> Iterator[Any]:
@@ -705,10 +704,10 @@ def _edges(schema: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def unreadable(reader: SchemaSource, writer: SchemaSource, budget: Budget) -> str:
-    """Return why data written with *writer* may not be what *reader* describes, '' when it is proven that all is.
+    """Return why data written with *writer* may not be valid for *reader*, '' if it is proven to be valid.
 
     Raises:
-        Undecided: neither a proof nor a value that shows the contrary was found.
+        Undecided: neither a proof nor a counterexample was found.
     """
     smaller, larger = Root(writer.document, writer.version), Root(reader.document, reader.version)
     try:
@@ -720,4 +719,4 @@ def unreadable(reader: SchemaSource, writer: SchemaSource, budget: Budget) -> st
     value = witness(writer, reader)
     if not value:
         raise Undecided(gap)
-    return f"{gap}, such as {value}"
+    return f"{gap}, for example {value}"

@@ -1,4 +1,4 @@
-"""What ``compatibility`` asks of the versions of a resource, along their ancestors (core ``spec.md``)."""
+"""The ``compatibility`` rule of versions with their ancestors (core ``spec.md``)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ RULES: Final = ("backward", "backward_transitive", "forward", "forward_transitiv
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """Knows the schemas of a family. Both functions raise :class:`Undecided` when they cannot tell.
+    """The compatibility check of a schema family. Both functions raise :class:`Undecided` if they cannot decide.
 
-    ``prepare`` is called once for each version. ``unreadable`` takes two prepared schemas, and returns why readers of
-    the first cannot read what was written with the second, '' when they can.
+    ``prepare`` is called once for each version. ``unreadable`` is given two prepared schemas, and returns why a reader
+    with the first cannot read data written with the second, '' if it can.
     """
 
     prepare: Callable[[SchemaSource], Any]
@@ -39,9 +39,9 @@ CHECKERS: Final[Mapping[str, Checker]] = {
 """By family."""
 VALIDATED: Final = ("compatibilityvalidated", "compatibilityvalidatedreason")
 WHOLE: Final = 5_000_000
-"""Steps that all versions of a resource may cost in one write."""
+"""Maximum steps for all versions of a resource in one write."""
 PAIR: Final = 100
-"""Steps that two versions cost at least."""
+"""Minimum steps counted for two versions."""
 
 
 def check_compatibility(
@@ -52,13 +52,13 @@ def check_compatibility(
     changed: Collection[str],
     document: Callable[[Version], bytes | None],
 ) -> None:
-    """Check versions of a resource against those that they descend from, and note on each that it was done.
+    """Check versions of a resource against their ancestors, and record on each that it was checked.
 
-    *before* are all of its versions as they were before the write; those that are not *changed* complied then with the
-    same rule, and count as compatible with what they descended from.
+    *before* are all versions before the write; those not *changed* complied with the same rule, and count as compatible
+    with their ancestors.
 
     Raises:
-        Refusal: one violates the rule, or no checker here can decide it.
+        Refusal: a version violates the rule, or no checker can decide it.
     """
     rule = str(resource.attributes.get("compatibility") or "").lower()
     if not rule or not kind.validatecompatibility:
@@ -79,7 +79,7 @@ def check_compatibility(
             raise Refusal("compatibility_unknown", resource.xid, compat=rule, format=form)
         body = document(each)
         if body is None:
-            each.attributes.update(zip(VALIDATED, (False, "The document is stored elsewhere."), strict=True))
+            each.attributes.update(zip(VALIDATED, (False, "The document is external."), strict=True))
         elif body:
             schemas.source(each)
             each.attributes[VALIDATED[0]] = True
@@ -87,12 +87,12 @@ def check_compatibility(
 
 
 def is_checked(version: Version) -> bool:
-    """Whether a version was checked before, or has no format to be checked by."""
+    """Whether a version was checked before, or has no format."""
     return VALIDATED[0] in version.attributes or not version.attributes.get("format")
 
 
 class _Schemas:
-    """The documents of versions, read and prepared once each."""
+    """A cache of parsed and prepared documents of versions."""
 
     def __init__(self, document: Callable[[Version], bytes | None]) -> None:
         self._document = document
@@ -100,7 +100,7 @@ class _Schemas:
         self._prepared: dict[str, Any] = {}
 
     def source(self, version: Version) -> SchemaSource:
-        """Return the document of a version that has one of a known format."""
+        """Return the document of a version, which has a known format."""
         if version.id not in self._sources:
             form, body = parse_format(version.attributes["format"]), self._document(version)
             assert form is not None and body, "only versions that are validated are compared"
@@ -108,7 +108,7 @@ class _Schemas:
         return self._sources[version.id]
 
     def prepared(self, version: Version) -> Any:
-        """Return what the checker of its family compares."""
+        """Return the prepared schema of a version."""
         if version.id not in self._prepared:
             source = self.source(version)
             try:
@@ -159,7 +159,7 @@ def _detail(reasons: Mapping[str, str]) -> str:
 def _why(rule: str, newer: Version, older: Version, schemas: _Schemas, whole: Budget) -> str:
     family = schemas.source(newer).family
     if family != schemas.source(older).family:
-        return "they are of different formats"
+        return "they have different formats"
     asked = ("backward", newer, older), ("forward", older, newer)
     undecided: Undecided | None = None
     for name, reader, writer in asked:
@@ -181,7 +181,7 @@ def _why(rule: str, newer: Version, older: Version, schemas: _Schemas, whole: Bu
 def _pairs(
     rule: str, versions: Mapping[str, Version], before: Mapping[str, Version], changed: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield newer and older of all that may not be compatible: one is changed, or descends from the other only now."""
+    """Yield pairs (newer, older) that must be checked: one has changed, or the ancestry is new."""
     everything = rule.endswith("_transitive")
     children: dict[str, list[str]] = {}
     for name, each in versions.items():

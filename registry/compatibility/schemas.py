@@ -1,4 +1,4 @@
-"""Whether a reader's Avro or Protobuf schema reads what a writer's wrote, as far as schemas decide it."""
+"""Format validation, and compatibility of Avro and Protobuf schemas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from registry.errors import Refusal
 from registry.model.attributes import ResourceType
 from registry.store.entities import Version
 
-# Whether the document of a version is what its format says, judged by the catalog's own schema families.
+# Validation of a version's document by its format, with the catalog's schema families.
 
 FORMATS: Final = tuple(f"{family.name}*" for family in FAMILIES)
 """The formats whose documents are validated, as capabilities list them."""
@@ -25,7 +25,7 @@ VALIDATED: Final = ("formatvalidated", "formatvalidatedreason")
 
 
 class NoLibrary:
-    """Knows no other document."""
+    """A library without other documents."""
 
     def document(self, reference: str, base: str) -> tuple[str, Any] | None:
         """Return nothing."""
@@ -33,10 +33,10 @@ class NoLibrary:
 
 
 def check_format(kind: ResourceType, version: Version, document: bytes | None) -> None:
-    """Validate a version, and note in its attributes whether that could be done.
+    """Validate a version, and record in its attributes whether it was validated.
 
     Raises:
-        Refusal: it does not comply, or its type requires a validation that cannot be done here.
+        Refusal: it does not comply, or its type requires a validation that is not possible.
     """
     for name in VALIDATED:
         version.attributes.pop(name, None)
@@ -48,11 +48,11 @@ def check_format(kind: ResourceType, version: Version, document: bytes | None) -
     if known is None:
         if kind.strictvalidation:
             raise Refusal("format_unknown", version.xid, format=written)
-        reason = f"The format {written} is not known here."
+        reason = f"The format {written} is not supported."
     elif kind.hasdocument and f"{kind.singular}url" in version.attributes:
         if kind.strictvalidation:
             raise Refusal("format_external", version.xid)
-        reason = "The document is stored elsewhere."
+        reason = "The document is external."
     elif document:
         reason = _validate(version, written, source_of(version, known, document))
     version.attributes["formatvalidated"] = not reason
@@ -61,20 +61,20 @@ def check_format(kind: ResourceType, version: Version, document: bytes | None) -
 
 
 def source_of(version: Version, form: SchemaFormat, document: bytes) -> SchemaSource:
-    """Return the document of a version as schemas are compiled from.
+    """Return the document of a version as source of a schema.
 
     Raises:
-        Refusal: it is no UTF-8.
+        Refusal: it is not valid UTF-8.
     """
     try:
         return SchemaSource(form.family, form.version, _tree(form.family, document))
     except UnicodeDecodeError as error:
         written = str(version.attributes.get("format"))
-        raise Refusal("format_violation", version.xid, detail="the document is no UTF-8", format=written) from error
+        raise Refusal("format_violation", version.xid, detail="the document is not UTF-8", format=written) from error
 
 
 def _tree(family: str, document: bytes) -> Any:
-    """Return a document as its family has it: a JSON tree, or a text."""
+    """Return a document in the form of its schema family: a JSON tree, or text."""
     if family_of(family).is_tree:
         try:
             return msgspec.json.decode(document)
@@ -92,27 +92,27 @@ def _tree(family: str, document: bytes) -> Any:
 def _validate(version: Version, written: str, source: SchemaSource) -> str:
     try:
         if any(True for _ in references_of(source)):
-            return "The document refers to others, which are not looked at."
+            return "The document refers to others, which are not resolved."
         compile_schema(source, NoLibrary())
     except SchemaError as error:
         raise Refusal("format_violation", version.xid, detail=str(error), format=written) from error
     return ""
 
 
-# What a checker of compatibility raises when it can decide neither way, and what bounds its work.
+# The limit of a compatibility check.
 
 MAX_STEPS: Final = 1_000_000
-"""Steps of comparing two schemas, past which nothing is decided."""
+"""Maximum steps to compare two schemas; beyond, the result is undecided."""
 
 
 class Undecided(Exception):
-    """It is neither proven that readers of one schema can read what another wrote, nor that they cannot."""
+    """It is proven neither that a reader can read a writer's data, nor that it cannot."""
 
 
 class Budget:
-    """A number of steps that may be taken; each also counts against *whole*, if that is given.
+    """A limited number of steps; each also counts against *whole* if given.
 
-    Authors of schemas decide how much there is to compare, and all other writers wait until it is done.
+    It bounds the time that other writers wait, whatever schemas clients send.
     """
 
     def __init__(self, steps: int = MAX_STEPS, whole: Budget | None = None) -> None:
@@ -121,23 +121,23 @@ class Budget:
 
     @property
     def exhausted(self) -> bool:
-        """Whether more was asked for than there was."""
+        """Whether the budget was exceeded."""
         return self._left < 0
 
     def spend(self, steps: int) -> None:
         """Count steps of work.
 
         Raises:
-            Undecided: there were fewer left.
+            Undecided: the budget is exceeded.
         """
         self._left -= steps
         if self._whole is not None:
             self._whole.spend(steps)
         if self._left < 0:
-            raise Undecided("there is more to compare than is looked into")
+            raise Undecided("the schemas are too large to compare")
 
 
-# Avro's schema resolution, as far as schemas decide it: whether a reader's schema reads what a writer's wrote.
+# Avro schema resolution: whether a reader's schema can read a writer's data.
 
 _PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
     "int": frozenset(("long", "float", "double")),
@@ -150,10 +150,10 @@ _NAMED: Final = frozenset(("record", "error", "enum", "fixed"))
 
 
 def unreadable_avro(reader: Any, writer: Any, budget: Budget) -> str:
-    """Return why data written with *writer* cannot be read with *reader*, '' when it always can.
+    """Return why data written with *writer* cannot be read with *reader*, '' if it always can.
 
     Raises:
-        Undecided: it takes more than the budget.
+        Undecided: the budget is exceeded.
     """
     return _Resolution(_named(reader), _named(writer), budget).fault(reader, writer, "", "")
 
@@ -166,7 +166,7 @@ class _Resolution:
     seen: set[tuple[str, str]] = field(default_factory=set)
 
     def fault(self, reader: Any, writer: Any, space: str, other: str) -> str:
-        """Compare two schemas, which stand in the namespaces *space* and *other*."""
+        """Compare two schemas in the namespaces *space* and *other*."""
         self.budget.spend(1)
         reader, space = _resolved(reader, space, self.readers)
         writer, other = _resolved(writer, other, self.writers)
@@ -189,7 +189,7 @@ class _Resolution:
         name, written = _full(reader, space), _full(writer, other)
         aliases = {_qualified(str(each), name.rpartition(".")[0]) for each in reader.get("aliases") or ()}
         if name.rpartition(".")[2] != written.rpartition(".")[2] and written not in aliases:
-            return f"{kind} {written} is called {name}"
+            return f"{kind} {written} was renamed to {name}"
         if kind == "fixed":
             return "" if reader.get("size") == writer.get("size") else f"fixed {name} changes its size"
         if kind == "enum":
@@ -219,7 +219,7 @@ class _Resolution:
 
 
 def _logical(reader: Any, writer: Any) -> str:
-    """Compare what scalars mean; decimals of another scale are other numbers."""
+    """Compare logical types; decimals with another scale are other numbers."""
     one = reader if isinstance(reader, dict) else {}
     two = writer if isinstance(writer, dict) else {}
     if one.get("logicalType") == two.get("logicalType") == "decimal" and one.get("scale", 0) != two.get("scale", 0):
@@ -274,14 +274,13 @@ def _qualified(name: str, space: str) -> str:
     return name if "." in name or not space else f"{space}.{name}"
 
 
-# Protobuf's compatibility, as far as descriptors decide it: whether a reader's messages read what a writer's wrote.
+# Protobuf compatibility: whether a reader's messages can read a writer's data.
 #
-# What counts is the binary encoding: numbers and types of fields, and not their names. A reader passes over fields that
-# it does not have. What it reads is to be what was written: a number that can turn into another is a fault, even though
-# every parser takes it.
+# The binary encoding decides: numbers and types of fields, not their names. A reader skips unknown fields. Values must
+# not change: a number that may be read as another one is a fault, even if every parser accepts it.
 
 _MESSAGE: Final = 10
-"""Steps that a pair of messages costs, and each field of either."""
+"""Steps counted for a pair of messages, and for each field of either."""
 _NAMES: Final = {getattr(Field, name): name.removeprefix("TYPE_").lower() for name in dir(Field) if name[:5] == "TYPE_"}
 _WIDER: Final = {
     Field.TYPE_INT32: {Field.TYPE_INT64},
@@ -291,30 +290,30 @@ _WIDER: Final = {
     Field.TYPE_ENUM: {Field.TYPE_INT32, Field.TYPE_INT64},
     Field.TYPE_STRING: {Field.TYPE_BYTES},
 }
-"""By what was written: the other types that read all of its values as they were."""
+"""By the writer's type: other types that read all of its values unchanged."""
 _UNKNOWN: Final = {
     (Field.TYPE_ENUM, Field.TYPE_INT32),
     (Field.TYPE_BYTES, Field.TYPE_MESSAGE),
 }
-"""Reader and writer of which some values are read, and others may be."""
+"""Types of reader and writer for which some values are readable, and others may be."""
 Messages = Mapping[str, Any]
-"""The messages of a file by their names within its package, the first one first."""
+"""The messages of a file by name within its package, in order."""
 Fields = Mapping[int, Any]
 
 
 def unreadable_protobuf(reader: Messages, writer: Messages, budget: Budget) -> str:
-    """Return why data written with *writer* cannot be read with *reader*, '' when it always can.
+    """Return why data written with *writer* cannot be read with *reader*, '' if it always can.
 
-    Messages are those of one name within their packages; the first of both files, which are meant where a reference
-    names none, are compared as well.
+    Messages are compared by name within their packages; so are the first ones of both files, to which references
+    without a name lead.
 
     Raises:
-        Undecided: there is no certain answer.
+        Undecided: the result is uncertain.
     """
     resolution = _ProtobufResolution(budget)
     for name, message in writer.items():
         if name not in reader:
-            return f"message {name} is not there any more"
+            return f"message {name} was removed"
         if why := resolution.fault(reader[name], message):
             return why
     if why := resolution.fault(next(iter(reader.values())), next(iter(writer.values()))):
@@ -325,7 +324,7 @@ def unreadable_protobuf(reader: Messages, writer: Messages, budget: Budget) -> s
 
 
 class _ProtobufResolution:
-    """Compares messages, each pair of them once; ``doubts`` are the questions without a certain answer."""
+    """Compares messages, each pair once; ``doubts`` are the uncertain results."""
 
     def __init__(self, budget: Budget) -> None:
         self.doubts: list[str] = []
@@ -334,7 +333,7 @@ class _ProtobufResolution:
         self._fields: dict[tuple[int, str], Fields] = {}
 
     def fault(self, reader: Any, writer: Any) -> str:
-        """Return why messages of one type cannot be read as those of another, '' when they can or it is uncertain."""
+        """Return why messages of one type cannot be read as another, '' if they can or it is uncertain."""
         waiting = [(reader, writer)]
         while waiting:
             one, other = waiting.pop()
@@ -354,7 +353,7 @@ class _ProtobufResolution:
         return ""
 
     def _fields_of(self, message: Any, side: int) -> Fields:
-        """Return the fields of a message of one side by number, with the extensions that its file gives it."""
+        """Return the fields of a message of one side by number, with extensions of its file."""
         key = side, message.full_name
         if key not in self._fields:
             extensions = message.file.pool.FindAllExtensions(message)
@@ -362,33 +361,33 @@ class _ProtobufResolution:
         return self._fields[key]
 
     def _own_fault(self, reader: Any, writer: Any, known: Fields, written: Fields) -> str:
-        """Compare two messages, but for the messages in them."""
+        """Compare two messages without nested messages."""
         for number, member in known.items():
             was = written.get(number)
             if member.is_required and (was is None or not was.is_required):
-                return f"{member.full_name} is required, and may be missing in what was written"
+                return f"{member.full_name} is required, and may be missing in older data"
             if was is None and _extends(writer, number):
-                self.doubts.append(f"{member.full_name} has a number that extensions had")
+                self.doubts.append(f"{member.full_name} uses a number that was reserved for extensions")
         members: Counter[str] = Counter()
         for number, member in written.items():
             same = known.get(number)
             if same is None:
                 if _extends(reader, number):
-                    self.doubts.append(f"{member.full_name} has a number that extensions have")
+                    self.doubts.append(f"{member.full_name} used a number that is now for extensions")
                 continue
             if why := self._field_fault(same, member):
                 return f"{same.full_name}: {why}"
         for together in _oneofs(writer, written):
             members.update({name for number in together for name in _oneof_of(known.get(number))})
         crowded = next((name for name, count in members.items() if count > 1), None)
-        return f"fields of oneof {reader.full_name}.{crowded} could be set beside one another" if crowded else ""
+        return f"fields of oneof {reader.full_name}.{crowded} could both be set" if crowded else ""
 
     def _field_fault(self, reader: Any, writer: Any) -> str:
         if writer.is_repeated and not reader.is_repeated:
-            return "it had several values, and has one"
+            return "it was repeated, and is not any more"
         if _is_map(reader) != _is_map(writer) and writer.is_repeated:
             if reader.type == writer.type:
-                self.doubts.append(f"{reader.full_name} is a map, and its entries were none, or the other way round")
+                self.doubts.append(f"{reader.full_name} is a map on one side and a repeated message on the other")
                 return ""
             return "it is a map on one side only"
         one, other = reader.type, writer.type
@@ -407,7 +406,7 @@ def messages_of(source: SchemaSource) -> Messages:
     """Return the messages that a file defines.
 
     Raises:
-        Undecided: it cannot be compiled here.
+        Undecided: it cannot be compiled.
     """
     try:
         file = open_message(source, NoLibrary()).message.DESCRIPTOR.file
@@ -434,7 +433,7 @@ def _extends(message: Any, number: int) -> bool:
 
 
 def _oneofs(message: Any, fields: Fields) -> Iterator[list[int]]:
-    """Yield the numbers of fields of which one at most is set."""
+    """Yield the field numbers of each oneof."""
     yield from ([field.number for field in each.fields] for each in message.oneofs)
     yield from ([number] for number, each in fields.items() if each.containing_oneof is None)
 
@@ -445,7 +444,7 @@ def _oneof_of(field: Any) -> Iterator[str]:
 
 
 def _enum_fault(reader: Any, writer: Any) -> str:
-    """Compare two enums: an open one keeps the numbers that it has no name for, a closed one refuses them."""
+    """Compare two enums: an open one preserves unknown numbers, a closed one refuses them."""
     if not reader.is_closed:
         return ""
     if not writer.is_closed:

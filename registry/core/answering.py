@@ -1,4 +1,4 @@
-"""Reading: what a request asks to be shown, within one transaction. Writes show what they made in the same way."""
+"""Responses to reads within one transaction; writes show what they wrote in the same way."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from registry.model.attributes import Model
 from registry.model.reading import MODES
 from registry.store.entities import EntityReader, Registry, Version
 
-# What this registry can do, and which of it clients may turn off: flags, values of ``ignore``, and pages.
+# Capabilities. Clients may turn off flags, values of ``ignore``, and pagination.
 #
-# The rest is fixed: an update may only repeat it (core ``spec.md``, Updating the Capabilities).
+# All others are fixed: an update may only repeat them (core ``spec.md``, Updating the Capabilities).
 
 FLAGS: Final = (
     "binary",
@@ -58,7 +58,7 @@ FLAGS: Final = (
     "specversion",
 )
 _PAGING: Final[Mapping[str, Any]] = {"limit": None, "cursor": ""}
-"""Parameters of pages, and what a request has without them."""
+"""Pagination parameters and their defaults."""
 _CHOICES: Final = ("flags", "ignores", "pagination")
 _MUTABLE: Final = ("capabilities", "entities", "modelsource")
 _AVAILABLE: Final = ("capabilities", "capabilitiesoffered", "entities", "export", "model", "modelsource")
@@ -76,7 +76,7 @@ CAPABILITIES: Final[Mapping[str, Any]] = {
 
 
 def offered() -> dict[str, Any]:
-    """Return the offer: each capability with the values that it may have; only some of a list may be left out."""
+    """Return the offered capabilities: each with its allowed values."""
     boolean = {"type": "boolean"}
     offer: dict[str, Any] = {
         "available": {
@@ -103,9 +103,9 @@ def offered() -> dict[str, Any]:
 
 
 def capabilities_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all capabilities, with the values that clients have *chosen* in place of the defaults.
+    """Return all capabilities, with the values that clients have *chosen* instead of the defaults.
 
-    For a list *chosen* has the values that are ``off``, so that values which a later release adds are on.
+    For a list *chosen* has the values that are off, so that values added by a later release are on.
     """
     capabilities = dict(CAPABILITIES)
     for name, value in chosen.items():
@@ -117,14 +117,14 @@ def capabilities_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_on(parameter: str, capabilities: Mapping[str, Any]) -> bool:
-    """Tell whether a parameter of a request's query counts; one that no capability controls always does."""
+    """Whether a query parameter is enabled; parameters that no capability controls always are."""
     if parameter in _PAGING:
         return bool(capabilities["pagination"])
     return parameter not in FLAGS or parameter in capabilities["flags"]
 
 
 def counting(request: RegistryRequest, chosen: Mapping[str, Any]) -> RegistryRequest:
-    """Return a request as it counts: parameters that are turned off are as if not given (``http.md``)."""
+    """Return a request without query parameters that are turned off, which are ignored (``http.md``)."""
     if not chosen or not request.from_client:
         return request
     have = capabilities_of(chosen)
@@ -135,22 +135,22 @@ def counting(request: RegistryRequest, chosen: Mapping[str, Any]) -> RegistryReq
 
 
 def ignorable(request: RegistryRequest, chosen: Mapping[str, Any]) -> Sequence[str]:
-    """Return what the flag ``ignore`` of a request may name."""
+    """Return the allowed values of the flag ``ignore``."""
     return capabilities_of(chosen)["ignores"] if request.from_client else IGNORABLE
 
 
 def chosen_of(given: object, present: Mapping[str, Any], *, patch: bool) -> dict[str, Any]:
-    """Return what differs from the defaults after a client wrote capabilities; None asks for the defaults.
+    """Return the capabilities that differ from the defaults after a client wrote *given*; None resets to the defaults.
 
-    What the client does not name gets its default, or with *patch* keeps its value at *present*.
+    Capabilities not named get their default, or with *patch* keep their *present* value.
 
     Raises:
-        Refusal: one is unknown, has a value that is not offered, or cannot be changed.
+        Refusal: a capability is unknown, has a value that is not offered, or cannot be changed.
     """
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise Refusal("capability_error", "/capabilities", error_detail="they need to be an object")
+        raise Refusal("capability_error", "/capabilities", error_detail="the capabilities must be an object")
     chosen = dict(present) if patch else {}
     for name, value in given.items():
         if name not in CAPABILITIES:
@@ -165,12 +165,12 @@ def chosen_of(given: object, present: Mapping[str, Any], *, patch: bool) -> dict
 
 
 def _read(name: str, value: Any, first: Any) -> Any:
-    """Return the value of a capability in the form in which it is shown; *first* is its default."""
+    """Return the value of a capability as it is shown; *first* is its default."""
     if isinstance(first, bool):
         return _read_boolean(name, value, first)
     if isinstance(first, Mapping):
         if value != first:
-            raise Refusal("capability_error", "/capabilities", error_detail=f"{name} cannot be changed")
+            raise Refusal("capability_error", "/capabilities", error_detail=f"{name} is read-only")
         return first
     if not isinstance(value, list):
         raise _value(name, str(value), first)
@@ -187,7 +187,7 @@ def _read(name: str, value: Any, first: Any) -> Any:
     if off and name == "specversions":
         raise Refusal("capability_missing_value", "/capabilities", name=name, value=off[0])
     if off and name not in _CHOICES:
-        raise Refusal("capability_error", "/capabilities", error_detail=f"{off[0]} of {name} cannot be turned off")
+        raise Refusal("capability_error", "/capabilities", error_detail=f"{name} must include {off[0]}")
     return [each for each in first if each not in off]
 
 
@@ -204,11 +204,11 @@ def _value(name: str, value: str, allowed: list[str]) -> Refusal:
 
 OPENAPI: Final = "openapi.json"
 CONFIGURED: Final = frozenset(("capabilities", "capabilitiesoffered", "model", "modelsource", EXPORT, OPENAPI))
-"""Paths below the root that are no types of groups."""
+"""Paths below the root that are not group types."""
 
 
 class Answerer:
-    """Answers requests from what a reader sees. All methods raise :class:`Refusal`."""
+    """Builds responses from what a reader sees. All methods raise :class:`Refusal`."""
 
     def __init__(self, reader: EntityReader, model: Model, registry: Registry, request: RegistryRequest) -> None:
         self._reader = reader
@@ -217,7 +217,7 @@ class Answerer:
         self._request = request
 
     def configured(self, name: str) -> Response:
-        """Answer for a path of :data:`CONFIGURED` but OPENAPI."""
+        """Return the response for a path of :data:`CONFIGURED` other than OPENAPI."""
         check_specversion(self._request.flags, self._request.path)
         if name != EXPORT:
             bodies: Mapping[str, Mapping[str, Any]] = {
@@ -233,7 +233,7 @@ class Answerer:
         return self.read(ResourcePath("registry"))
 
     def read(self, place: ResourcePath) -> Response:
-        """Answer with an entity, a document, or a page of a collection."""
+        """Return an entity, a document, or a page of a collection."""
         request, flags = self._request, self._request.flags
         if flags.doc and place.kind in ("versions", "version"):
             owner = self._reader.resource(place.owner.xid)
@@ -252,7 +252,7 @@ class Answerer:
         return self.entity(place, view)
 
     def view(self, place: ResourcePath, asked: ResourcePath | None = None) -> View:
-        """Return how the request wants things shown; what it inlines begins at *asked*, where that is another place."""
+        """Return the view options of the request; ``inline`` is relative to *asked* if given."""
         request, flags = self._request, self._request.flags
         check_flags(flags, place, request.path)
         inline: Inline = read_inline(flags.inline, self._model, asked or place, request.path)
@@ -263,7 +263,7 @@ class Answerer:
         return View(base, request.path, inline, clauses, flags.doc, flags.binary, request.max_answer)
 
     def entity(self, place: ResourcePath, view: View) -> Response:
-        """Answer with one entity."""
+        """Return the response with one entity."""
         viewer = EntityView(self._reader, self._model, view)
         answer = {
             "registry": self._show_registry,
@@ -281,11 +281,11 @@ class Answerer:
         return answer if plain else replace(answer, etag="")
 
     def entities(self, place: ResourcePath, names: Sequence[str]) -> Mapping[str, Any]:
-        """Show those entities of a collection that a request has processed."""
+        """Return the entities of a collection that a request has processed."""
         if self._request.segments == tuple(place.xid.split("/")[1:]):
             view = self.view(place)
             return EntityView(self._reader, self._model, view).entities(place, names, view.inline)
-        # One of several collections, of the entity that the request was directed at.
+        # One of several collections of the requested entity.
         plural = place.xid.rpartition("/")[2]
         view = self.view(place, ResourcePath("registry") if place.kind == "groups" else place.owner)
         inline = below(view.inline, plural) or NONE
@@ -294,7 +294,7 @@ class Answerer:
         return EntityView(self._reader, self._model, view).entities(place, names, inline, as_pointer([plural]))
 
     def tags(self, place: ResourcePath) -> set[str]:
-        """Return what conditions of a write may name of an entity: ``*`` and its ETag; nothing when it is not there."""
+        """Return the values that ``If-Match`` may have for an entity: ``*`` and its ETag; none if it does not exist."""
         try:
             plain = View(self._request.base)
             request = replace(self._request, flags=Flags(), details=True)
@@ -353,7 +353,7 @@ class Answerer:
         return self._with_document(place, answer, entity)
 
     def _with_document(self, place: ResourcePath, answer: Response, version: Version | None) -> Response:
-        """Make the document the answer, where it is what is asked for."""
+        """Replace the response by the document if the document was requested."""
         kind = place.resource
         if self._request.details or self._request.flags.doc or not kind.hasdocument or answer.body is None:
             return answer
@@ -380,7 +380,7 @@ class Answerer:
 
 
 def check_flags(flags: Flags, place: ResourcePath, path: str) -> None:
-    """Make sure that flags are used where they can be.
+    """Raise if a flag is used where it is not allowed.
 
     Raises:
         Refusal: ``bad_flag``, ``unsupported_specversion``.
@@ -391,7 +391,7 @@ def check_flags(flags: Flags, place: ResourcePath, path: str) -> None:
 
 
 def check_specversion(flags: Flags, path: str) -> None:
-    """Make sure that the version that a request asks for is the one that is spoken here.
+    """Raise if the requested ``specversion`` is not supported.
 
     Raises:
         Refusal: ``unsupported_specversion``.
@@ -404,4 +404,4 @@ def _check_cursor(request: RegistryRequest, *, number: bool) -> None:
     cursor = request.cursor
     ours = cursor.isascii() and (cursor.isdecimal() and len(cursor) < 10 if number else cursor.isprintable())
     if cursor and not ours:
-        raise Refusal("bad_request", request.path, error_detail="the cursor is not from this registry")
+        raise Refusal("bad_request", request.path, error_detail="the cursor is not valid for this registry")

@@ -1,4 +1,4 @@
-"""What a write has changed: events as ``events.md`` has them, and history with the entities as they became."""
+"""What a write has changed: events (``events.md``), history, and replication marks."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ORDER: Final = ("updated", "created", "deleted")
 
 @dataclass(slots=True)
 class EntityChange:
-    """What became of one entity. ``changed`` are names of attributes, with those of ``deprecated`` apart.
+    """The change of one entity. ``changed`` are names of attributes; those inside ``deprecated`` are separate.
 
-    ``entity`` is how it is now, None for what is gone, and for ``/model``, which follows from its source.
+    ``entity`` is its new state, None if it was deleted, and for ``/model``, which derives from its source.
     """
 
     kind: str
@@ -35,13 +35,13 @@ class EntityChange:
 
 
 class ChangeLog:
-    """Collects what a write has changed; each entity has one entry, and deletion counts more than creation."""
+    """Collects the changes of a write; each entity has one entry, and a deletion overrides a creation."""
 
     def __init__(self) -> None:
         self._changes: dict[str, EntityChange] = {}
 
     def note(self, subject: str, kind: str, action: str, changed: Iterable[str] = ()) -> EntityChange:
-        """Note a change of an entity."""
+        """Record a change of an entity."""
         change = self._changes.setdefault(subject, EntityChange(kind, action))
         if _ORDER.index(action) > _ORDER.index(change.action):
             change.action = action
@@ -49,7 +49,7 @@ class ChangeLog:
         return change
 
     def relate(self, owner: Entity, kind: str, changed: Iterable[str]) -> None:
-        """Note that something below an entity changed what that shows."""
+        """Record that an entity changed because of one below it."""
         change = self.note(owner.xid, kind, "updated", changed)
         change.epoch, change.entity = owner.epoch, _kept(owner)
 
@@ -78,7 +78,7 @@ class ChangeLog:
 
 
 def log_of(work: Work) -> ChangeLog:
-    """Return all that a write has changed, before it is flushed or after."""
+    """Return all changes of a write, before or after it is flushed."""
     log = ChangeLog()
     if work.registry_touched:
         entry = log.note("/", "registry", "updated", _differences(work.registry_before, work.registry))
@@ -120,13 +120,13 @@ def _collect(log: ChangeLog, changes: PendingWrites[Any], kind: str) -> None:
 
 
 def _deprecated(entity: Entity) -> Mapping[str, Any]:
-    """Return what an entity says of its deprecation, which may be anything where the model has no such attribute."""
+    """Return the ``deprecated`` object of an entity; it may be any type if the model does not declare it."""
     deprecated = entity.attributes.get("deprecated")
     return deprecated if isinstance(deprecated, Mapping) else {}
 
 
 def _relate(log: ChangeLog, work: Work) -> None:
-    """Note on owners that entities came or went, and on resources what their default version changes."""
+    """Record on owners that entities were added or deleted, and on resources what their default version changes."""
     for xid, before, now in _moved(work.groups):
         plural = xid.split("/")[1]
         if (before is None) != (now is None):
@@ -177,15 +177,14 @@ def _events(change: EntityChange) -> Iterator[tuple[str, str | None]]:
         yield f"io.xregistry.{change.kind}.deprecation", text_of({"changed": list(change.deprecated)})
 
 
-# Marks of what a write has changed, in its own transaction; see :mod:`registry.store.history`.
+# Replication marks of what a write has changed, in the same transaction; see :mod:`registry.store.history`.
 #
-# Messages in message groups have a history of versions that catalogs merge. Of all else the state of each entity
-# counts: of a group, of a version with its document, of a resource with what it says of all its versions, and of the
-# model.
+# Messages in message groups have a version history that catalogs merge. Everything else is replicated by state: a
+# group, a version with its document, a resource with its meta, and the model.
 
 
 def mark(work: Work) -> None:
-    """Mark what a write of ours has changed; entities that it touched and left as they were keep their marks."""
+    """Mark what a local write has changed; entities that it touched but did not change keep their marks."""
     _mark_by_xid(work)
     groups = [xid for xid in work.groups.touched if not is_by_xid(xid)]
     versions = [xid for xid in work.versions.touched if not is_by_xid(xid)]
@@ -195,7 +194,7 @@ def mark(work: Work) -> None:
     owners = list(dict.fromkeys(xid.rpartition("/versions/")[0] for xid in versions))
     names = {xid.rpartition("/")[2] for xid in versions}
     known = {owner: marked(each.values()) for owner, each in marks.versions(owners, names).items()}
-    # A reader of the marks in order removes the content of a group before it, and adds content after it.
+    # In mark order a group's content is removed before the group, and added after it.
     for gone in (True, False):
         for xid in versions:
             if (work.versions.now[xid] is None) == gone:
@@ -211,7 +210,7 @@ def _mark_by_xid(work: Work) -> None:
     gone = [
         xid for each in (work.versions, work.resources, work.groups) for xid in _touched(each) if each.now[xid] is None
     ]
-    # The model goes before what is of its types.
+    # The model comes before entities of its types.
     live = {} if work.registry.modelsource == work.registry_before.modelsource else {MODEL: work.registry.modelsource}
     digests = {xid: digest_of_state(state) for xid, state in live.items()}
     touched = [*_touched(work.groups), *_touched(work.versions), *dict.fromkeys((*_touched(work.resources), *moved))]
@@ -241,7 +240,7 @@ def _touched(changes: PendingWrites[Any]) -> Iterator[str]:
 
 
 def _owners(versions: PendingWrites[Version]) -> Iterator[str]:
-    """Yield resources whose versions are others, or descend from others, than before."""
+    """Yield resources whose set of versions or ancestry has changed."""
     for xid in _touched(versions):
         before, now = versions.before.get(xid), versions.now[xid]
         if before is None or now is None or before.ancestorid != now.ancestorid:
@@ -255,21 +254,21 @@ def _state(work: Work, entity: Entity) -> Mapping[str, Any]:
 
 
 def state_of_version(version: Version, document: bytes | None) -> dict[str, Any]:
-    """Return what a version is in all registries."""
+    """Return the state of a version that all registries share."""
     kept = {name: value for name, value in version.attributes.items() if name not in CHECKS}
     given = {} if document is None else {"document": base64.b64encode(document).decode("ascii")}
     return {"attributes": kept, "createdat": version.createdat, **given}
 
 
 def state_of_resource(resource: Resource) -> dict[str, Any]:
-    """Return what a resource says of all its versions in all registries; which descend from which is beside it."""
+    """Return the state of a resource that all registries share, without the ancestry of its versions."""
     state = {"attributes": resource.attributes, "sticky": resource.sticky}
     default = {"default": resource.defaultversionid} if resource.sticky else {}
     return {**state, **default, **({"xref": resource.xref} if resource.xref is not None else {})}
 
 
 def digest_of_state(state: Mapping[str, Any]) -> str:
-    """Return a digest of a state; versions of a resource do not descend from others for its sake alone."""
+    """Return a digest of a state; the ancestry of a resource's versions is left out."""
     plain = {name: value for name, value in state.items() if name not in ("ancestors", "ancestorid")}
     return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
 
@@ -305,30 +304,30 @@ def _mark_version(marks: WriteMarks, xid: str, work: Work, known: dict[str, dict
 
 
 def put_own(marks: WriteMarks, mark: Mark) -> None:
-    """Put a mark as that of a write of this catalog, which is later than all that its state has seen."""
+    """Store a mark as a write of this catalog, later than everything its state has seen."""
     mark.stamp, mark.origin = marks.tick(max(mark.seen.values(), default=0)), marks.catalog
     mark.seen = {**mark.seen, marks.catalog: mark.stamp}
     marks.put(mark)
 
 
 def new_uid(marks: WriteMarks) -> str:
-    """Return the uid of a version that is new here; they order by what their writers had seen."""
+    """Return the uid of a version created here; uids sort by logical time."""
     return f"{marks.tick():016d}.{marks.catalog}"
 
 
-# History as it is read: each entry with what of its entity has changed, the old value and the new one.
+# History for readers: each entry with the changed attributes, old and new values.
 
-_DEEPEST: Final = 8
-"""Objects within one another that are compared member by member; what is deeper is compared as a whole."""
+_MAX_DEPTH: Final = 8
+"""Nesting depth that is compared member by member; deeper objects are compared as a whole."""
 _ESCAPES: Final = str.maketrans({"~": "~0", "/": "~1"})
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which entries are asked for.
+    """A query of the history.
 
-    ``xid`` is that of an entity, '' for all; with ``below`` entities below it too. ``oldest`` means the oldest first.
-    ``after`` is the number of the last entry that the reader has. ``who`` is whether names of writers are shown.
+    ``xid`` is an entity, '' for all; ``below`` includes entities below it. ``oldest`` means oldest first. ``after`` is
+    the number of the last entry that the reader has. ``who`` is whether writers' names are shown.
     """
 
     xid: str = ""
@@ -340,7 +339,7 @@ class Question:
 
 
 def page(connection: Connection, asked: Question, most: int) -> tuple[list[dict[str, Any]], bool]:
-    """Return a page of entries, and whether more follow; it ends early before its entities have *most* bytes."""
+    """Return a page of entries, and whether more follow; a page holds about *most* bytes."""
     found: list[dict[str, Any]] = []
     weight = 0
     for row in history.entries(connection, asked.xid, asked.after, oldest=asked.oldest, deep=asked.below):
@@ -356,7 +355,7 @@ def _entry(row: Row[Any], *, who: bool) -> dict[str, Any]:
     entry |= {"epoch": row.epoch, "interaction": row.interaction}
     if not who:
         del entry["who"]
-    # Without the entry before nobody can say what an update changed; of what was created all is new.
+    # Without the previous entry an update has no diff; of a created entity everything is new.
     if row.action == "created" or row.earlier is not None:
         before = None if row.action == "created" else row.before
         entry["changed"] = dict(differences("", _tree(before), _tree(row.entity)))
@@ -370,12 +369,12 @@ def _tree(text: str | None) -> Mapping[str, Any]:
 def differences(
     place: str, old: Mapping[str, Any], new: Mapping[str, Any], depth: int = 1
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield JSON pointers of what differs, with ``old`` unless it was added, and ``new`` unless it was removed."""
+    """Yield JSON pointers of differences, with ``old`` unless added and ``new`` unless removed."""
     for name in {**old, **new}:
         pointer = f"{place}/{name.translate(_ESCAPES)}"
         one, other = old.get(name), new.get(name)
         if name in old and name in new:
-            if isinstance(one, Mapping) and isinstance(other, Mapping) and depth < _DEEPEST:
+            if isinstance(one, Mapping) and isinstance(other, Mapping) and depth < _MAX_DEPTH:
                 yield from differences(pointer, one, other, depth + 1)
             elif one != other or isinstance(one, bool) != isinstance(other, bool):
                 yield pointer, {"old": one, "new": other}

@@ -1,4 +1,4 @@
-"""What versions of a resource inherit and keep: ancestors, constraints of groups, and attributes merged into them."""
+"""Version ancestry, group constraints, merging of request bodies, and linting of writes."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ from registry.model.attributes import (
 from registry.model.reading import read_constraints
 from registry.store.entities import Entity, GroupEntity, Version, Work
 
-# Which version is newest and which oldest, and what each descends from (``model.md``, versionmode).
+# Newest and oldest version, and ancestry (``model.md``, versionmode).
 
 _SEMVER: Final = re.compile(r"v?(\d{1,18})(?:\.(\d{1,18}))?(?:\.(\d{1,18}))?(?:-([0-9A-Za-z.-]{1,100}))?(?:\+.*)?")
 _MAX_DIGITS: Final = 18
 
 
 def number_of(version: str) -> int | None:
-    """Return the number that the id of a version is; None for any other id, which only the core API can give."""
+    """Return a numeric version id as a number, None for other ids, which only the core API can create."""
     plain = version.isascii() and version.isdecimal() and len(version) <= _MAX_DIGITS
     return int(version) if plain and str(int(version)) == version else None
 
 
 def rank(version: str) -> tuple[bool, int, str]:
-    """Return what orders the ids of versions: numbers are higher than all other ids, which count by their letters."""
+    """Return the sort key of a version id: numbers sort after all other ids, which sort as text."""
     number = number_of(version)
     return number is not None, number or 0, version
 
@@ -72,14 +72,14 @@ def oldest(mode: str, versions: Collection[Version]) -> Version:
 
 
 def key_of(mode: str) -> Callable[[Version], tuple[Any, ...]]:
-    """Return what tells which of two versions is newer, where neither descends from the other."""
+    """Return the sort key function by which versions without common ancestry are ordered from old to new."""
     return _ORDERS.get(mode, _created)
 
 
 def append(mode: str, fresh: Sequence[Version], last: Version) -> bool:
-    """Let new versions that ask for no ancestor descend from the newest one, and from one another.
+    """Append new versions without a requested ancestor to the newest one; return whether that was possible.
 
-    Return False, and do nothing, where the order of *mode* has one of them elsewhere.
+    Return False, and change nothing, if *mode* orders one of them elsewhere.
     """
     order = key_of(mode)
     ordered = sorted(fresh, key=order if mode in _ORDERS else lambda each: each.id.lower())
@@ -91,14 +91,14 @@ def append(mode: str, fresh: Sequence[Version], last: Version) -> bool:
 
 
 def settle(kind: ResourceType, subject: str, versions: Mapping[str, Version], asked: Collection[str]) -> list[Version]:
-    """Give each version its ancestor, and return those whose ancestor changes though they had one.
+    """Set the ancestor of each version, and return the existing versions whose ancestor changed.
 
-    New versions come with the ancestor '', unless the request names one; *asked* are the ids of versions whose ancestor
-    the request names.
+    New versions have the ancestor '', unless the request names one; *asked* are the ids of versions whose ancestor the
+    request names.
 
     Raises:
-        Refusal: an ancestor that is asked for is not there, ancestors form a circle, or there are several roots where
-            one is allowed.
+        Refusal: a requested ancestor does not exist, ancestors form a cycle, or there are several roots where only one
+            is allowed.
     """
     for each in versions.values():
         if each.id in asked and each.ancestorid not in versions:
@@ -160,7 +160,7 @@ def _moment(text: str) -> datetime:
 
 
 def _precedence(version: Version) -> tuple[Any, ...]:
-    """Order by Semantic Versioning; ids that are no semantic versions come first, by their text."""
+    """Return the order of Semantic Versioning; ids that are not semantic versions come first, as text."""
     match = _SEMVER.fullmatch(version.id)
     if match is None:
         return (0, (), 0, (), version.id.lower())
@@ -180,17 +180,17 @@ _ORDERS: Final[Mapping[str, Callable[[Version], tuple[Any, ...]]]] = {
 }
 
 
-# What groups ask of attributes of their resources: by their type, and each group by its own ``constraints``.
+# Constraints on attributes of resources: of a group type, and of a group by its own ``constraints``.
 #
-# A group may narrow what its type asks, and add to it, never widen it (core ``spec.md``, ``constraints`` Attribute;
-# ``model.md``, ``groups.<STRING>.constraints``).
+# A group may narrow the constraints of its type and add to them, but not widen them (core ``spec.md``, ``constraints``
+# Attribute; ``model.md``, ``groups.<STRING>.constraints``).
 
 
 def constraints_of(kind: GroupType, group: GroupEntity | None) -> tuple[ModelConstraint, ...]:
-    """Return all that a group asks of its resources: the constraints of its type, narrowed by its own.
+    """Return the constraints of a group's resources: those of its type, narrowed by its own.
 
     Raises:
-        Refusal: ``bad_request``: those of the group are malformed, or contradict its type.
+        Refusal: ``bad_request``: the group's own are malformed, or contradict its type.
     """
     given = group.attributes.get("constraints") if group is not None else None
     if not given or group is None:
@@ -199,13 +199,13 @@ def constraints_of(kind: GroupType, group: GroupEntity | None) -> tuple[ModelCon
     try:
         own = {each.key: each for each in read_constraints(subject, given, kind.resources, kind.attributes)}
     except Refusal as error:
-        raise Refusal("bad_request", subject, error_detail=error.args_given["error_detail"]) from None
+        raise Refusal("bad_request", subject, error_detail=error.title_args["error_detail"]) from None
     narrowed = {key: _narrowed(subject, inherited[key], each) for key, each in own.items() if key in inherited}
     return tuple({**inherited, **own, **narrowed}.values())
 
 
 def filled(constraints: Sequence[ModelConstraint], resources: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a version with the defaults that its group asks for, where it has no value."""
+    """Return the attributes of a version, with the defaults of its group's constraints for missing values."""
     for each in constraints:
         if each.resources != resources or each.default is None or value_at(values, each.path) is not None:
             continue
@@ -216,7 +216,7 @@ def filled(constraints: Sequence[ModelConstraint], resources: str, values: dict[
         for name in above:
             holder = holder.setdefault(name, {})
             if not isinstance(holder, dict):
-                break  # not an object: the check of types says so
+                break  # not an object: the type check reports it
         else:
             holder[last] = each.default
     return values
@@ -229,10 +229,10 @@ def check_constraints(
     group: GroupEntity,
     versions: Mapping[str, Version],
 ) -> None:
-    """Hold all versions of a resource against the constraints of a group that has it, or refers to it.
+    """Check all versions of a resource against the constraints of a group that contains or references it.
 
     Raises:
-        Refusal: ``constraint_failure``: a version breaks one; its detail names the versions.
+        Refusal: ``constraint_failure``: a version violates one; the detail names the versions.
     """
     for each in constraints:
         if each.resources != resources:
@@ -241,12 +241,12 @@ def check_constraints(
             if broken:
                 detail = f"Versions: {listed(sorted(broken))}."
                 if kind == "enum":
-                    detail += f" The value needs to be one of {listed([str(value) for value in each.enum])}."
+                    detail += f" The value must be one of {listed([str(value) for value in each.enum])}."
                 raise Refusal("constraint_failure", xid, kind=kind, path=each.path, detail=detail)
 
 
 def value_at(values: Any, path: str) -> Any:
-    """Return the value at a dotted path through objects, None where there is none."""
+    """Return the value at a dotted path, None if there is none."""
     for part in path.split("."):
         values = values.get(part) if isinstance(values, Mapping) else None
     return values
@@ -255,9 +255,9 @@ def value_at(values: Any, path: str) -> Any:
 def _narrowed(subject: str, inherited: ModelConstraint, own: ModelConstraint) -> ModelConstraint:
     wider = [str(each) for each in own.enum if inherited.enum and each not in inherited.enum]
     if wider:
-        raise _refusal(subject, own, f"has values that its type does not allow: {listed(wider)}")
+        raise _refusal(subject, own, f"has values that the group type does not allow: {listed(wider)}")
     if own.equals and inherited.equals and own.equals != inherited.equals:
-        raise _refusal(subject, own, f"equals {own.equals}, and by the type of the group {inherited.equals}")
+        raise _refusal(subject, own, f"equals {own.equals}, but its group type has {inherited.equals}")
     enum, default = own.enum or inherited.enum, own.default if own.default is not None else inherited.default
     if enum and default is not None and default not in enum:
         raise _refusal(subject, own, f"has the default {default}, which is not among {listed([str(e) for e in enum])}")
@@ -271,7 +271,7 @@ def _refusal(subject: str, constraint: ModelConstraint, problem: str) -> Refusal
 def _broken(
     constraint: ModelConstraint, group: GroupEntity, versions: Mapping[str, Version]
 ) -> Iterator[tuple[str, list[str]]]:
-    """Give, for ``equals`` and for ``enum``, the ids of the versions that break it."""
+    """Yield, for ``equals`` and for ``enum``, the ids of the versions that violate it."""
     values = {name: value_at(each.attributes, constraint.path) for name, each in versions.items()}
     wanted = value_at(group.attributes, constraint.equals) if constraint.equals else None
     if wanted is not None:
@@ -286,7 +286,7 @@ def _folded(value: Any, folds: bool) -> Any:
     return value.lower() if folds and isinstance(value, str) else value
 
 
-# What a request's body makes of an entity: attributes replaced or patched, its id and epoch compared.
+# Applying a request's body to an entity: replace or patch attributes, compare id and epoch.
 
 IGNORABLE: Final = (
     "capabilities",
@@ -302,11 +302,11 @@ _NOT_KEPT: Final = frozenset(("$schema",))
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a write is meant.
+    """Options of a write.
 
-    ``now`` is the one present moment of the request, ``ignore`` what of its body does not count. ``default`` is the
-    value of ``setdefaultversionid``, None without it. ``contenttype`` is that of the body; ``administrator`` says
-    whether the writer may do what only administrators may.
+    ``now`` is the time of the request, ``ignore`` the parts of its body to ignore. ``default`` is the value of
+    ``setdefaultversionid``, None without it. ``contenttype`` is the body's; ``administrator`` is whether the writer is
+    an administrator.
     """
 
     now: str
@@ -317,22 +317,22 @@ class Options:
 
 
 def as_object(value: object, subject: str) -> Mapping[str, Any]:
-    """Return a body that needs to be an object.
+    """Return *value* if it is an object.
 
     Raises:
-        Refusal: it is none.
+        Refusal: it is not.
     """
     if not isinstance(value, Mapping):
-        raise Refusal("bad_request", subject, error_detail=f"{subject} needs to be an object")
+        raise Refusal("bad_request", subject, error_detail=f"{subject} must be an object")
     return value
 
 
 def merged(
     kept: Mapping[str, Any], body: Mapping[str, Any], attributes: Mapping[str, ModelAttribute], *, patch: bool
 ) -> dict[str, Any]:
-    """Return what an entity stores after a body: everything anew, or with *patch* what the body names.
+    """Return an entity's attributes after a body replaces them, or with *patch* updates those that it names.
 
-    What only the server writes is left out, and what clients may not write stays as it is.
+    Attributes that only the server writes are left out, and read-only attributes are unchanged.
     """
     locked = {name for name, each in attributes.items() if each.readonly and not each.served}
     stored = dict(kept) if patch else {name: value for name, value in kept.items() if name in locked}
@@ -348,7 +348,7 @@ def merged(
 
 
 def compare_id(body: Mapping[str, Any], singular: str, expected: str, subject: str) -> None:
-    """Make sure that an id in a body is that of its entity.
+    """Raise if an id in a body is not its entity's.
 
     Raises:
         Refusal: ``mismatched_id``.
@@ -359,22 +359,22 @@ def compare_id(body: Mapping[str, Any], singular: str, expected: str, subject: s
 
 
 def compare_epoch(body: Mapping[str, Any], entity: Entity, subject: str, options: Options) -> None:
-    """Make sure that an epoch in a body is that of the entity as it is.
+    """Raise if an epoch in a body is not the entity's current one.
 
     Raises:
-        Refusal: ``mismatched_epoch``, or ``invalid_attribute`` for what is no epoch.
+        Refusal: ``mismatched_epoch``, or ``invalid_attribute`` if it is not an unsigned integer.
     """
     given = body.get("epoch")
     if given is None or "epoch" in options.ignore:
         return
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise invalid(subject, "epoch", "needs to be an unsigned integer")
+        raise invalid(subject, "epoch", "must be an unsigned integer")
     if given != entity.epoch:
         raise Refusal("mismatched_epoch", subject, bad_epoch=str(given), epoch=str(entity.epoch))
 
 
 def set_times(entity: Entity, body: Mapping[str, Any], subject: str, options: Options) -> None:
-    """Set when an entity was made and changed, by the body or by the present moment."""
+    """Set the times of creation and modification, from the body or to the time of the request."""
     if "createdat" in body:
         entity.createdat = given_time(body["createdat"], "createdat", subject) or options.now
     changed = given_time(body.get("modifiedat"), "modifiedat", subject)
@@ -382,26 +382,26 @@ def set_times(entity: Entity, body: Mapping[str, Any], subject: str, options: Op
 
 
 def given_time(value: object, name: str, subject: str) -> str:
-    """Return a time that a body gives as it is kept, '' for none.
+    """Return a timestamp of a body in the stored form, '' for none.
 
     Raises:
-        Refusal: it is no timestamp.
+        Refusal: it is not a timestamp.
     """
     if value is None:
         return ""
     if not isinstance(value, str) or moment_of(value) is None:
-        raise invalid(subject, name, "needs to be an RFC 3339 timestamp")
+        raise invalid(subject, name, "must be an RFC 3339 timestamp")
     return normalized(value)
 
 
-# What the catalog's own readers and lint say of a write: over what it touches, and what that refers to.
+# Linting of a write: the entities that it touches, and those that they refer to.
 #
-# A registry may have more definitions than lint could go through at every write. So the document that is looked at has
-# the touched entities whole, those that they refer to, and the groups of both without the rest.
+# A registry may have too many definitions to lint all at every write. So the linted document has the touched entities,
+# those that they refer to, and the groups of both without other members.
 
 Strictness = Literal["refuse", "report", "off"]
 MAX_REFERRED: Final = 1000
-"""Entities that are looked at only because others refer to them."""
+"""Entities that are linted only because others refer to them."""
 _NAMES: Final = frozenset(
     ("basemessage", "basemessageuri", "basemessageurl", "dataschemauri", "dataschemaxid", "messagegroups")
 )
@@ -410,16 +410,16 @@ _META: Final[Inline] = {"meta": {}}
 
 
 class Linter:
-    """Lints what writes make: ``refuse`` lets no write make an error (but of an idle rule); ``report`` reports all."""
+    """Lints writes: ``refuse`` refuses a write with errors (except of rules without effect); ``report`` reports all."""
 
     def __init__(self, strictness: Strictness = "refuse") -> None:
         self._strictness = strictness
 
     def look(self, work: Work, model: Model, path: str) -> tuple[Mapping[str, str], ...]:
-        """Return the findings about what a write has touched; the write was flushed, and may still be undone.
+        """Return the findings about entities that a flushed write has touched; it may still be rolled back.
 
         Raises:
-            Refusal: ``findings``: there are errors among them.
+            Refusal: ``findings``: some are errors.
         """
         touched = _touched(work)
         if self._strictness == "off" or not touched:
@@ -427,7 +427,7 @@ class Linter:
         tree = _Tree(work, model, touched).tree
         findings = [each for each in _findings(tree) if _within(each, touched)]
         errors = refusing(findings)
-        # What is named may be written next: until then that is no error of this write.
+        # A missing entity may be written next, so a dangling reference is not an error of this write.
         idle = {each for each in findings if each.severity == "error"}.difference(errors)
         shown = tuple(_shown(replace(each, severity="warning") if each in idle else each) for each in findings)
         if errors and self._strictness == "refuse":
@@ -437,7 +437,7 @@ class Linter:
 
 
 class _Offline(Fetcher):
-    """Fetches nothing: clients must not read the network or this machine's files through the registry."""
+    """Fetches nothing: clients must not reach the network or local files through the registry."""
 
     whole = False
 
@@ -445,7 +445,7 @@ class _Offline(Fetcher):
         super().__init__(network=False)
 
     def answer(self, uri: str | Path) -> HttpResponse:
-        raise DocumentError(f"{uri} is not looked at here", file=str(uri), transient=True)
+        raise DocumentError(f"{uri} is external and is not fetched", file=str(uri), transient=True)
 
     def files(self, folder: str | Path) -> list[Path]:
         return []
@@ -483,13 +483,13 @@ class _Tree:
             if group is not None and shown and entity:
                 if "versionsurl" in entity:
                     entity["versions"] = self._shown_versions(place, shown)
-                # Views hold finished text where they nest.
+                # Nested views are encoded JSON.
                 tree = msgspec.json.decode(msgspec.json.encode(entity))
                 group.setdefault(place.resource.plural, {})[place.rid] = tree
                 self._refer(tree)
 
     def _shown_versions(self, place: ResourcePath, shown: ShownResource) -> dict[str, Any]:
-        """Show the versions that a look needs: a resource may have a thousand that nothing here concerns."""
+        """Return the versions that linting needs: a resource may have a thousand others."""
         names = self._versions.get(place.xid, set())
         if shown.default is not None:
             names = names | {shown.default.id}
@@ -509,7 +509,7 @@ class _Tree:
         return group
 
     def _refer(self, entity: Mapping[str, Any]) -> None:
-        """Take in what an entity refers to within this registry."""
+        """Add the entities of this registry that an entity refers to."""
         for reference in _references(entity):
             parts = reference.removeprefix("#").split("/")
             xid = "/".join(parts[:5])
@@ -555,7 +555,7 @@ def _shown(finding: Finding) -> dict[str, str]:
 
 
 class Surroundings:
-    """Entities as the catalog's readers see them, with what they refer to: ``catalog`` is made of all of it."""
+    """Entities parsed by the catalog's readers, with those that they refer to; ``catalog`` has all of them."""
 
     def __init__(self, connection: Connection, model: Model, xids: set[str]) -> None:
         self._xids = xids
@@ -565,5 +565,5 @@ class Surroundings:
 
     @property
     def findings(self) -> tuple[Mapping[str, str], ...]:
-        """What lint says of those entities alone."""
+        """The findings about the entities themselves."""
         return tuple(_shown(each) for each in self.catalog.findings if _within(each, self._xids))

@@ -1,7 +1,7 @@
-"""What people look for beside entities themselves: a text in them, what counts for a definition, and differences.
+"""Full-text search, effective definitions, and text diffs, for the registry's web pages.
 
-All of it is bounded: a search looks at so many rows and says where to search on, and texts are compared up to so many
-lines and so many differences.
+All are bounded: a search scans a limited number of rows and returns where to continue, and a diff is limited in lines
+and differences.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from registry.core.service import RegistrySession
 from registry.store.engine import GROUPS, RESOURCES, VERSIONS
 from registry.store.entities import below
 
-LOOKED_AT: Final = 100_000
-"""Rows of each kind of entity that one search looks at."""
+MAX_SCANNED: Final = 100_000
+"""Rows of each kind of entity that one search scans."""
 MAX_TEXT: Final = 200
 MAX_LINES: Final = 5000
-"""Lines of each of two texts that are compared."""
+"""Lines of each text in a diff."""
 MAX_DIFFERENT: Final = 500
-"""Lines by which two texts may differ to be compared line by line."""
+"""Differing lines in a diff."""
 _KINDS: Final = {"groups": GROUPS, "resources": RESOURCES, "versions": VERSIONS}
 _ESCAPED: Final = str.maketrans({"!": "!!", "%": "!%", "_": "!_"})
 
 Line = tuple[Literal[" ", "-", "+"], str]
-"""A line that two texts share, that only the first has, or only the second."""
+"""A line of a diff: in both texts, only in the old one, or only in the new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class Hit:
 
 
 def search(connection: Connection, text: str, after: str, limit: int) -> tuple[list[Hit], str]:
-    """Find entities with a text in their id or attributes, in any letter case: groups, then resources, then versions.
+    """Find entities whose id or attributes contain a text, ignoring case: groups, then resources, then versions.
 
-    A text that begins with ``/`` is looked for in xids too. *after* is where an earlier search ended, '' at first.
+    A text that begins with ``/`` is also searched in xids. *after* is where the previous search stopped, '' at first.
 
     Returns:
-        At most *limit* of them, and where to search on, '' when all was looked at.
+        At most *limit* hits, and where to continue, '' when everything was searched.
     """
     kind, _, xid = after.partition(" ")
     first = list(_KINDS).index(kind) if kind in _KINDS else 0
@@ -67,13 +67,13 @@ def _search(connection: Connection, kind: str, text: str, after: str, limit: int
         return [], after or "/"
     table = _KINDS[kind]
     there = table.c.xid > after
-    window = select(table.c.xid).where(there).order_by(table.c.xid).limit(LOOKED_AT).subquery()
+    window = select(table.c.xid).where(there).order_by(table.c.xid).limit(MAX_SCANNED).subquery()
     count, last = connection.execute(select(func.count(), func.max(window.c.xid))).one()
     if not count:
         return [], ""
     in_json = msgspec.json.encode(text).decode("utf-8")[1:-1]
     looked_for = [_has(table.c.attributes, in_json)]
-    if kind != "versions":  # ids of versions are short numbers, which are in everything
+    if kind != "versions":  # version ids are short numbers, which match everywhere
         looked_for.append(_has(table.c.id, text))
     if text.startswith("/"):
         looked_for.append(_has(table.c.xid, text))
@@ -82,7 +82,7 @@ def _search(connection: Connection, kind: str, text: str, after: str, limit: int
     hits = [Hit(row[0], msgspec.json.decode(row[1])) for row in rows]
     if len(rows) == limit:
         return hits, rows[-1][0]
-    return hits, last if count == LOOKED_AT else ""
+    return hits, last if count == MAX_SCANNED else ""
 
 
 def _has(column: Any, text: str) -> Any:
@@ -91,7 +91,7 @@ def _has(column: Any, text: str) -> Any:
 
 
 def entities_after(connection: Connection, within: str, after: str, limit: int) -> list[str]:
-    """Return xids of groups and resources behind one of them, in their order; of one group alone unless it is ''."""
+    """Return xids of groups and resources after *after*, in order; only those *within* one group unless it is ''."""
     chosen = []
     for table in (GROUPS, RESOURCES):
         query = select(table.c.xid).where(table.c.xid > after)
@@ -104,21 +104,21 @@ def entities_after(connection: Connection, within: str, after: str, limit: int) 
 
 
 def surroundings_of(session: RegistrySession, xids: Sequence[str]) -> Surroundings:
-    """Return what the catalog's readers say of entities, read with all that they refer to."""
+    """Return entities parsed by the catalog's readers, with everything that they refer to."""
     return Surroundings(session.reader.connection, session.model, set(xids))
 
 
 def effective(around: Surroundings, xid: str) -> Mapping[str, Any] | None:
-    """Return what counts for a definition and where each value comes from, None for what is no definition."""
+    """Return a definition with inherited values and the origin of each; None if *xid* is not a definition."""
     shown = entity_to_json(xid, around.catalog, around.declarations)
     return shown if shown is not None and shown["kind"] == "message" else None
 
 
 def document_of(session: RegistrySession, place: ResourcePath) -> tuple[Mapping[str, Any], bytes | None]:
-    """Return a resource or a version as the API shows it, with its document where that is kept here.
+    """Return a resource or a version as the API shows it, with its document if it is stored here.
 
     Raises:
-        Refusal: it is not there.
+        Refusal: it does not exist.
     """
     segments = tuple(place.xid.split("/")[1:])
     answer = session.perform(RegistryRequest("read", segments, place.xid, ""))
@@ -127,10 +127,9 @@ def document_of(session: RegistrySession, place: ResourcePath) -> tuple[Mapping[
 
 
 def compared(old: Sequence[str], new: Sequence[str]) -> list[Line] | None:
-    """Return what becomes of the lines of one text in another, None when they are too many or differ too much.
+    """Return the diff of two texts, None when they are too long or differ too much.
 
-    The shortest way from one to the other is looked for by the number of differences (Myers), so the cost is bounded by
-    that number times the lines.
+    Myers' algorithm: the cost is bounded by the number of differences times the number of lines.
     """
     if max(len(old), len(new)) > MAX_LINES:
         return None
@@ -163,7 +162,7 @@ def _shortest(old: Sequence[str], new: Sequence[str]) -> list[Line] | None:
 
 
 def _entered(reached: Mapping[int, int], diagonal: int, depth: int) -> tuple[int, bool]:
-    """Return how much of the old text is behind us when we enter a diagonal, and whether by a line of the new one."""
+    """Return the position in the old text on entering a diagonal, and whether by an added line."""
     added = diagonal == -depth or (diagonal != depth and reached[diagonal - 1] < reached[diagonal + 1])
     return (reached[diagonal + 1] if added else reached[diagonal - 1] + 1), added
 

@@ -1,4 +1,4 @@
-"""What a method does to the place that it is directed at: one write, in terms of the writer and the deleter."""
+"""One write: what each HTTP method does to an entity or a collection, and changes of the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from registry.store.entities import Entity, EntityReader, GroupEntity, Work
 
 
 class WrittenEntity:
-    """The one entity that a write was directed at: whether it is new, and whether a version of it is."""
+    """The target of a write to one entity: whether it is new, and whether it has a new version."""
 
     def __init__(self, place: ResourcePath, *, created: bool, version: bool = False) -> None:
         self.place = place
@@ -25,7 +25,7 @@ class WrittenEntity:
 
 
 class Operation:
-    """Carries out one write, but for what :meth:`EntityWriter.finish` settles."""
+    """Carries out one write, except the checks of :meth:`EntityWriter.finish`."""
 
     def __init__(self, writer: EntityWriter, place: ResourcePath, request: RegistryRequest) -> None:
         self._writer = writer
@@ -33,12 +33,12 @@ class Operation:
         self._request = request
 
     def run(self) -> Any:
-        """Do it, and return what the answer shows.
+        """Carry it out, and return what the response shows.
 
-        That is a :class:`WrittenEntity`, or the names of entities in one collection or in several.
+        That is a :class:`WrittenEntity`, or the names of entities in one or several collections.
 
         Raises:
-            Refusal: it cannot be; nothing of it may be flushed.
+            Refusal: it is invalid; nothing of it may be flushed.
         """
         request = self._request
         if request.verb == "delete":
@@ -46,7 +46,7 @@ class Operation:
         if request.document is None and request.body is ABSENT:
             raise Refusal("missing_body", request.path)
         if not isinstance(request.body, Mapping):
-            raise Refusal("parsing_data", request.path, error_detail="the body needs to be a JSON object")
+            raise Refusal("parsing_data", request.path, error_detail="the body must be a JSON object")
         return self._add() if request.verb == "add" else self._update()
 
     def _delete(self) -> None:
@@ -58,7 +58,7 @@ class Operation:
 
     def _update(self) -> Any:
         writer, place, body = self._writer, self._place, self._request.body
-        # The attributes beside a document are patched: what no header names stays.
+        # Attributes in headers are a patch: attributes without a header are unchanged.
         patch = self._request.verb == "patch" or self._request.document is not None
         if place.kind == "registry":
             writer.write_registry(body, patch=patch)
@@ -107,7 +107,7 @@ class Operation:
         return {name: (places[name], self._write_all(places[name], each, patch=False)) for name, each in body.items()}
 
     def _write_all(self, place: ResourcePath, body: object, *, patch: bool) -> list[str]:
-        """Write entities of a collection, and return the ids of those that were processed."""
+        """Write entities of a collection, and return the ids of the processed ones."""
         writer = self._writer
         write = {
             "groups": writer.write_groups,
@@ -122,12 +122,12 @@ def _epoch(request: RegistryRequest) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise Refusal("bad_flag", request.path, detail="epoch needs to be an unsigned integer", flag="epoch")
+        raise Refusal("bad_flag", request.path, detail="epoch must be an unsigned integer", flag="epoch")
     return int(text)
 
 
 def keep_exact(work: Work, model: Model, tree: Mapping[str, Any]) -> None:
-    """Give what a write has touched the epochs and times that a document of the whole registry has."""
+    """Set the epochs and times of the written entities to those in a document of the whole registry."""
     work.registry_touched = True
     _set_exact(work.registry, tree)
     for plural, kind in model.groups.items():
@@ -157,21 +157,21 @@ def _set_exact(entity: Entity | None, body: object) -> None:
     entity.modifiedat = given_time(body.get("modifiedat"), "modifiedat", entity.xid) or entity.modifiedat
 
 
-# A new model: compiled, and held against all that the registry has (``model.md``, Creating or Updating).
+# A new model: compile it, and check all entities against it (``model.md``, Creating or Updating).
 #
-# What has a new default gets it, and what another rule orders or prunes (``versionmode``, ``maxversions``) is ordered
-# and pruned. All else that does not comply with the model refuses it.
+# New defaults are filled in, and versions are reordered and pruned by ``versionmode`` and ``maxversions``. Any other
+# entity that does not comply refuses the model.
 
-_SHOWN_FAULTS: Final = 20
+_MAX_SHOWN_FAULTS: Final = 20
 
 
 def change_model(writer: EntityWriter, source: object) -> None:
-    """Give the registry a model, from its source; the registry counts as updated.
+    """Replace the registry's model by the one of a source; the registry counts as updated.
 
-    From then on the writer writes by it, and its :meth:`~Writer.finish` settles the resources that it concerns.
+    The writer uses it from then on, and its :meth:`~Writer.finish` checks the affected resources.
 
     Raises:
-        Refusal: the source is not a model, or entities do not comply with it.
+        Refusal: the source is not a valid model, or entities do not comply with it.
     """
     given: Mapping[str, Any] = source if isinstance(source, Mapping) else {}
     before, model = writer.model, read_model({} if source is None else source)
@@ -179,18 +179,18 @@ def change_model(writer: EntityWriter, source: object) -> None:
     broken: list[str] = []
     for fault in _faults(writer.work.reader, model):
         broken.append(fault)
-        if len(broken) == _SHOWN_FAULTS:
+        if len(broken) == _MAX_SHOWN_FAULTS:
             break
     if broken:
         raise Refusal("model_compliance_error", "/model", detail="; ".join(broken))
     writer.model = model
     writer.work.registry.modelsource = dict(given)
     writer.work.registry_touched = True
-    _Following(writer, before).run()
+    _ModelMigration(writer, before).run()
 
 
-class _Following:
-    """Has what is there follow a new model, type by type where the two differ."""
+class _ModelMigration:
+    """Adapts existing entities to a new model, for each type that differs."""
 
     def __init__(self, writer: EntityWriter, before: Model) -> None:
         self._writer = writer
@@ -226,7 +226,7 @@ class _Following:
                     self._work.versions.put(version)
 
     def _fill(self, entity: Entity, attributes: Mapping[str, ModelAttribute]) -> bool:
-        """Give an entity the defaults that it lacks; return whether there were any."""
+        """Fill in missing defaults of an entity; return whether there were any."""
         kept = {name: value for name, value in entity.attributes.items() if name == "readonly"}
         own = {name: value for name, value in entity.attributes.items() if name not in kept}
         values = {**settled(entity.xid, own, attributes), **kept}

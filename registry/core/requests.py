@@ -1,4 +1,4 @@
-"""Requests and answers as the registry understands them: the paths, documents and ETags in them."""
+"""Requests and responses independent of the protocol: paths, documents, filters, sorting and ETags."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from registry.errors import Refusal, invalid, listed
 from registry.model.attributes import ANYTHING, GroupType, Model, ResourceType, moment_of, normalized
 from registry.store.entities import EntityReader
 
-# The documents of versions: from a request's attributes to bytes, and back (core ``spec.md``, ``<RESOURCE>``).
+# Documents of versions: from a request's attributes to bytes, and back (core ``spec.md``, ``<RESOURCE>``).
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a request says of a document: ``body`` has its bytes, None for none here. ``url`` means it is elsewhere."""
+    """The document in a request: ``body`` has its bytes, None for none. ``url`` is whether it is external."""
 
     body: bytes | None
     url: bool = False
@@ -32,13 +32,13 @@ class Given:
 def given_document(
     kind: ResourceType, body: Mapping[str, Any], attributes: dict[str, Any], subject: str, *, patch: bool, media: str
 ) -> Given | None:
-    """Return the document that a body gives, None when it says nothing of one.
+    """Return the document in a body, None if it has none.
 
-    *attributes* are what the version stores, as far as the body makes them; content type and URL are set in there.
-    *media* is the content type of the request.
+    *attributes* are the version's new attributes; content type and URL are set in them. *media* is the content type of
+    the request.
 
     Raises:
-        Refusal: more than one attribute gives it, or its base64 cannot be read.
+        Refusal: several attributes contain it, or its base64 is invalid.
     """
     if not kind.hasdocument:
         return None
@@ -64,11 +64,11 @@ def given_document(
     try:
         return Given(base64.b64decode(value, validate=True))
     except (binascii.Error, TypeError, ValueError):
-        raise invalid(subject, encoded, "needs to be base64") from None
+        raise invalid(subject, encoded, "must be base64") from None
 
 
 def shown_document(kind: ResourceType, document: bytes, contenttype: str | None, *, binary: bool) -> tuple[str, Any]:
-    """Return the attribute that shows a document, and its value: JSON, text, or base64."""
+    """Return the attribute that contains a document, and its value: JSON, text, or base64."""
     tree, encoded, _ = kind.document_names
     form = "binary" if binary or not document else kind.form_of(contenttype)
     try:
@@ -87,17 +87,17 @@ def _bytes(kind: ResourceType, value: Any, contenttype: object) -> bytes:
     return msgspec.json.encode(value)
 
 
-# A request and its answer as the registry understands them, whatever protocol carries them.
+# Requests and responses of any protocol.
 
 Verb = Literal["read", "replace", "patch", "add", "delete"]
 """GET, PUT, PATCH, POST and DELETE."""
 ABSENT: Final = object()
-"""A body that is not there."""
+"""The body of a request that has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The flags of a request as they are written (core ``spec.md``, Request Flags); None and () for none."""
+    """The unparsed flags of a request (core ``spec.md``, Request Flags); None and () for none."""
 
     inline: Sequence[str] = ()
     filter: Sequence[str] = ()
@@ -117,17 +117,16 @@ def _everybody(group: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RegistryRequest:
-    """What is asked for.
+    """A request to the registry.
 
-    ``segments`` is the path, decoded, without ``$details``; ``path`` is how errors name it. ``details`` asks for the
-    metadata where there is a document too. ``body`` is the JSON tree of a body, ABSENT without one. Where a document is
-    the body, ``document`` has it, and ``body`` the attributes beside it. ``who`` is the writer's name for history;
-    ``may_write`` takes a group's xid ('' for the registry), and says whether the writer may write there. ``matches``
-    are ETags of which one must be that of the entity, ``known`` those of answers that the reader has, or, of a write,
-    of which none may be; ``*`` stands for whatever is there. ``replicated`` means that another catalog has the write
-    already: it is not linted, and keeps its mark from there. ``from_client``
-    means that the flags come from a client of the core API, so capabilities say which count. ``exact`` is a document of
-    the whole registry whose epochs and times what is written has, whatever the write did to them.
+    ``segments`` is the decoded path without ``$details``; ``path`` is used in errors. ``details`` requests the metadata
+    of a resource or version with a document. ``body`` is the parsed JSON body, ABSENT without one. If the body is a
+    document, ``document`` has it, and ``body`` the attributes from headers. ``who`` is the writer's name for history;
+    ``may_write`` is given a group's xid ('' for the registry) and returns whether the writer may write there.
+    ``matches`` is ``If-Match``, ``known`` is ``If-None-Match``; ``*`` matches any existing entity. ``replicated`` is
+    whether the write comes from another catalog: it is not linted, and keeps its mark from there. ``from_client`` is
+    whether the flags come from a client of the core API, so that the capabilities apply. ``exact`` is a document of the
+    whole registry from which written entities get their epochs and times.
     """
 
     verb: Verb
@@ -154,7 +153,7 @@ class RegistryRequest:
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """Where the next page begins ('' for nowhere), and how many entities there are, if that is known."""
+    """Where the next page begins ('' for no more), and the number of entities if known."""
 
     after: str
     count: int | None
@@ -162,12 +161,12 @@ class Paging:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What comes of a request.
+    """The response to a request.
 
-    ``body`` is None for an answer without one, or one that the reader has already. ``document`` is set where the
-    document is the answer, and ``body`` then has the attributes that go beside it; ``elsewhere`` is the URL of a
-    document that is not kept here. ``location`` is the URL of an entity that was created, ``version`` that of the
-    version that was met or made. ``findings`` are what lint says of a write.
+    ``body`` is None for a response without one, or if the client's copy is current. ``document`` is set if the response
+    is a document, and ``body`` then has the attributes for headers; ``elsewhere`` is the URL of an external document.
+    ``location`` is the URL of a created entity, ``version`` the URL of the version updated or created. ``findings`` are
+    lint's findings about a write.
     """
 
     body: Mapping[str, Any] | None
@@ -182,7 +181,7 @@ class Response:
     findings: tuple[Mapping[str, str], ...] = ()
 
 
-# Where in a registry something is: paths, xids, and ids (core ``spec.md``, ``<SINGULAR>id`` and ``xid``).
+# Paths, xids and ids (core ``spec.md``, ``<SINGULAR>id`` and ``xid``).
 
 Kind = Literal["registry", "groups", "group", "resources", "resource", "meta", "versions", "version"]
 _ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9\-._~:@]{0,127}", re.ASCII)
@@ -191,7 +190,7 @@ _RESERVED: Final = frozenset(("null", "request"))
 
 @dataclass(frozen=True, slots=True)
 class ResourcePath:
-    """An entity or a collection, which need not exist; its types do. Ids are '' where the place is not so deep."""
+    """The path of an entity or a collection, which may not exist; its types do. Ids below the path are ''."""
 
     kind: Kind
     group_type: GroupType | None = None
@@ -214,7 +213,7 @@ class ResourcePath:
 
     @property
     def xid(self) -> str:
-        """The path from the root: of an entity its xid."""
+        """The path from the root, which is the xid of an entity."""
         if self.group_type is None:
             return "/"
         path = f"/{self.group_type.plural}"
@@ -230,11 +229,11 @@ class ResourcePath:
 
     @property
     def is_collection(self) -> bool:
-        """Whether entities are below it by their ids alone."""
+        """Whether it is a collection."""
         return self.kind in ("groups", "resources", "versions")
 
     def child(self, name: str) -> ResourcePath:
-        """Return the place of an entity of this collection."""
+        """Return the path of an entity of this collection."""
         if self.kind == "groups":
             return ResourcePath("group", self.group_type, name)
         if self.kind == "resources":
@@ -242,7 +241,7 @@ class ResourcePath:
         return ResourcePath("version", self.group_type, self.gid, self.resource_type, self.rid, name)
 
     def collection(self, plural: str) -> ResourcePath:
-        """Return the place of a collection of this entity, which its type has."""
+        """Return the path of a collection of this entity; its type must have it."""
         if self.kind == "group":
             return ResourcePath("resources", self.group_type, self.gid, self.group.resources[plural])
         return ResourcePath("versions", self.group_type, self.gid, self.resource_type, self.rid)
@@ -256,10 +255,10 @@ class ResourcePath:
 
 
 def place_of(model: Model, segments: Sequence[str], path: str) -> ResourcePath:
-    """Return the place at a path, given as its decoded *segments*; *path* is for errors.
+    """Parse the decoded *segments* of a path; *path* is for errors.
 
     Raises:
-        Refusal: a type is unknown, or there is nothing so deep.
+        Refusal: a type is unknown, or the path is too deep.
     """
     if not segments:
         return ResourcePath("registry")
@@ -286,13 +285,13 @@ def place_of(model: Model, segments: Sequence[str], path: str) -> ResourcePath:
 
 
 def check_id(identifier: object, subject: str, *, version: bool = False) -> str:
-    """Return an id for a new entity.
+    """Return *identifier* if it is valid for a new entity.
 
     Raises:
         Refusal: ``malformed_id``.
     """
     if not isinstance(identifier, str) or not _ID.fullmatch(identifier):
-        why = "it has letters, digits and -._~:@, begins with a letter, a digit or _, and is of 1 to 128 characters"
+        why = "an id has 1 to 128 letters, digits and -._~:@, and begins with a letter, a digit or _"
         raise Refusal("malformed_id", subject, id=str(identifier), error_detail=why)
     if version and identifier in _RESERVED:
         raise Refusal("malformed_id", subject, id=identifier, error_detail="it is reserved")
@@ -300,19 +299,19 @@ def check_id(identifier: object, subject: str, *, version: bool = False) -> str:
 
 
 def target_of(model: Model, xref: object, source: ResourcePath, subject: str) -> str:
-    """Return the xid that an ``xref`` of a resource names.
+    """Return the target xid of an ``xref``.
 
     Raises:
-        Refusal: ``malformed_xref``: it is no xid of a resource of the same type.
+        Refusal: ``malformed_xref``: it is not the xid of another resource of the same type.
     """
     text = str(xref)
     parts = text.split("/")
     group = model.groups.get(parts[1]) if len(parts) == 5 and not parts[0] else None
     target = group.resources.get(parts[3]) if group is not None else None
     if not isinstance(xref, str) or target is None or not all(_ID.fullmatch(parts[index]) for index in (2, 4)):
-        why = "it is no xid of a resource"
+        why = "it is not the xid of a resource"
     elif target.home != source.resource.home or target.plural != source.resource.plural:
-        why = "it is of another type of resource"
+        why = "it has another resource type"
     elif text == source.xid:
         why = "it is the resource itself"
     else:
@@ -320,10 +319,10 @@ def target_of(model: Model, xref: object, source: ResourcePath, subject: str) ->
     raise Refusal("malformed_xref", subject, xref=text, error_detail=why)
 
 
-# ETags of answers that are no single entity: configuration has a tag of its content, other answers one of their age.
+# ETags of responses with more than one entity: for configuration a hash of its content, otherwise of the last change.
 #
-# The latter name the registry's last change by its number and its interaction, since a registry that is created anew at
-# the same URL repeats numbers. So a client that asks again with such a tag is answered without a look at any entity.
+# The latter contain the number and the interaction of the registry's last change, since a registry recreated at the
+# same URL repeats numbers. A conditional request with such a tag is answered without reading any entity.
 
 EXPORT: Final = "export"
 _DISTRIBUTION: Final = "xregistry-router"
@@ -331,7 +330,7 @@ _DIGEST_BYTES: Final = 6
 
 
 def shows_more(place: ResourcePath | str, flags: Flags) -> bool:
-    """Tell whether an answer shows more than one plain entity, so that the ETag of the entity does not cover it."""
+    """Whether a response shows more than one plain entity, so that an entity's ETag does not identify it."""
     if isinstance(place, str):
         return place == EXPORT
     if place.is_collection:
@@ -340,20 +339,20 @@ def shows_more(place: ResourcePath | str, flags: Flags) -> bool:
 
 
 def tag_of(reader: EntityReader, request: RegistryRequest) -> str:
-    """Return the ETag of such an answer; equal tags are of equal answers to the same question by the same program."""
+    """Return the ETag of such a response; equal tags mean equal responses to the same request by the same release."""
     asked = request.base, request.segments, request.details, request.flags, request.limit, request.cursor
     return tag_of_page(reader, (request.max_answer, asked))
 
 
 def tag_of_page(reader: EntityReader, asked: object) -> str:
-    """Return the ETag of an answer that is the same to the same question until something in the registry changes."""
+    """Return the ETag of a response that depends only on *asked* and the state of the registry."""
     number, change = reader.last_change()
     said = repr((_program(), asked, change)).encode()
     return f'"{number}.{blake2b(said, digest_size=_DIGEST_BYTES).hexdigest()}"'
 
 
 def tag_of_body(body: Mapping[str, Any]) -> str:
-    """Return the ETag of an answer that may be guarded by ``If-Match``, whatever else has changed in the registry."""
+    """Return the ETag of a body, for ``If-Match``; it ignores other changes of the registry."""
     said = msgspec.json.encode(body, order="deterministic")
     return f'"{blake2b(said, digest_size=2 * _DIGEST_BYTES).hexdigest()}"'
 
@@ -363,7 +362,7 @@ def _program() -> str:
     return version(_DISTRIBUTION)
 
 
-# Filters: expressions in dot notation over entities and what is below them (core ``spec.md``, Filter Flag).
+# Filters: expressions in dot notation over entities and those below them (core ``spec.md``, Filter Flag).
 
 # Dot notation: ``labels.stage``, ``info['my.key']``, ``list[2]``; in filters ``.*`` and ``[*]`` too.
 
@@ -373,22 +372,22 @@ _PART: Final = re.compile(
 MAX_PARTS: Final = 32
 Part = str | int
 ANY: Final = "\0any"
-"""Stands for ``*``: every member or item."""
+"""``*``: every member or item."""
 MISSING: Final = object()
 
 
 def parts_of(text: str) -> tuple[Part, ...]:
-    """Read a path: names as text, places in arrays as numbers.
+    """Parse a path: names as text, array indexes as numbers.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a path.
     """
     parts: list[Part] = []
     at = 0
     while at < len(text):
         hit = _PART.match(text, at)
         if hit is None or (at == 0 and text[0] == ".") or len(parts) == MAX_PARTS or _glued(hit, at):
-            raise ValueError(f"{text!r} is no path in dot notation")
+            raise ValueError(f"{text!r} is not a path in dot notation")
         name, index, single, double = hit.group("name", "index", "single", "double")
         if "*" in (name, index):
             parts.append(ANY)
@@ -403,7 +402,7 @@ def parts_of(text: str) -> tuple[Part, ...]:
 
 
 def values_at(tree: Any, parts: tuple[Part, ...]) -> Iterator[Any]:
-    """Yield what is at a path; several values where a part stands for any, none where there is nothing."""
+    """Yield the values at a path; there may be several if a part is ANY."""
     if not parts:
         yield tree
         return
@@ -420,7 +419,7 @@ def values_at(tree: Any, parts: tuple[Part, ...]) -> Iterator[Any]:
 
 
 def _glued(hit: re.Match[str], at: int) -> bool:
-    """Tell whether a name follows something else without a dot between them."""
+    """Whether a name follows another part without a dot between them."""
     return at > 0 and hit["name"] is not None and hit.group()[0] != "."
 
 
@@ -431,14 +430,14 @@ MAX_EXPRESSIONS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """One comparison; without a ``sign`` the attribute needs to be there. A ``value`` of None is ``null``."""
+    """One comparison; without a ``sign`` the attribute must exist. A ``value`` of None is ``null``."""
 
     path: tuple[Part, ...]
     sign: str = ""
     value: str | None = None
 
     def holds(self, entity: Mapping[str, Any]) -> bool:
-        """Tell whether it holds for an entity's attributes."""
+        """Whether it matches an entity's attributes."""
         values = [each for each in values_at(entity, self.path) if each is not None]
         if (
             self.sign == ""
@@ -456,14 +455,14 @@ class Expression:
 
 
 Clause = tuple[Expression, ...]
-"""Expressions that must all hold."""
+"""Expressions that must all match."""
 Clauses = tuple[Clause, ...] | None
-"""Clauses of which one must hold; None lets everything through."""
+"""Clauses of which one must match; None matches everything."""
 NOTHING: Final[tuple[Clause, ...]] = ()
 
 
 def read_filters(given: Sequence[str], path: str) -> Clauses:
-    """Read the values of the flag, each a clause; none of them lets everything through.
+    """Parse the values of the flag, each a clause; no value matches everything.
 
     Raises:
         Refusal: ``bad_filter``.
@@ -472,7 +471,7 @@ def read_filters(given: Sequence[str], path: str) -> Clauses:
         return None
     if any(EXCLUDE_ALL in (part.strip() for part in each.split(",")) for each in given):
         if list(given) != [EXCLUDE_ALL]:
-            raise _bad(path, EXCLUDE_ALL, "it stands alone")
+            raise _bad(path, EXCLUDE_ALL, "it cannot be combined with other expressions")
         return NOTHING
     clauses = tuple(tuple(_expression(part, path) for part in _split(each)) for each in given)
     if sum(map(len, clauses)) > MAX_EXPRESSIONS:
@@ -486,10 +485,10 @@ def surviving(
     collections: Iterable[str],
     exists: Callable[[str, Clause], bool],
 ) -> Clauses:
-    """Return what is left of clauses below an entity that they let through: None for all of it.
+    """Return the clauses that apply below an entity, None if everything below it matches.
 
-    *shown* are its attributes, *collections* the names of those below it; *exists* tells whether one of them has an
-    entity for which a clause, relative to it, holds. An entity that no clause lets through gets :data:`NOTHING`.
+    *shown* are its attributes, *collections* the names of its collections; *exists* returns whether a collection has an
+    entity that matches a clause relative to it. An entity that no clause matches gets :data:`NOTHING`.
     """
     if clauses is None:
         return None
@@ -509,7 +508,7 @@ def surviving(
 
 
 def within(clauses: Sequence[Clause], name: str) -> tuple[Clause, ...]:
-    """Return the clauses for entities of a collection: what each says of it, relative to them."""
+    """Return the clauses for a collection, relative to its entities."""
     narrowed = (
         tuple(replace(each, path=each.path[1:]) for each in clause if each.path[0] == name and len(each.path) > 1)
         for clause in clauses
@@ -518,7 +517,7 @@ def within(clauses: Sequence[Clause], name: str) -> tuple[Clause, ...]:
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas that no quotes in brackets hold."""
+    """Split at commas that are not in bracketed quotes."""
     parts, quote = [""], ""
     for character in text:
         if quote:
@@ -535,7 +534,7 @@ def _split(text: str) -> list[str]:
 def _expression(text: str, path: str) -> Expression:
     match = _FORM.fullmatch(text)
     if match is None:
-        raise _bad(path, text, "it is no attribute, alone or with a comparison")
+        raise _bad(path, text, "it is neither an attribute nor a comparison")
     try:
         parts = parts_of(match["path"])
     except ValueError as error:
@@ -544,9 +543,9 @@ def _expression(text: str, path: str) -> Expression:
     if value == "null":
         value = None
         if sign in ("<", "<=", ">", ">="):
-            raise _bad(path, text, "null is neither less nor more than anything")
+            raise _bad(path, text, "null can only be compared with =, != and <>")
     if value is not None and sign in ("<", "<=", ">", ">=") and len(_pieces(value)) > 1:
-        raise _bad(path, text, r"a wildcard is for =, != and <> alone; write \* for the character")
+        raise _bad(path, text, r"a wildcard is allowed only with =, != and <>; write \* for the character")
     return Expression(parts, sign, value)
 
 
@@ -562,7 +561,7 @@ def _equal(actual: Any, wanted: str) -> bool:
 
 
 def _like(text: str, pattern: str) -> bool:
-    """Compare with a pattern of ``*``, in time linear in both but for their product at worst."""
+    """Whether a text matches a pattern with ``*``, in at most the time of their lengths' product."""
     pieces = _pieces(pattern)
     if len(pieces) == 1:
         return text == pieces[0]
@@ -638,28 +637,28 @@ SortKey = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """By which attribute, and whether the highest comes first."""
+    """The attribute to sort by, and the direction."""
 
     path: tuple[Part, ...]
     descending: bool
 
     def key(self, entity: Mapping[str, Any], identifier: str) -> SortKey:
-        """Return what an entity is ordered by: the attribute, then its id; one without the attribute is lowest."""
+        """Return the sort key of an entity: the attribute, then its id; a missing attribute is lowest."""
         value = next(values_at(entity, self.path), None)
         return (*_rank(value), identifier.lower())
 
 
 def read_sorting(text: str, place: ResourcePath, path: str) -> Sorting:
-    """Read the flag for a request to *place*.
+    """Parse the flag for a request to *place*.
 
     Raises:
-        Refusal: the place is no collection, or the value no attribute that its entities may have.
+        Refusal: the place is not a collection, or its entities cannot have the attribute.
     """
     if not place.is_collection:
         raise Refusal("sort_noncollection", path)
     name, mark, order = text.partition("=")
     if mark and order.lower() not in ("asc", "desc"):
-        raise _bad_sort(path, text, "the order is asc or desc")
+        raise _bad_sort(path, text, "the order must be asc or desc")
     try:
         parts = parts_of(name)
     except ValueError as error:
@@ -676,14 +675,14 @@ def _check(parts: tuple[Part, ...], text: str, place: ResourcePath, path: str) -
         known |= kind.resource
     collections = set(place.group.resources) if kind is None else {"versions"}
     if ANY in parts:
-        raise _bad_sort(path, text, "an attribute is one, so * cannot be in it")
+        raise _bad_sort(path, text, "* is not allowed")
     if first in collections:
-        raise _bad_sort(path, text, "nested collections are not looked into")
+        raise _bad_sort(path, text, "attributes of nested collections are not supported")
     attribute = known.get(str(first))
     if attribute is None and ANYTHING not in known:
-        raise _bad_sort(path, text, f"there is no attribute {first}")
+        raise _bad_sort(path, text, f"unknown attribute {first}")
     if attribute is not None and len(parts) == 1 and not attribute.scalar and attribute.type != "any":
-        raise _bad_sort(path, text, f"{first} is no scalar")
+        raise _bad_sort(path, text, f"{first} is not a scalar")
 
 
 def _rank(value: Any) -> tuple[int, Any]:

@@ -1,4 +1,4 @@
-"""The registry: requests in, answers out. Each is one transaction; a write is durable before its answer is returned."""
+"""The registry service: each request is one transaction; a write is durable before its response is returned."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ METHODS: Final[Mapping[str, tuple[str, ...]]] = {
     "export": ("read",),
     OPENAPI: ("read",),
 }
-"""What can be done where."""
+"""Allowed verbs by kind of path."""
 
 
 class RegistrySession:
-    """Requests within one transaction of :meth:`RegistryService.session`; a later one sees what an earlier one did."""
+    """Requests within one transaction of :meth:`RegistryService.session`; each sees the writes of earlier ones."""
 
     def __init__(self, service: RegistryService, connection: Connection) -> None:
         self._service = service
@@ -76,17 +76,17 @@ class RegistrySession:
 
     @property
     def registry(self) -> Registry:
-        """The registry itself, as it is now."""
+        """The registry entity, current."""
         return registry_of(self.reader)
 
     @property
     def model(self) -> Model:
-        """The model as it is now."""
+        """The current model."""
         return self._service.model_of(self.registry)
 
     @property
     def change(self) -> Change:
-        """The last change of the registry; while it is the same, so are all answers to readers."""
+        """The last change of the registry; while it is unchanged, so are all responses to reads."""
         return self.reader.last_change()
 
     def find(self, segments: tuple[str, ...], path: str) -> ResourcePath | str:
@@ -98,19 +98,19 @@ class RegistrySession:
         return self._service.find_over(self.reader, segments, path)
 
     def perform(self, request: RegistryRequest) -> Response:
-        """Do what a request asks for; a write has an interaction, history and events of its own.
+        """Carry out a request; each write has its own interaction, history and events.
 
         Raises:
-            Refusal: it cannot be done; what went before stays, unless the block ends by this error.
+            Refusal: it is refused; earlier requests stand unless the error leaves the block.
         """
         return self._service.perform_over(self._connection, request)
 
 
 class RegistryService:
-    """A registry over a database. Any thread may call it; writes wait for one another.
+    """A registry over a database. Thread-safe; writes are serialized.
 
-    *describe* returns what :data:`OPENAPI` shows, for a model, capabilities and the registry's URL. ``authority`` is
-    the authority, a URI, of messages that are written here and name none; '' is the URL of the message catalog.
+    *describe* returns the OpenAPI document for a model, capabilities and the registry's URL. ``authority`` is the
+    authority (a URI) of messages written here that name none; '' is the URL of the message catalog.
     """
 
     def __init__(
@@ -129,10 +129,10 @@ class RegistryService:
         self._current: tuple[Change, Registry, Model] | None = None
 
     def prepare(self, registryid: str) -> bool:
-        """Make the registry in a database that has none, and tell whether that was so.
+        """Create the registry if the database has none; return whether it was created.
 
         Raises:
-            Refusal: the id cannot be one.
+            Refusal: the id is not valid.
         """
         with self._database.writing() as connection:
             if EntityReader(connection).registry() is not None:
@@ -143,22 +143,22 @@ class RegistryService:
             return True
 
     def perform(self, request: RegistryRequest) -> Response:
-        """Do what a request asks for.
+        """Carry out a request.
 
         Raises:
-            Refusal: it cannot be, and nothing has changed.
+            Refusal: it is refused, and nothing has changed.
         """
         with self.session(writing=request.verb != "read") as session:
             return session.perform(request)
 
     @contextmanager
     def session(self, *, writing: bool) -> Iterator[RegistrySession]:
-        """Have several requests in one transaction: all of them are done, or, when the block raises, none."""
+        """Run several requests in one transaction, which is rolled back if the block raises."""
         with self._database.writing() if writing else self._database.reading() as connection:
             yield RegistrySession(self, connection)
 
     def perform_over(self, connection: Connection, request: RegistryRequest) -> Response:
-        """Do what a request asks for within a transaction; for :class:`RegistrySession`."""
+        """Carry out a request within a transaction; for :class:`RegistrySession`."""
         if request.verb != "read":
             work = Work(connection)
             return self._write(work, counting(request, work.registry.capabilities))
@@ -178,7 +178,7 @@ class RegistryService:
         return replace(answer, etag=tag) if tag else answer
 
     def group_types(self) -> set[str]:
-        """Return the plural names of all types of groups."""
+        """Return the plural names of all group types."""
         with self._database.reading() as connection:
             _, model = self._present(EntityReader(connection))
         return set(model.groups)
@@ -193,13 +193,13 @@ class RegistryService:
             return session.find(segments, path)
 
     def find_over(self, reader: EntityReader, segments: tuple[str, ...], path: str) -> ResourcePath | str:
-        """Return what :meth:`find` does, within a transaction; for :class:`RegistrySession`."""
+        """Return the result of :meth:`find` within a transaction; for :class:`RegistrySession`."""
         if len(segments) == 1 and segments[0] in CONFIGURED:
             return segments[0]
         return place_of(self._present(reader)[1], segments, path)
 
     def _present(self, reader: EntityReader) -> tuple[Registry, Model]:
-        """Return the registry itself, for reading alone, and its model; both are kept until something changes."""
+        """Return the registry entity (read-only) and its model; both are cached until something changes."""
         change, kept = reader.last_change(), self._current
         if kept is None or kept[0] != change:
             registry = registry_of(reader)
@@ -207,7 +207,7 @@ class RegistryService:
         return kept[1], kept[2]
 
     def model_of(self, registry: Registry) -> Model:
-        """Return the compiled model of a registry; each source is compiled once."""
+        """Return the compiled model of a registry; compiled models are cached by source."""
         source, compiled = registry.modelsource, self._compiled
         if compiled is not None and compiled[0] is source:
             return compiled[1]
@@ -261,17 +261,17 @@ class RegistryService:
         return replace(answer, interaction=interaction, findings=findings)
 
     def _permit(self, place: ResourcePath | str, request: RegistryRequest) -> None:
-        """Refuse early what would be refused later: a write to one group by somebody who may not write to it."""
+        """Raise early if the writer may not write to the requested group."""
         if isinstance(place, str) or (place.kind == "registry" and request.verb != "add"):
             if not request.administrator:
                 raise Refusal("forbidden", request.path, error_detail="only administrators may change this")
         elif place.gid:
             group = ResourcePath("group", place.group, place.gid).xid
             if not request.may_write(group):
-                raise Refusal("forbidden", place.xid, error_detail=f"these credentials may not write to {group}")
+                raise Refusal("forbidden", place.xid, error_detail=f"these credentials do not allow writes to {group}")
 
     def _authorize(self, work: Work, request: RegistryRequest) -> None:
-        """Make sure that the writer may change all that would change."""
+        """Raise if the writer may not write to a changed group."""
         touched = {
             "/".join(xid.split("/")[:3])
             for each in (work.groups, work.resources, work.versions)
@@ -279,14 +279,14 @@ class RegistryService:
         }
         for group in sorted(touched):
             if not request.may_write(group):
-                raise Refusal("forbidden", group, error_detail=f"these credentials may not write to {group}")
+                raise Refusal("forbidden", group, error_detail=f"these credentials do not allow writes to {group}")
 
     def _configure(self, writer: EntityWriter, name: str, request: RegistryRequest) -> None:
         if request.body is ABSENT:
             raise Refusal("missing_body", request.path)
         if name == "capabilities":
             if not isinstance(request.body, Mapping):
-                raise Refusal("capability_error", "/capabilities", error_detail="they need to be an object")
+                raise Refusal("capability_error", "/capabilities", error_detail="the capabilities must be an object")
             _choose(writer.work, request.body, request)
         else:
             change_model(writer, request.body)
@@ -294,7 +294,7 @@ class RegistryService:
         writer.touch(writer.work.registry)
 
     def _remodel(self, writer: EntityWriter, place: ResourcePath, request: RegistryRequest) -> None:
-        """Take capabilities and model source first, where a write to the registry has them."""
+        """Apply capabilities and model source first, if a write to the registry has them."""
         body, ignore = request.body, writer.options.ignore
         if place.kind != "registry" or request.verb == "add" or not isinstance(body, Mapping):
             return
@@ -336,13 +336,13 @@ def registry_of(reader: EntityReader) -> Registry:
 
 
 def _choose(work: Work, given: object, request: RegistryRequest) -> None:
-    """Take capabilities from a body; they are in force from the next request on."""
+    """Store the capabilities of a body; they take effect with the next request."""
     registry = work.registry
     registry.capabilities = chosen_of(given, registry.capabilities, patch=request.verb == "patch")
 
 
 def _check_conditions(request: RegistryRequest, place: ResourcePath | str, answerer: Answerer) -> None:
-    """Compare ``If-Match`` and ``If-None-Match`` with what is there; a collection always is, and has no tag."""
+    """Evaluate ``If-Match`` and ``If-None-Match``; a collection always exists, and has no tag."""
     if request.matches is None and not request.known:
         return
     if isinstance(place, str):
@@ -354,7 +354,7 @@ def _check_conditions(request: RegistryRequest, place: ResourcePath | str, answe
 
 
 def kind_of(place: ResourcePath | str) -> str:
-    """Return the key of a place in :data:`METHODS`."""
+    """Return the key of a path in :data:`METHODS`."""
     return place if isinstance(place, str) else place.kind
 
 
@@ -369,7 +369,7 @@ def _options(request: RegistryRequest, place: ResourcePath | str, known: Sequenc
             elif name in known:
                 ignore.add(name)
             else:
-                raise Refusal("bad_ignore", request.path, value=value, error_detail="it is not known")
+                raise Refusal("bad_ignore", request.path, value=value, error_detail="the value is unknown")
     if flags.setdefaultversionid is not None:
         _check_default(flags.setdefaultversionid, request, place)
     return Options(moment, frozenset(ignore), flags.setdefaultversionid, request.contenttype, request.administrator)
@@ -382,4 +382,4 @@ def _check_default(value: str, request: RegistryRequest, place: ResourcePath | s
     if not single or (value == "request" and not adding and not several):
         raise Refusal("bad_flag", request.path, flag="setdefaultversionid")
     if not value:
-        raise Refusal("bad_defaultversionid", request.path, value=value, error_detail="it is empty")
+        raise Refusal("bad_defaultversionid", request.path, value=value, error_detail="the value is empty")

@@ -1,4 +1,4 @@
-"""What holds for a resource as a whole once a request is taken in: ancestors, the default version, and all checks."""
+"""Resource-wide rules at the end of a request: ancestry, default version and checks; and creation of entities."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from registry.model.attributes import Model, ModelAttribute, settled
 from registry.store.entities import Entity, GroupEntity, Registry, Resource, Version, Work
 
 FEW: Final = 16
-"""Versions of a resource that are looked up one by one, with those around them; for more of them all are."""
+"""Up to this many versions are looked up one by one with their neighbours; beyond it, all are loaded."""
 
 
 @dataclass(slots=True)
 class Pending:
     """A resource that a request has touched.
 
-    ``existed`` and ``epoch`` are as it was before. ``written`` are the ids of versions that were created or updated,
-    ``fresh`` of those that are new, ``asked`` of those whose ancestor the request names. ``default`` is the version
-    that shall be the default one, and ``sticky`` whether it stays that; None where the request says neither.
+    ``existed`` and ``epoch`` are its state before the request. ``written`` are the ids of versions created or updated,
+    ``fresh`` of new ones, ``asked`` of those whose ancestor the request names. ``default`` is the requested default
+    version, and ``sticky`` whether it is sticky; None if the request does not say.
     """
 
     place: ResourcePath
@@ -50,10 +50,10 @@ class Pending:
     newest: bool = False
 
     def asks(self, meta: Mapping[str, Any], *, patch: bool, ignore: frozenset[str]) -> None:
-        """Take in what a ``meta`` says of the default version.
+        """Read the default version that a ``meta`` requests.
 
         Raises:
-            Refusal: one of the two attributes is of the wrong type.
+            Refusal: one of the two attributes has the wrong type.
         """
         subject = f"{self.place.xid}/meta"
         stays = "defaultversionsticky" in meta and "defaultversionsticky" not in ignore
@@ -61,9 +61,9 @@ class Pending:
         sticky = meta.get("defaultversionsticky") if stays else None
         name = meta.get("defaultversionid") if named else None
         if sticky is not None and not isinstance(sticky, bool):
-            raise invalid(subject, "defaultversionsticky", "needs to be true or false")
+            raise invalid(subject, "defaultversionsticky", "must be true or false")
         if name is not None and not isinstance(name, str):
-            raise invalid(subject, "defaultversionid", "needs to be a string")
+            raise invalid(subject, "defaultversionid", "must be a string")
         first = bool(self.place.resource.meta["defaultversionsticky"].default)
         if patch and not stays:
             self.sticky = (name is not None or first) if named else None
@@ -74,7 +74,7 @@ class Pending:
 
 
 class Settler:
-    """Settles the resources that one request has touched; *bump* raises an epoch, once in the request."""
+    """Applies the resource-wide rules to touched resources; *bump* raises an epoch, once in a request."""
 
     def __init__(self, work: Work, model: Model, options: Options, bump: Callable[[Entity], None]) -> None:
         self._work = work
@@ -83,10 +83,10 @@ class Settler:
         self._bump = bump
 
     def settle(self, pending: Pending) -> None:
-        """Bring a resource into order, and check it.
+        """Update ancestry and default version of a resource, prune it, and check it.
 
         Raises:
-            Refusal: it cannot be as the request wants it.
+            Refusal: the requested state is not valid.
         """
         resource = self._work.resource(pending.place.xid)
         if resource is None:
@@ -108,7 +108,7 @@ class Settler:
         self._prune(pending, resource)
 
     def _drop(self, place: ResourcePath, resource: Resource) -> None:
-        """Take away a resource that has lost its last version."""
+        """Delete a resource that has no versions left."""
         self._work.drop_resource(resource)
         group = self._work.group(place.owner.xid)
         if group is not None:
@@ -117,9 +117,9 @@ class Settler:
             self._work.groups.put(group)
 
     def _few(self, pending: Pending, resource: Resource) -> tuple[dict[str, Version], dict[str, Version]] | None:
-        """Return the versions that a write concerns, and those that the newest of all is among; ancestors are settled.
+        """Set ancestors, and return the versions affected by a write, and a set that includes the newest version.
 
-        None means that all need to be looked at, as one comes elsewhere among the others, or by a rule.
+        None means that all versions must be loaded, because of their order or of another rule.
         """
         kind, work, names = pending.place.resource, self._work, pending.written
         was = work.resources.before.get(resource.xid)
@@ -147,16 +147,16 @@ class Settler:
             found |= {} if other is None else {other.id: other}
         if rule and any(not is_checked(each) for name, each in found.items() if name not in written):
             return None
-        # Errors name versions in the order of a whole collection: by id, and the new ones behind.
+        # Errors list versions in the order of the collection: by id, new ones last.
         order = {name: number for number, name in enumerate(pending.fresh)}
         ordered = sorted(found.values(), key=lambda each: (order.get(each.id, -1), each.id.lower()))
         return {each.id: each for each in ordered}, {each.id: each for each in ends}
 
     def _joined(self, pending: Pending, resource: Resource, written: Mapping[str, Version]) -> list[Version] | None:
-        """Give new versions their ancestors, and return versions among which the newest of all is.
+        """Set the ancestors of new versions, and return a set that includes the newest version.
 
-        None means that nothing has changed yet, since others need a look too: with ``modifiedat`` always, where those
-        that get another ancestor by one write are modified, and so come elsewhere by the next.
+        None means that nothing has changed yet, since all versions must be loaded: always with ``modifiedat``, where a
+        changed ancestor counts as a modification and so changes the order.
         """
         work, kind, mode = self._work, pending.place.resource, pending.place.resource.versionmode
         fresh = {name: written[name] for name in pending.fresh}
@@ -175,7 +175,7 @@ class Settler:
         moved = {name: each for name, each in kept.items() if order(each) != was.get(name)}
         default = resource.defaultversionid
         if default and not (fresh or moved or resource.sticky or pending.sticky):
-            newest = work.version(resource, default)  # as the write before has found it
+            newest = work.version(resource, default)  # as the previous write determined it
             return None if newest is None else [newest]
         if mode == "manual":
             parents = {each.ancestorid for each in work.children(resource, kept)} | set(asked.values())
@@ -217,7 +217,7 @@ class Settler:
             name = lineage.newest(kind.versionmode, ends.values()).id
         if attribute.enum and attribute.strict and sticky not in attribute.enum:
             only = listed([str(each).lower() for each in attribute.enum])
-            raise invalid(f"{xid}/meta", attribute.name, f"needs to be {only}")
+            raise invalid(f"{xid}/meta", attribute.name, f"must be {only}")
         if (sticky, name) != (resource.sticky, resource.defaultversionid):
             resource.sticky, resource.defaultversionid = sticky, name
             resource.modifiedat = (
@@ -227,7 +227,7 @@ class Settler:
             self._work.resources.put(resource)
 
     def _take_flag(self, pending: Pending) -> None:
-        """Let the flag ``setdefaultversionid`` overrule what the body says."""
+        """Apply the flag ``setdefaultversionid``, which overrides the body."""
         value, xid = self._options.default, pending.place.xid
         if value is None:
             return
@@ -241,7 +241,7 @@ class Settler:
                 raise Refusal("too_many_versions", xid)
             value = next(iter(pending.written))
         elif not value:
-            raise Refusal("bad_defaultversionid", xid, value=value, error_detail="it is empty")
+            raise Refusal("bad_defaultversionid", xid, value=value, error_detail="the value is empty")
         pending.sticky, pending.default, pending.newest = True, value, False
 
     def _check(self, pending: Pending, resource: Resource, versions: Mapping[str, Version]) -> None:
@@ -258,7 +258,7 @@ class Settler:
         self._check_compatibility(pending, resource, versions)
 
     def _check_reference(self, place: ResourcePath, xref: str) -> None:
-        """Hold what a resource refers to against the constraints of the group that it is in."""
+        """Check the target of a resource's ``xref`` against the constraints of the resource's group."""
         target = self._work.resource(xref)
         if target is not None and target.xref is None:
             self._constrain(place, self._work.versions_of(target))
@@ -303,12 +303,12 @@ class Settler:
                 resource.defaultversionid = lineage.newest(kind.versionmode, versions.values()).id
             self._bump(resource)
             self._work.resources.put(resource)
-        if gone:  # by which others may have another ancestor
+        if gone:  # which may change the ancestor of others
             self._check_compatibility(pending, resource, versions)
 
 
 def _check_equal(xid: str, attributes: Mapping[str, ModelAttribute], versions: Mapping[str, Version]) -> None:
-    """Compare the attributes that all versions need to have in common."""
+    """Raise if an attribute that must be equal in all versions differs."""
     for dotted in _matched(attributes):
         values = [value_at(version.attributes, dotted) for version in versions.values()]
         folds = dotted.rpartition(".")[2] == "format"
@@ -317,7 +317,7 @@ def _check_equal(xid: str, attributes: Mapping[str, ModelAttribute], versions: M
 
 
 def _matched(attributes: Mapping[str, ModelAttribute], path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the dotted names of attributes that all versions of a resource have in common."""
+    """Yield the dotted names of attributes that must be equal in all versions of a resource."""
     for name, each in attributes.items():
         if each.matchversions:
             yield ".".join((*path, name))
@@ -325,11 +325,11 @@ def _matched(attributes: Mapping[str, ModelAttribute], path: tuple[str, ...] = (
             yield from _matched(each.attributes, (*path, name))
 
 
-# Creating entities and updating versions: what all writes below the registry have in common.
+# Creating entities and updating versions.
 
 
 class Creator:
-    """Creates within one :class:`Work`; ``pending`` are the resources to be settled at the end of the request."""
+    """Creates entities within one :class:`Work`; ``pending`` are the resources to check at the end of the request."""
 
     def __init__(self, work: Work, model: Model, options: Options) -> None:
         self.work = work
@@ -345,7 +345,7 @@ class Creator:
             self._bumped.add(entity.xid)
 
     def touch(self, entity: Registry | GroupEntity | Resource) -> None:
-        """Take note that what belongs to an entity has changed: it is modified now, and its epoch is raised once."""
+        """Mark an entity as modified because of a change below it, and raise its epoch once."""
         entity.modifiedat = self.options.now
         self.bump(entity)
         self.work.put(entity)
@@ -361,7 +361,7 @@ class Creator:
         root: bool = False,
         document: Given | None = None,
     ) -> Version:
-        """Write a version of a resource; without a *name* it is a new one. *place* is that of the resource."""
+        """Write a version of a resource; without a *name* it is a new one. *place* is the resource's."""
         pending = self.pend(place, resource)
         version = self.work.version(resource, name) if name is not None else None
         if version is None:
@@ -399,12 +399,12 @@ class Creator:
         if given is None or given == version.ancestorid:
             return
         if not isinstance(given, str):
-            raise invalid(version.xid, "ancestorid", "needs to be a string")
+            raise invalid(version.xid, "ancestorid", "must be a string")
         version.ancestorid = version.id if given == "request" else given
         pending.asked[version.id] = None
 
     def new_group(self, place: ResourcePath) -> GroupEntity:
-        """Return a new group; the registry has one entity more."""
+        """Create a group, and touch the registry."""
         check_id(place.gid, place.xid)
         parent = place.xid.rpartition("/")[0]
         self._check_case(self.work.id_like(parent, place.gid), place.group.singular, place.gid, place.xid)
@@ -412,7 +412,7 @@ class Creator:
         return GroupEntity(parent, place.gid, 0, self.options.now, self.options.now)
 
     def new_resource(self, place: ResourcePath, group: GroupEntity) -> Resource:
-        """Return a new resource of a group, with no version yet."""
+        """Create a resource of a group, without versions."""
         check_id(place.rid, place.xid)
         parent = place.xid.rpartition("/")[0]
         like = self.work.id_like(parent, place.rid)
@@ -425,7 +425,7 @@ class Creator:
         return resource
 
     def new_version(self, place: ResourcePath, resource: Resource, name: str | None) -> Version:
-        """Return a new version; without a *name* the next number is its id."""
+        """Create a version; without a *name* its id is the next number."""
         if name is None:
             while name is None or self.work.version(resource, name) is not None:
                 resource.counter += 1
@@ -442,11 +442,11 @@ class Creator:
 
     def _check_case(self, like: str | None, singular: str, name: str, subject: str) -> None:
         if like is not None:
-            why = f"there is one with the id {like}, which differs in case alone"
+            why = f"it differs only in case from the existing id {like}"
             raise Refusal("malformed_id", subject, id=name, error_detail=why)
 
     def pend(self, place: ResourcePath, resource: Resource) -> Pending:
-        """Return what is to be settled for a resource at the end of the request."""
+        """Return the pending state of a resource, which is checked at the end of the request."""
         pending = self.pending.get(place.xid)
         if pending is None:
             before = self.work.resources.before.get(place.xid)
@@ -455,7 +455,7 @@ class Creator:
         return pending
 
     def writable(self, resource: Resource, *, root: bool) -> bool:
-        """Tell whether a resource may be written, or is to be passed over since it is read-only."""
+        """Whether a resource may be written; False if it is read-only and must be skipped."""
         if not resource.attributes.get("readonly") or self.options.administrator:
             return True
         if "readonly" not in self.options.ignore:
@@ -465,10 +465,10 @@ class Creator:
         return False
 
     def entries(self, place: ResourcePath, body: object) -> dict[str, Mapping[str, Any]]:
-        """Return the entities of a map by their ids.
+        """Return the entities of a map by id.
 
         Raises:
-            Refusal: it is no map of entities, or has ids that differ by case alone.
+            Refusal: it is not a map of entities, or has ids that differ only in case.
         """
         entries = as_object(body, place.xid)
         _check_cases(place, entries)
@@ -480,5 +480,5 @@ def _check_cases(place: ResourcePath, names: Iterable[str]) -> None:
     for name in names:
         other = folded.setdefault(name.lower(), name)
         if other != name:
-            why = f"{other} in the same request differs in case alone"
+            why = f"it differs only in case from {other} in the same request"
             raise Refusal("malformed_id", f"{place.xid}/{name}", id=name, error_detail=why)

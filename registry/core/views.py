@@ -1,7 +1,7 @@
-"""Entities as answers show them: with their URLs, counts, and what is inlined; whole, filtered, or as a document.
+"""Entities as responses show them: with URLs, counts and inlined collections; whole, filtered, or as a document.
 
-Each entity is made JSON as soon as it is complete, and collections hold those texts: what an answer takes in memory is
-little more than what it weighs, and its weight is bounded.
+Each entity is encoded as JSON as soon as it is complete, and collections hold these texts: a response needs little more
+memory than its size, which is bounded.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from registry.errors import Refusal
 from registry.model.attributes import Model, ModelAttribute
 from registry.store.entities import PAGE, Counted, Entity, EntityReader, GroupEntity, Registry, Resource, Version
 
-# Which collections and attributes an answer shows in place (core ``spec.md``, Inline Flag).
+# Inlined collections and attributes (core ``spec.md``, Inline Flag).
 
 Inline = Mapping[str, "Inline"]
-"""Names that are shown, each with what is shown below it; ``*`` stands for all names, at all levels."""
+"""Inlined names, each with the names inlined below it; ``*`` is all names at all levels."""
 ALL: Final[Inline] = {"*": {}}
 NONE: Final[Inline] = {}
 CONFIGURATION: Final = ("capabilities", "model", "modelsource")
-"""Attributes of the registry that ``*`` does not mean."""
+"""Attributes of the registry that ``*`` does not include."""
 
 
 def read_inline(given: Sequence[str], model: Model, place: ResourcePath, path: str) -> Inline:
-    """Read the values of the flag for a request to *place*.
+    """Parse the values of the flag for a request to *place*.
 
     Raises:
-        Refusal: a name is unknown there, or cannot be inlined.
+        Refusal: a name is unknown, or cannot be inlined.
     """
     tree: dict[str, Inline] = {}
     for text in given:
@@ -60,7 +60,7 @@ def read_inline(given: Sequence[str], model: Model, place: ResourcePath, path: s
 
 
 def below(inline: Inline, name: str) -> Inline | None:
-    """Return what is shown below a name, None when the name is not shown itself."""
+    """Return what is inlined below a name, None if the name is not inlined itself."""
     if "*" in inline and name not in CONFIGURATION:
         return ALL
     return inline.get(name)
@@ -73,17 +73,19 @@ def _check(names: Sequence[str], text: str, model: Model, place: ResourcePath, p
         if name == "*" and last and at is not None:
             return
         if at is None:
-            raise Refusal("bad_inline", path, value=text, error_detail=f"there is nothing below {names[index - 1]}")
-        inlineable, attributes, following = _here(at, model)
+            raise Refusal("bad_inline", path, value=text, error_detail=f"{names[index - 1]} has nothing to inline")
+        inlineable, attributes, following = _inline_of(at, model)
         if name not in inlineable:
             if name in attributes and last:
                 raise Refusal("inline_noninlineable", path, name=name)
-            raise Refusal("bad_inline", path, value=text, error_detail=f"{name} is not known there")
+            raise Refusal("bad_inline", path, value=text, error_detail=f"{name} is unknown")
         at = following.get(name)
 
 
-def _here(place: ResourcePath, model: Model) -> tuple[set[str], Mapping[str, ModelAttribute], dict[str, ResourcePath]]:
-    """Return what can be inlined at a place, all attributes there, and the places below."""
+def _inline_of(
+    place: ResourcePath, model: Model
+) -> tuple[set[str], Mapping[str, ModelAttribute], dict[str, ResourcePath]]:
+    """Return what can be inlined at a path, all attributes, and the collections below."""
     if place.kind == "registry":
         deeper = {name: ResourcePath("groups", kind) for name, kind in model.groups.items()}
         return {*deeper, *CONFIGURATION}, model.attributes, deeper
@@ -101,15 +103,15 @@ def _here(place: ResourcePath, model: Model) -> tuple[set[str], Mapping[str, Mod
     return {*document, "versions", "meta"}, {**kind.attributes, **kind.resource}, {"versions": versions}
 
 
-# Resources with what they show of others: their default version, and the resource behind an ``xref``.
+# Resources with their default version, and with the target of an ``xref``.
 
 
 @dataclass(frozen=True, slots=True)
 class ShownResource:
-    """A resource to be shown at *place*.
+    """A resource to show at *place*.
 
-    ``source`` is the resource that its attributes and versions are of: itself, or what its ``xref`` names; None when
-    that is not there, or is a reference itself.
+    ``source`` is the resource that has its attributes and versions: itself, or the target of its ``xref``; None if
+    that does not exist or has an ``xref`` itself.
     """
 
     place: ResourcePath
@@ -130,7 +132,7 @@ class ShownResource:
 def shown_resources(
     reader: EntityReader, place: ResourcePath, after: str = "", only: str | None = None
 ) -> Iterator[ShownResource]:
-    """Yield the resources of a collection, behind *after*, or the one called *only*; *place* may be that one's too."""
+    """Yield the resources of a collection after *after*, or only the one called *only*; *place* may be its own."""
     collection = (
         place if place.kind == "resources" else ResourcePath("resources", place.group, place.gid, place.resource)
     )
@@ -148,7 +150,7 @@ def shown_resources(
 
 
 def named_resources(reader: EntityReader, place: ResourcePath, names: Sequence[str]) -> Iterator[ShownResource]:
-    """Yield those resources of a collection that are there."""
+    """Yield the named resources of a collection that exist."""
     yield from _resolved(reader, place, reader.with_defaults_of([place.child(each).xid for each in names]).values())
 
 
@@ -167,13 +169,13 @@ def _resolved(reader: EntityReader, place: ResourcePath, batch: Iterable[Counted
 SPECVERSION: Final = "1.0-rc4"
 MAX_ANSWER: Final = 64 * 2**20
 CHECKS: Final = ("formatvalidated", "formatvalidatedreason", "compatibilityvalidated", "compatibilityvalidatedreason")
-"""What the registry itself says of the document of a version."""
+"""Results of the registry's checks of a version's document."""
 _Names = Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How entities are shown. ``base`` is the registry's URL without a slash at its end; ``path`` names the request."""
+    """How entities are shown. ``base`` is the registry's URL without a final slash; ``path`` is the request's."""
 
     base: str
     path: str = "/"
@@ -186,9 +188,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """A part of a collection: how many entities at most, and where it begins: behind an id in lower case, or, where it
-    is sorted by an attribute, at a number.
-    """
+    """A page of a collection: at most ``limit`` entities, after a lower-case id or, if sorted, from a number on."""
 
     limit: int | None = None
     after: str = ""
@@ -196,9 +196,9 @@ class PageRequest:
 
 
 class EntityView:
-    """Shows what a reader finds.
+    """Renders entities from a reader.
 
-    All methods raise :class:`Refusal`; those that show one entity return None for one that filters do not let through.
+    All methods raise :class:`Refusal`; those for one entity return None if it does not match the filters.
     """
 
     def __init__(self, reader: EntityReader, model: Model, view: View) -> None:
@@ -227,7 +227,7 @@ class EntityView:
     def group(
         self, place: ResourcePath, entity: GroupEntity, inline: Inline, clauses: Clauses, pointer: str
     ) -> dict[str, Any] | None:
-        """Show a group; *pointer* is its place in the answer, for the document view."""
+        """Show a group; *pointer* is its JSON pointer in the response, for the document view."""
         kind = place.group
         shown = {f"{kind.singular}id": entity.id, **self._identity(entity, pointer), **entity.attributes}
         shown |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
@@ -242,7 +242,7 @@ class EntityView:
     def resource(
         self, place: ResourcePath, shown_resource: ShownResource, inline: Inline, clauses: Clauses, pointer: str
     ) -> dict[str, Any] | None:
-        """Show a resource with the attributes of its default version, but for those in the document view."""
+        """Show a resource with the attributes of its default version, except in the document view."""
         kind, resource = place.resource, shown_resource.resource
         version = shown_resource.default
         shown: dict[str, Any] = {f"{kind.singular}id": resource.id}
@@ -273,7 +273,7 @@ class EntityView:
         return shown
 
     def meta(self, place: ResourcePath, shown_resource: ShownResource, pointer: str) -> dict[str, Any]:
-        """Show the ``meta`` of a resource; *place* is that of the resource."""
+        """Show the ``meta`` of a resource; *place* is the resource's."""
         kind, resource, source = place.resource, shown_resource.resource, shown_resource.source
         xid = f"{place.xid}/meta"
         shown: dict[str, Any] = {f"{kind.singular}id": resource.id, "self": self._self(xid, pointer), "xid": xid}
@@ -293,7 +293,7 @@ class EntityView:
     def version(
         self, place: ResourcePath, entity: Version, inline: Inline, clauses: Clauses, pointer: str, *, is_default: bool
     ) -> dict[str, Any] | None:
-        """Show a version; *place* is its own, which differs from where it is kept behind an ``xref``."""
+        """Show a version at *place*, which differs from its xid behind an ``xref``."""
         kind = place.resource
         shown: dict[str, Any] = {f"{kind.singular}id": place.rid}
         shown |= self._version_attributes(place, entity, is_default=is_default)
@@ -305,7 +305,7 @@ class EntityView:
         return shown
 
     def entities(self, place: ResourcePath, names: Sequence[str], inline: Inline, pointer: str = "") -> dict[str, Any]:
-        """Show those entities of a collection; *pointer* is its place in the answer."""
+        """Show the named entities of a collection; *pointer* is its JSON pointer in the response."""
         entities: dict[str, Any] = {}
         for start in range(0, len(names), PAGE):
             part = names[start : start + PAGE]
@@ -314,7 +314,7 @@ class EntityView:
         return entities
 
     def entries(self, place: ResourcePath, page: PageRequest, inline: Inline) -> tuple[dict[str, Any], str]:
-        """Show a page of a collection, and say where the next begins ('' when there is none)."""
+        """Return a page of a collection, and where the next one begins ('' for none)."""
         if page.sorting is not None:
             return self._sorted(place, page, page.sorting, inline)
         entries: dict[str, Any] = {}
@@ -328,7 +328,7 @@ class EntityView:
     def _sorted(
         self, place: ResourcePath, page: PageRequest, sorting: Sorting, inline: Inline
     ) -> tuple[dict[str, Any], str]:
-        """Order by keys alone, then show those of the page."""
+        """Sort by keys, then show only the entities of the page."""
         keys: list[tuple[SortKey, str]] = []
         for name, shown in self._shown(place, "", NONE, self._view.clauses, ""):
             keys.append((sorting.key(shown, name), name))
@@ -341,7 +341,7 @@ class EntityView:
     def _shown(
         self, place: ResourcePath, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names = None
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the entities of a collection, by id, that clauses let through; *only* names some, in any order."""
+        """Yield the entities of a collection that match the clauses, by id; *only* restricts to some, in any order."""
         if clauses == NOTHING:
             return
         for name, shown in self._each(place, after, inline, clauses, pointer, only):
@@ -384,7 +384,7 @@ class EntityView:
         if only is not None:
             versions = self._reader.versions_of([f"{owner.source.versions}/{name}" for name in only]).values()
         elif owner.count == 1 and owner.default is not None and not after:
-            # Most resources have one version, which is at hand; to ask for each is most of what a whole answer costs.
+            # Most resources have one version, already loaded; a query for each would dominate the cost of a response.
             versions = (owner.default,)
         else:
             versions = self._reader.versions(owner.source.versions, after)
@@ -427,7 +427,7 @@ class EntityView:
         pointer: str,
         xid: str,
     ) -> None:
-        """Add the three attributes of a collection, counted and inlined as the filters let through."""
+        """Add the three attributes of a collection, counted and inlined after filtering."""
         deeper = below(inline, plural)
         wanted: Clauses = None if clauses is None else within(clauses, plural)
         if deeper is not None:
@@ -475,7 +475,7 @@ class EntityView:
     def _with_links(
         self, place: ResourcePath, resource: ShownResource, meta: dict[str, Any], inline: Inline, pointer: str
     ) -> dict[str, Any]:
-        """Point the default version of an inlined ``meta`` at where it is inlined, in the document view."""
+        """In the document view, point the default version of an inlined ``meta`` at the inlined version."""
         if self._view.doc and "defaultversionid" in meta and below(inline, "versions") is not None:
             meta["defaultversionurl"] = f"#{pointer}{as_pointer(['versions', meta['defaultversionid']])}"
         return meta
@@ -487,7 +487,7 @@ class EntityView:
         return f"#{pointer or '/'}" if self._view.doc else self._url(xid, details=details)
 
     def _at(self, pointer: str, name: str) -> str:
-        """Return where a member is in a document; other answers have no such places."""
+        """Return the JSON pointer of a member in the document view, '' otherwise."""
         return pointer + as_pointer([name]) if self._view.doc else ""
 
     def _link(self, xid: str, pointer: str, *, inlined: bool) -> str:
@@ -508,7 +508,7 @@ class EntityView:
         else:
             self._weight += len(text)
         if self._weight > self._view.max_answer:
-            raise Refusal("too_large", self._view.path, detail="ask for less, or for collections page by page")
+            raise Refusal("too_large", self._view.path, detail="use filters, inline less, or read page by page")
         return msgspec.Raw(text)
 
 

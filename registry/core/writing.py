@@ -1,7 +1,7 @@
-"""Creating and updating: the registry, groups, resources, their ``meta`` and versions.
+"""Create, update and delete the registry's entities: groups, resources, their ``meta`` and versions.
 
-Ancestors, defaults, formats and compatibility can only be checked once the whole request is taken in.
-:meth:`EntityWriter.finish` does so; a caller runs it once, at the end.
+Ancestry, default versions, formats and compatibility can only be checked after the whole request.
+:meth:`EntityWriter.finish` does so; call it once, at the end.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _SHOWN_OF_XREF: Final = frozenset(("self", "shortself", "xid", "metaurl", "versi
 
 
 class EntityWriter(Creator):
-    """Writes into one :class:`Work`. *root*, where a method has it, means that the request is directed at that entity.
+    """Writes into one :class:`Work`. *root* is whether the entity is the target of the request.
 
-    All methods raise :class:`Refusal`; what was changed until then must not be flushed.
+    All methods raise :class:`Refusal`; the changes made must then not be flushed.
     """
 
     def finish(self) -> None:
-        """Settle what depends on all of the request."""
+        """Apply the rules that depend on the whole request."""
         settler = Settler(self.work, self.model, self.options, self.bump)
         for each in self.pending.values():
             settler.settle(each)
 
     def write_registry(self, body: Mapping[str, Any], *, patch: bool) -> None:
-        """Update the registry's own attributes, and the groups that the body has; the model is not looked at."""
+        """Update the registry's own attributes and the groups in the body; the model is ignored."""
         registry = self.work.registry
         if "id" not in self.options.ignore:
             compare_id(body, "registry", registry.id, "/")
@@ -58,7 +58,7 @@ class EntityWriter(Creator):
     def write_group(
         self, place: ResourcePath, body: Mapping[str, Any], *, patch: bool, root: bool = False
     ) -> GroupEntity:
-        """Write a group, and the resources that the body has."""
+        """Write a group, and the resources in the body."""
         kind = place.group
         group = self.work.group(place.xid)
         if group is None:
@@ -80,7 +80,7 @@ class EntityWriter(Creator):
         return group
 
     def write_resources(self, place: ResourcePath, body: object, *, patch: bool) -> list[str]:
-        """Write each resource of a map; return the ids of those that were not passed over as read-only."""
+        """Write each resource of a map; return the ids of those not skipped as read-only."""
         entries = self.entries(place, body)
         self._owner(place)
         self.work.expect([place.child(name).xid for name in entries])
@@ -96,7 +96,7 @@ class EntityWriter(Creator):
         root: bool = False,
         document: Given | None = None,
     ) -> Resource | None:
-        """Write a resource: its versions, its default version and its ``meta``; None when it was passed over."""
+        """Write a resource: its versions, its default version and its ``meta``; None if it was skipped."""
         resource = self.work.resource(place.xid)
         if resource is not None and not self.writable(resource, root=root):
             return None
@@ -117,7 +117,7 @@ class EntityWriter(Creator):
         return resource
 
     def write_meta(self, place: ResourcePath, body: Mapping[str, Any], *, patch: bool) -> Resource:
-        """Write the ``meta`` of a resource, which may be new; *place* is that of the resource."""
+        """Write the ``meta`` of a resource, which may be new; *place* is the resource's."""
         resource = self.work.resource(place.xid)
         if resource is None:
             created = self.write_resource(place, {"meta": body}, patch=patch, root=True)
@@ -150,7 +150,7 @@ class EntityWriter(Creator):
         return list(entries)
 
     def add_version(self, place: ResourcePath, body: Mapping[str, Any], document: Given | None) -> Version:
-        """Write the version that a body names, or one more, into a resource that may be new."""
+        """Write the version that a body names, or a new one, into a resource that may be new."""
         resource = self.work.resource(place.xid) or self.new_resource(place, self._owner(place))
         self.writable(resource, root=True)
         self._no_xref(resource, place)
@@ -172,7 +172,7 @@ class EntityWriter(Creator):
     def put_version(
         self, place: ResourcePath, body: Mapping[str, Any], *, patch: bool, document: Given | None = None
     ) -> bool:
-        """Write the version at *place*, into a resource that may be new; tell whether the version is."""
+        """Write the version at *place*, into a resource that may be new; return whether the version is new."""
         owner = place.owner
         resource = self.work.resource(owner.xid) or self.new_resource(owner, self._owner(owner))
         self.writable(resource, root=True)
@@ -224,7 +224,7 @@ class EntityWriter(Creator):
         created: bool,
         document: Given | None,
     ) -> None:
-        """Write the attributes beside ``meta`` and ``versions`` to the default version, unless ``versions`` has it."""
+        """Write the body's own attributes to the default version, unless ``versions`` includes it."""
         name = _text_id(body.get("versionid"), place)
         if created:
             if name is None and meta is not None and "defaultversionid" not in self.options.ignore:
@@ -276,7 +276,7 @@ class EntityWriter(Creator):
         meta: Mapping[str, Any],
         xref: object,
     ) -> Resource:
-        """Make a resource a reference to another; nothing of its own is left."""
+        """Turn a resource into a reference (``xref``) to another; its own content is deleted."""
         kind = place.resource
         target = target_of(self.model, xref, place, place.xid)
         if "id" not in self.options.ignore:
@@ -300,7 +300,7 @@ class EntityWriter(Creator):
         return resource
 
     def _revert(self, resource: Resource) -> None:
-        """Turn a reference back into a resource; its epoch is never lower than readers saw it."""
+        """Turn a reference back into a resource; its epoch never decreases for readers."""
         target = self.work.reader.resource(resource.xref or "")
         resource.epoch = max(resource.epoch, target.epoch if target is not None else 0)
         resource.xref = None
@@ -323,7 +323,7 @@ class EntityWriter(Creator):
             raise Refusal("extra_xref_attribute", place.xid, name="versions", singular=place.resource.singular)
 
     def _recheck_constraints(self, group: GroupEntity, kind: GroupType) -> None:
-        """Settle resources again that are constrained otherwise since the group has changed."""
+        """Check resources again whose constraints changed with the group."""
         before = self.work.groups.before.get(group.xid)
         now, was = constraints_of(kind, group), constraints_of(kind, before)
         if before is None:
@@ -340,29 +340,27 @@ class EntityWriter(Creator):
                 known = self.work.resource(resource.xid)
                 if known is not None:
                     if known.xref is None:
-                        self.work.versions_of(known)  # all of them are held against the constraints
+                        self.work.versions_of(known)  # all are checked against the constraints
                     self.pend(place.child(resource.id), known)
 
 
 def _check_plain(body: Mapping[str, Any], subject: str) -> None:
-    """Make sure that what writes a version asks for no more: what a resource has beside its versions would be lost."""
+    """Raise if the body of a version has members of a resource, which would be lost."""
     for name in ("meta", "versions"):
         if body.get(name):
             raise Refusal("unknown_attribute", subject, name=name)
 
 
 def _text_id(given: object, place: ResourcePath) -> str | None:
-    """Return the id of a version that a body names, None when it names none."""
+    """Return the version id in a body, None if it has none."""
     return None if given is None else check_id(given, place.xid)
 
 
-# Deleting: one entity, some of a collection, or all of it (core ``spec.md``, Deleting Entities).
+# Deleting one entity, some of a collection, or all of it (core ``spec.md``, Deleting Entities).
 
 
 class Deleter:
-    """Deletes through a :class:`EntityWriter`, whose ``finish`` is due afterwards. All methods raise
-    :class:`Refusal`.
-    """
+    """Deletes through an :class:`EntityWriter`, whose ``finish`` must follow. All methods raise :class:`Refusal`."""
 
     def __init__(self, writer: EntityWriter) -> None:
         self._writer = writer
@@ -370,7 +368,7 @@ class Deleter:
         self._options = writer.options
 
     def delete(self, place: ResourcePath, epoch: int | None) -> None:
-        """Delete one entity, if its epoch is the given one."""
+        """Delete one entity if its epoch is *epoch*, or in any case if that is None."""
         entity = self._find(place)
         if entity is None:
             raise Refusal("not_found", place.xid)
@@ -378,7 +376,7 @@ class Deleter:
         self._drop(place, entity, root=True)
 
     def delete_all(self, place: ResourcePath, body: object) -> None:
-        """Delete the entities of a collection that a map names; without a map (None) all of them."""
+        """Delete the entities of a collection that *body* names; all of them if it is None."""
         self._owner(place)
         entries = None if body is None else as_object(body, place.xid)
         for name in self._names(place) if entries is None else list(entries):
@@ -427,7 +425,7 @@ class Deleter:
         self._writer.touch(resource)
 
     def _refuse_readonly(self, place: ResourcePath) -> None:
-        """Keep a group that has a read-only resource."""
+        """Raise if a group has a read-only resource."""
         for plural in place.group.resources:
             where = place.collection(plural)
             for each in self._work.reader.resources(where.xid):
@@ -445,7 +443,7 @@ class Deleter:
         return self._work.versions_of(resource).get(place.vid)
 
     def _owner(self, place: ResourcePath) -> None:
-        """Make sure that what the collection belongs to is there."""
+        """Raise if the owner of the collection does not exist."""
         if place.kind == "resources" and self._work.group(place.owner.xid) is None:
             raise Refusal("not_found", place.owner.xid)
         if place.kind == "versions" and self._work.resource(place.owner.xid) is None:

@@ -1,7 +1,7 @@
-"""One subscriber's events on their way: read from the outbox, sent in waves, tried again until they are taken.
+"""Delivery of events to subscribers: read from the outbox, sent in batches, and retried until delivered.
 
-A wave has at most one event of each entity, so an event leaves after the one before it was taken. What fails by itself
-holds the later events of its entity alone; when the target as a whole takes nothing, everything waits.
+A batch has at most one event of each entity, so an event is sent after the previous one was delivered. A failed event
+blocks only later events of its entity; when the target is unavailable, all events wait.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from registry.store.history import (
     rows_at,
 )
 
-# The events of one subscriber that are in memory: those of one entity wait for one another, and for nobody else.
+# The events of one subscriber in memory, in one queue per entity.
 
 _FIRST_PAUSE = 0.25
 
 
 @dataclass(slots=True)
 class _Lane:
-    """The events of one entity in order; the first is not tried before ``due``. ``held`` says that it failed."""
+    """The events of one entity in order; the first is not sent before ``due``. ``held`` is whether it has failed."""
 
     backoff: Backoff
     events: deque[OutboxEvent] = field(default_factory=deque)
@@ -64,7 +64,7 @@ class _Lane:
 
 
 class Lanes:
-    """See the module. Times are those of a monotonic clock."""
+    """Events queued per entity. Times are of a monotonic clock."""
 
     def __init__(self, max_pause: float) -> None:
         self._lanes: dict[str, _Lane] = {}
@@ -75,7 +75,7 @@ class Lanes:
         return self._count
 
     def add(self, event: OutboxEvent) -> None:
-        """Take an event, newer than all of its entity's."""
+        """Add an event, newer than all others of its entity."""
         lane = self._lanes.get(event.entity)
         if lane is None:
             backoff = Backoff(_FIRST_PAUSE, self._max_pause, least=0.0)
@@ -84,9 +84,9 @@ class Lanes:
         self._count += 1
 
     def wave(self, now: float, most: int) -> list[OutboxEvent]:
-        """Return the first event of each entity that is due, the oldest first, and those that failed before last.
+        """Return the first due event of each entity: oldest first, failed ones last.
 
-        Where there are more events than places, those that failed get a quarter, so that neither kind blocks the other.
+        If there are too many, failed events get a quarter of the batch, so that neither kind starves the other.
         """
         due = sorted((lane for lane in self._lanes.values() if lane.due <= now), key=lambda lane: lane.events[0].number)
         fresh = [lane.events[0] for lane in due if not lane.held]
@@ -95,11 +95,11 @@ class Lanes:
         return first + again[: most - len(first)]
 
     def due(self) -> float | None:
-        """Return when the next event is due, None when there is none."""
+        """Return when the next event is due, None if there is none."""
         return min((lane.due for lane in self._lanes.values()), default=None)
 
     def done(self, event: OutboxEvent) -> None:
-        """Take the first event of an entity out: it is settled."""
+        """Remove the first event of an entity, which is finished."""
         lane = self._lanes[event.entity]
         lane.events.popleft()
         self._count -= 1
@@ -109,7 +109,7 @@ class Lanes:
             del self._lanes[event.entity]
 
     def give_up(self, unwanted: Callable[[OutboxEvent], bool]) -> int:
-        """Take out the first events of all entities for as long as nobody wants them; return how many."""
+        """Remove leading events of all entities while *unwanted* is true for them; return how many."""
         before = self._count
         for lane in list(self._lanes.values()):
             while lane.events and unwanted(lane.events[0]):
@@ -117,14 +117,14 @@ class Lanes:
         return before - self._count
 
     def give_up_oldest(self, count: int) -> int:
-        """Take out so many of the oldest events, if any, and those of the same row; return how many."""
+        """Remove the *count* oldest events and others of the same row; return how many."""
         if count <= 0:
             return 0
         numbers = sorted(each.number for lane in self._lanes.values() for each in lane.events)[:count]
         return self.give_up(lambda event: event.number <= numbers[-1]) if numbers else 0
 
     def hold(self, event: OutboxEvent, now: float, least: float) -> bool:
-        """Make an entity wait since its first event failed by itself; return whether that event failed before."""
+        """Delay an entity whose first event failed; return whether that event had failed before."""
         lane = self._lanes[event.entity]
         again = lane.held
         lane.held, lane.due = True, now + max(least, lane.backoff.pause())
@@ -132,7 +132,7 @@ class Lanes:
 
     @property
     def held(self) -> int:
-        """How many entities wait since an event of theirs failed."""
+        """Number of entities blocked by a failed event."""
         return sum(lane.held for lane in self._lanes.values())
 
     @property
@@ -141,10 +141,10 @@ class Lanes:
         return min((lane.events[0] for lane in self._lanes.values()), key=lambda each: each.number, default=None)
 
     def progress(self, read: int, least: int) -> DeliveryProgress:
-        """Return how far the subscriber has got, when all events up to *read* were added here.
+        """Return the progress of the subscriber after all events up to *read* were added.
 
-        Those that wait for their first try put the position back, though never behind *least*, so that
-        they are read again after a crash. Those that are held do not, or one entity would have all others come again.
+        Events not tried yet keep the position back (at least at *least*), so that they are read again after a crash.
+        Blocked ones are listed instead, so that one entity does not make all others come again.
         """
         fresh = [lane.events[0].number for lane in self._lanes.values() if not lane.held]
         position = max(min(fresh, default=read + 1) - 1, least)
@@ -154,20 +154,20 @@ class Lanes:
 
 _logger = logging.getLogger(__name__)
 PAGE: Final = 200
-"""Rows of the outbox that are read at a time."""
+"""Rows of the outbox read at a time."""
 IN_A_ROW: Final = 5
-"""Events that fail one after the other, each for the first time, before the target is left alone for a while."""
+"""Consecutive first failures after which delivery to the target pauses."""
 _BEYOND: Final = 2 * PAGE
-"""Events in memory beyond the limit, since whole pages are read; a row may be two events."""
+"""Events in memory beyond the limit: whole pages are read, and a row may be two events."""
 _IDLE_SECONDS: Final = 60.0
 _FIRST_RETRY_PAUSE: Final = 0.25
 _LEAST_PAUSE: Final = 0.001
 
 
 class Courier(threading.Thread):
-    """Delivers to one subscriber until it is stopped.
+    """Delivers to one subscriber until stopped.
 
-    ``gone`` is called with its id and revision when the target wants no more.
+    ``gone`` is called with its id and revision when the target ends the subscription.
     """
 
     def __init__(
@@ -204,27 +204,27 @@ class Courier(threading.Thread):
 
     @property
     def progress(self) -> DeliveryProgress:
-        """How far the subscriber has got; any thread may ask."""
+        """The progress of the subscriber; thread-safe."""
         return self._progress
 
     def wake(self, upto: int) -> None:
-        """Note that there are events up to a number."""
+        """Tell the thread that there are events up to a number."""
         if upto > self._newest:
             self._newest = upto
             self._signal.set()
 
     def finish(self) -> None:
-        """Have it end as soon as nothing can be delivered at once."""
+        """Stop as soon as nothing can be delivered immediately."""
         self._finishing = True
         self._signal.set()
 
     def end(self) -> None:
-        """Have it end after what is being sent."""
+        """Stop after the current batch."""
         self._ending.set()
         self._signal.set()
 
     def run(self) -> None:
-        """Deliver; a store that does not answer is waited out, and so is a client that cannot be made."""
+        """Deliver; retry while the store or the client is unavailable."""
         loaded = False
         while not self._ending.is_set():
             try:
@@ -234,11 +234,11 @@ class Courier(threading.Thread):
                 self._work()
                 break
             except SQLAlchemyError as error:
-                self._say("away", f"the store does not answer: {type(error).__name__}")
+                self._log_state("away", f"the store does not answer: {type(error).__name__}")
             except (GatewayError, OSError) as error:
-                self._say("away", str(error))
+                self._log_state("away", str(error))
             except Exception:
-                _logger.exception("delivery to %s failed and goes on", self.id)
+                _logger.exception("delivery to %s failed; retrying", self.id)
             self._ending.wait(self._retry.pause())
         self._close()
 
@@ -249,16 +249,16 @@ class Courier(threading.Thread):
             if pause <= 0:
                 pause = self._round(now)
             if pause > 0:
-                if finishing:  # since before the round, which then saw all that there was
+                if finishing:  # set before the round, which then saw all events
                     return
                 self._signal.wait(min(pause, _IDLE_SECONDS))
                 self._signal.clear()
 
     def _round(self, now: float) -> float:
-        """Send one wave, and return in how many seconds there may be another."""
+        """Send one batch, and return the seconds until the next one may be due."""
         self._fill()
         self._drop_old()
-        self._note()  # also without a sender: nothing else keeps waiting events within their limits
+        self._note()  # also without a sender: this enforces the limits of waiting events
         sender = self._opened()
         most, pause = sender.room()
         wave = self._due(now, most) if most else []
@@ -272,7 +272,7 @@ class Courier(threading.Thread):
         return _IDLE_SECONDS if due is None else max(due - now, _LEAST_PAUSE)
 
     def _load(self) -> None:
-        """Load the events that were held when delivery last ended."""
+        """Load the events that were blocked when delivery last ended."""
         with self._database.reading() as connection:
             history = rows_at(connection, held(connection, self.id))
             self._newest = max(self._newest, newest_outbox_row(connection))
@@ -280,10 +280,10 @@ class Courier(threading.Thread):
         self._note()
 
     def _fill(self) -> None:
-        """Read on while there is room for wanted events; drop the oldest waiting events that are too many.
+        """Read more events while there is room; drop the oldest waiting events above the limit.
 
-        Only reading shows whether an event is wanted. So where too many unread events wait, it reads on without room,
-        and drops only wanted events.
+        Only reading shows whether an event matches. So if too many unread events wait, it reads them regardless of
+        room, and drops only matching events.
         """
         most, dropped = self._limits.max_waiting, 0
         while not self._ending.is_set():
@@ -301,7 +301,7 @@ class Courier(threading.Thread):
                 break
         if dropped:
             self._tally.dropped += dropped
-            _logger.error("%d events for %s are dropped: more than %d wait", dropped, self.id, most)
+            _logger.error("dropped %d events for %s: more than %d are waiting", dropped, self.id, most)
 
     def _take(self, history: list[OutboxRow]) -> None:
         for row in history:
@@ -309,7 +309,7 @@ class Courier(threading.Thread):
                 self._lanes.add(event)
 
     def _due(self, now: float, most: int) -> list[tuple[OutboxEvent, Outbound]]:
-        """Return what is due, without events that no message can be made of."""
+        """Return due events with their messages, without events that cannot be rendered."""
         due: list[tuple[OutboxEvent, Outbound]] = []
         for event in self._lanes.wave(now, most):
             try:
@@ -317,17 +317,17 @@ class Courier(threading.Thread):
             except ValueError as error:
                 self._tally.failed += 1
                 self._lanes.hold(event, now, 0.0)
-                self._say("holding", str(error))
+                self._log_state("holding", str(error))
         return due
 
     def _drop_old(self) -> None:
-        """Drop events that were tried for too long."""
+        """Drop events that exceeded the retention time."""
         oldest, first = time.time() - self._limits.keep, self._lanes.oldest
         if first is None or _written(first) >= oldest:
             return
         count = self._lanes.give_up(lambda event: _written(event) < oldest)
         self._tally.dropped += count
-        _logger.error("%d events for %s are dropped: they are too old", count, self.id)
+        _logger.error("dropped %d events for %s: they are too old", count, self.id)
 
     def _settle(self, wave: list[tuple[OutboxEvent, Outbound]], verdicts: list[DeliveryResult]) -> None:
         now, first_failures = time.monotonic(), 0
@@ -341,22 +341,22 @@ class Courier(threading.Thread):
                 return
             elif verdict.kind == "held":
                 first_failures += not self._lanes.hold(event, now, verdict.pause)
-                self._say("holding", verdict.reason)
-        away = self._trouble_of(verdicts, first_failures)
+                self._log_state("holding", verdict.reason)
+        away = self._target_failure(verdicts, first_failures)
         if away is not None:
             self._away_until = now + max(away.pause, self._away.pause() if away.reason else 0.0)
             if away.reason:
-                self._say("away", away.reason)
+                self._log_state("away", away.reason)
         elif not self._lanes.held:
-            self._say("delivering", "")
+            self._log_state("delivering", "")
         elif self._tally.state == "away":
             self._tally.state = "holding"
 
-    def _trouble_of(self, verdicts: list[DeliveryResult], first_failures: int) -> DeliveryResult | None:
-        """Return the verdict on the whole target, None when there is none.
+    def _target_failure(self, verdicts: list[DeliveryResult], first_failures: int) -> DeliveryResult | None:
+        """Return the failure of the whole target, None if it works.
 
-        An event that fails again says nothing new about the target. A target that takes one event works: a few events
-        that it always refuses hold up no others.
+        Repeated failures of an event do not count. A target that accepts one event works, so that a few events that it
+        always refuses do not block others.
         """
         self._failed_in_a_row += first_failures
         if any(verdict.kind == "delivered" for verdict in verdicts):
@@ -368,27 +368,27 @@ class Courier(threading.Thread):
 
     def _leave(self, reason: str) -> None:
         self._tally.state = "ended"
-        _logger.warning("delivery to %s ends: %s", self.id, reason)
+        _logger.warning("delivery to %s ended: %s", self.id, reason)
         self._ending.set()
         self._gone(self.id, self.revision)
 
     def _note(self) -> None:
-        """Publish how far it has got, but never so far back that the outbox is kept for the few events that wait."""
+        """Publish the progress, never so far back that a few waiting events keep the whole outbox."""
         least = min(self._read, self._newest - self._limits.max_waiting // 2)
         self._progress = self._lanes.progress(self._read, max(least, self._progress.position))
         oldest = self._lanes.oldest
         self._tally.pending = len(self._lanes) + max(self._newest - self._read, 0)
         self._tally.oldest = 0.0 if oldest is None else _written(oldest)
 
-    def _say(self, state: State, reason: str) -> None:
+    def _log_state(self, state: State, reason: str) -> None:
         """Log a change of state, once."""
         if state == self._tally.state or (state == "holding" and self._tally.state == "away"):
             return
         self._tally.state = state
         if state == "delivering":
-            _logger.info("delivery to %s goes on", self.id)
+            _logger.info("delivery to %s resumed", self.id)
         else:
-            what = "is held for an entity" if state == "holding" else "waits"
+            what = "is blocked for an entity" if state == "holding" else "is paused"
             _logger.warning("delivery to %s %s: %s", self.id, what, reason)
 
     def _opened(self) -> Sender:
@@ -401,7 +401,7 @@ class Courier(threading.Thread):
             try:
                 self._sender.close()
             except Exception:
-                _logger.exception("the connection to %s did not close", self.id)
+                _logger.exception("closing the connection to %s failed", self.id)
 
 
 def _written(event: OutboxEvent) -> float:
@@ -409,26 +409,26 @@ def _written(event: OutboxEvent) -> float:
     return 0.0 if moment is None else moment.timestamp()
 
 
-# Delivery as a whole: one process at a time has it, a thread for each subscriber, and a watch over the outbox.
+# Dispatch: one process at a time delivers, with a thread for each subscriber.
 #
-# Processes that share a database claim delivery. The one that has the claim delivers to all; when it dies, another
-# takes over. From time to time it records how far all subscribers have got, and removes events that nobody waits for.
+# Processes that share a database compete for a lock. Its holder delivers to all subscribers; when it dies, another one
+# takes over. It regularly records the progress of subscribers and prunes the outbox.
 
 _PRUNE_SECONDS: Final = 5.0
 _CLAIM_SECONDS: Final = 0.5
-_END_SECONDS: Final = 2.0
-_GATHER_SECONDS: Final = 0.01
-"""How long writes are gathered before the outbox is looked at: many at a time ask for one look."""
+_STOP_SECONDS: Final = 2.0
+_BATCHING_SECONDS: Final = 0.01
+"""How long to wait for further writes before reading the outbox once for all of them."""
 
 Subscribed = Callable[[SubscriberRow], SubscriberDelivery]
-"""Makes the delivery for a subscriber of the API. It raises :class:`~registry.errors.Refusal` when it may not be."""
+"""Creates the delivery for a subscriber of the API. Raises :class:`~registry.errors.Refusal` if it is not allowed."""
 
 
 class Dispatch:
     """Delivers the events of a registry; started once, stopped once.
 
-    ``configured`` are the subscribers of the settings, by id. One that is new begins with what is written from then on;
-    one that is no longer there loses its position. They have to be the same in all processes over one database.
+    ``configured`` are the subscribers of the settings, by id. A new one gets events written from then on; a removed one
+    loses its position. They must be the same in all processes over one database.
     """
 
     def __init__(
@@ -463,66 +463,66 @@ class Dispatch:
 
     @property
     def delivers(self) -> bool:
-        """Whether this process is the one that delivers."""
+        """Whether this process delivers."""
         return self._claim is not None
 
     def start(self) -> None:
-        """Begin; what is written from now on goes to the subscribers of the settings, whichever process delivers.
+        """Start; subscribers of the settings get all events written from now on, whichever process delivers.
 
         Raises:
             SQLAlchemyError: the store does not answer.
         """
-        self._enter()
+        self._register_configured()
         self._database.watch(self._signal.set)
         self._thread.start()
 
     def wake(self) -> None:
-        """Make it look now for what was written."""
+        """Read the outbox now."""
         self._signal.set()
 
     def stop(self, grace: float) -> None:
-        """Deliver what can be delivered within *grace* seconds, write down how far that was, and end."""
+        """Deliver what is possible within *grace* seconds, record the progress, and stop."""
         self._grace = grace
         self._stopping.set()
         self._signal.set()
         if self._thread.is_alive():
-            self._thread.join(grace + 2 * _END_SECONDS)
+            self._thread.join(grace + 2 * _STOP_SECONDS)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                pause = self._turn()
-                self._calm()
+                pause = self._step()
+                self._log_store_recovery()
             except (SQLAlchemyError, OSError) as error:
-                self._complain(error)
+                self._log_store_error(error)
                 pause = 1.0
             except Exception:
-                _logger.exception("delivery failed and goes on")
+                _logger.exception("delivery failed; retrying")
                 pause = 1.0
             self._signal.wait(pause)
-            self._stopping.wait(_GATHER_SECONDS)
+            self._stopping.wait(_BATCHING_SECONDS)
             self._signal.clear()
         self._finish()
 
-    def _turn(self) -> float:
-        """Do what is due, and return for how long nothing will be due."""
+    def _step(self) -> float:
+        """Do everything due, and return the seconds until more is due."""
         if self._claim is None:
             claim = self._database.claim()
             if claim is None:
-                self._stopping.wait(_CLAIM_SECONDS)  # a write of this process is no reason to ask again
+                self._stopping.wait(_CLAIM_SECONDS)  # not woken by writes of this process
                 return 0.0
             try:
-                self._begin()
+                self._start_delivering()
             except BaseException:
                 claim.release()
                 raise
             self._claim = claim
-        self._look()
+        self._update_couriers()
         now = time.monotonic()
         if now >= self._due["record"]:
             self._due["record"] = now + self._limits.record
             if not self._claim.holds:
-                self._lose()
+                self._abandon_couriers()
                 return 0.0
             self._record()
         if now >= self._due["prune"]:
@@ -530,28 +530,26 @@ class Dispatch:
             self._prune()
         return self._limits.poll
 
-    def _enter(self) -> None:
-        """Record the subscribers of the settings; new ones begin at the end of the outbox."""
+    def _register_configured(self) -> None:
+        """Store the subscribers of the settings; new ones begin at the end of the outbox."""
         with self._database.noting() as connection:
             for identifier in set(self._configured) - set(history.revisions(connection)):
                 history.add(
                     connection, SubscriberRow(identifier, "settings", "", "", "{}", 1, newest_outbox_row(connection))
                 )
 
-    def _begin(self) -> None:
-        """Take delivery up."""
-        self._enter()
+    def _start_delivering(self) -> None:
+        """Start delivering in this process."""
+        self._register_configured()
         with self._database.noting() as connection:
             for each in history.subscribers(connection):
                 if each.origin == "settings" and each.id not in self._configured:
                     history.remove_subscriber(connection, each.id)
-                    _logger.warning(
-                        "%s is no longer in the settings: events that it has not got are not delivered to it", each.id
-                    )
+                    _logger.warning("subscriber %s is not in the settings any more: its events are dropped", each.id)
         _logger.info("this process delivers the events of the registry")
 
-    def _look(self) -> None:
-        """Wake couriers, and start or end some, so that each present subscriber has one."""
+    def _update_couriers(self) -> None:
+        """Wake the threads, and start or stop some, so that each current subscriber has one."""
         with self._database.reading() as connection:
             known, upto = history.revisions(connection), newest_outbox_row(connection)
         now = datetime.now(UTC)
@@ -584,7 +582,7 @@ class Dispatch:
             delivery = self._configured[identifier] if subscriber.origin == "settings" else self._subscribed(subscriber)
         except (Refusal, KeyError, msgspec.DecodeError) as error:
             self._refused[identifier] = subscriber.revision
-            _logger.error("nothing is delivered to %s: %s", identifier, error)
+            _logger.error("cannot deliver to %s: %s", identifier, error)
             return
         tally, gone = self.tallies.of(identifier), self._leave
         courier = Courier(self._database, subscriber, delivery, self._sources, self._limits, tally, gone)
@@ -592,14 +590,14 @@ class Dispatch:
         courier.start()
 
     def _leave(self, identifier: str, revision: int) -> None:
-        """Take note that a target wants no more; couriers call it."""
+        """Record that a target ended its subscription; called by couriers."""
         self._left.append((identifier, revision))
         self._signal.set()
 
     def _remove(self, identifier: str, revision: int) -> bool:
-        """Remove a subscriber that has ended by itself, or whose target wants no more.
+        """Remove a subscriber that expired, or whose target ended the subscription; return whether it was removed.
 
-        One that was renewed or replaced meanwhile stays, and is asked as it is now.
+        One that was renewed or replaced meanwhile stays.
         """
         with self._database.noting() as connection:
             removed = history.remove_subscriber(connection, identifier, revision)
@@ -616,15 +614,15 @@ class Dispatch:
         self._recorded = reached
 
     def _prune(self) -> None:
-        self._pass_over()
+        self._drop_undeliverable()
         state = self._newest, dict(self._recorded), self._passed
         more, self._pruned = state != self._pruned, state
         while more and not self._stopping.is_set():
             with self._database.noting() as connection:
                 more = prune(connection)
 
-    def _pass_over(self) -> None:
-        """Drop what is too old or too much for subscribers without a courier, as a courier does."""
+    def _drop_undeliverable(self) -> None:
+        """Drop events above the limits for subscribers without a courier."""
         idle = self._known - set(self._couriers)
         if not idle:
             return
@@ -636,52 +634,50 @@ class Dispatch:
             if count:
                 self._passed += count
                 self.tallies.of(identifier).dropped += count
-                _logger.error("up to %d events for %s are dropped: nothing can be delivered to it", count, identifier)
+                _logger.error("dropped up to %d events for %s: cannot deliver to it", count, identifier)
 
-    def _lose(self) -> None:
-        """End all couriers: another process may deliver by now."""
-        _logger.warning(
-            "the database connection of delivery is lost; delivery begins again, here or in another process"
-        )
-        self._end_couriers(_END_SECONDS)
+    def _abandon_couriers(self) -> None:
+        """Stop all couriers: another process may have taken over."""
+        _logger.warning("delivery lost its database connection; delivery restarts here or in another process")
+        self._end_couriers(_STOP_SECONDS)
         self._couriers, self._recorded = {}, {}
         if self._claim is not None:
             self._claim.release()
         self._claim = None
 
     def _finish(self) -> None:
-        """Deliver what can be delivered at once, and write down how far that was.
+        """Deliver what is possible immediately, and record the progress.
 
-        A process that is stopped before it took delivery up does so for that, unless another one delivers.
+        A process stopped before it began to deliver does so now, unless another one delivers.
         """
         try:
             if self._claim is None:
                 self._claim = self._database.claim()
                 if self._claim is None:
                     return
-                self._begin()
-            deadline = time.monotonic() + max(self._grace - _END_SECONDS, self._grace / 2)
+                self._start_delivering()
+            deadline = time.monotonic() + max(self._grace - _STOP_SECONDS, self._grace / 2)
             try:
-                self._look()
+                self._update_couriers()
             finally:
                 self._wind_down(deadline)
             self._record()
         except SQLAlchemyError as error:
-            self._complain(error)
+            self._log_store_error(error)
         except Exception:
-            _logger.exception("the end of delivery failed")
+            _logger.exception("stopping delivery failed")
         finally:
             if self._claim is not None:
                 self._claim.release()
             self._claim = None
 
     def _wind_down(self, deadline: float) -> None:
-        """Have all couriers deliver what they can until a deadline, and end, so that whoever delivers next is alone."""
+        """Let all couriers deliver until a deadline, then stop them, before another process takes over."""
         for courier in self._couriers.values():
             courier.finish()
         for courier in self._couriers.values():
             courier.join(max(deadline - time.monotonic(), 0.0))
-        self._end_couriers(min(_END_SECONDS, self._grace / 2))
+        self._end_couriers(min(_STOP_SECONDS, self._grace / 2))
 
     def _end_couriers(self, seconds: float) -> None:
         for courier in self._couriers.values():
@@ -690,14 +686,14 @@ class Dispatch:
         for courier in self._couriers.values():
             courier.join(max(deadline - time.monotonic(), 0.0))
 
-    def _complain(self, error: Exception) -> None:
+    def _log_store_error(self, error: Exception) -> None:
         if not self._troubled:
-            _logger.error("the store does not answer delivery: %s", type(error).__name__)
+            _logger.error("delivery waits: the store does not answer: %s", type(error).__name__)
         self._troubled = True
 
-    def _calm(self) -> None:
+    def _log_store_recovery(self) -> None:
         if self._troubled:
-            _logger.info("the store answers delivery again")
+            _logger.info("delivery continues: the store answers again")
         self._troubled = False
 
 

@@ -1,4 +1,4 @@
-"""Subscriptions by the API: made, read, replaced and ended by those who own them, and allowed by their targets."""
+"""Subscriptions of the API: create, read, replace and delete, by their owners; permissions, by their targets."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from registry.store.engine import Database
 from registry.store.history import SubscriberRow, newest_outbox_row
 
 PERMISSIONS: Final = "/permissions"
-"""Where targets allow us to send, below the URL of the registry."""
+"""Where targets grant permission to send, below the URL of the registry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What a target has allowed by callback; ``key`` is what it has to know for it. ``rate`` 0 is any."""
+    """What a target has granted by callback, authorized by ``key``. A ``rate`` of 0 is unlimited."""
 
     key: str
     granted: bool = False
@@ -34,10 +34,10 @@ class Permission:
 
 
 class SubscriptionApi:
-    """See the module. *changed* is called when delivery has to take note of something; any thread may call it.
+    """Manages subscriptions. Thread-safe. *changed* is called after changes that affect delivery.
 
-    A subscription goes on when its owner may not subscribe any more, until somebody ends it or it expires.
-    *who* is the name of a client, None for an administrator, who sees and changes those of all.
+    A subscription continues when its owner loses the right to subscribe, until it is deleted or expires. *who* is the
+    name of a client, None for an administrator, who may read and change all.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class SubscriptionApi:
         self._changed = changed
 
     def create(self, given: Any, owner: str) -> tuple[str, dict[str, Any]]:
-        """Make a subscription, and return its id and its document.
+        """Create a subscription, and return its id and its document.
 
         Raises:
-            Refusal: it is invalid, or there are as many as are allowed.
+            Refusal: it is invalid, or there are too many.
         """
         identifier, permission = uuid.uuid4().hex, Permission(secrets.token_hex(16))
         asked = subscription_of(given, self._sources)
@@ -63,9 +63,7 @@ class SubscriptionApi:
         with self._database.noting() as connection:
             count = sum(each.origin == "api" for each in history.subscribers(connection))
             if count >= self._most:
-                raise Refusal(
-                    "forbidden", PATH, error_detail=f"there are {count} subscriptions, as many as there may be"
-                )
+                raise Refusal("forbidden", PATH, error_detail=f"there are {count} subscriptions, which is the limit")
             first = newest_outbox_row(connection)
             history.add(connection, SubscriberRow(identifier, "api", owner, body, allowed, 1, first, asked.expires))
         self._changed()
@@ -75,27 +73,27 @@ class SubscriptionApi:
         """Return a subscription.
 
         Raises:
-            Refusal: there is none that they may see.
+            Refusal: it does not exist, or *who* may not read it.
         """
         with self._database.reading() as connection:
             return _shown(_owned(history.subscriber(connection, identifier), identifier, who))
 
     def all(self, who: str | None) -> list[dict[str, Any]]:
-        """Return all that they may see; there are few."""
+        """Return all subscriptions that *who* may read."""
         with self._database.reading() as connection:
             return [_shown(each) for each in history.subscribers(connection) if _may(each, who)]
 
     def replace(self, identifier: str, given: Any, who: str | None) -> dict[str, Any]:
-        """Replace a subscription; its events go on from where it was.
+        """Replace a subscription; it keeps its position.
 
-        A target at another address, or one that nobody has allowed yet, is asked again.
+        A target at another address, or one that has not granted permission yet, is asked again.
 
         Raises:
-            Refusal: there is none that they may change, or the new one is invalid.
+            Refusal: it does not exist, *who* may not change it, or the new one is invalid.
         """
         asked = subscription_of(given, self._sources)
         if isinstance(given, dict) and given.get("id", identifier) != identifier:
-            raise Refusal("bad_request", f"{PATH}/{identifier}", error_detail="the id is another one")
+            raise Refusal("bad_request", f"{PATH}/{identifier}", error_detail="the id differs from the path")
         with self._database.noting() as connection:
             subscriber = _owned(history.subscriber(connection, identifier, changing=True), identifier, who)
             permission = _permission(subscriber)
@@ -108,10 +106,10 @@ class SubscriptionApi:
         return shown(identifier, asked.document)
 
     def delete(self, identifier: str, who: str | None) -> dict[str, Any]:
-        """End a subscription, and return it as it was.
+        """Delete a subscription, and return its last state.
 
         Raises:
-            Refusal: there is none that they may end.
+            Refusal: it does not exist, or *who* may not delete it.
         """
         with self._database.noting() as connection:
             subscriber = _owned(history.subscriber(connection, identifier, changing=True), identifier, who)
@@ -120,8 +118,8 @@ class SubscriptionApi:
         return _shown(subscriber)
 
     def permit(self, identifier: str, key: str, rate: int) -> bool:
-        """Note that a target allows us to send, with 0 or a number of requests a minute; False for a wrong key."""
-        with self._database.reading() as connection:  # so that no writer waits for a stranger who guesses keys
+        """Store a target's permission, with a rate in requests a minute (0: unlimited); False for a wrong key."""
+        with self._database.reading() as connection:  # so that strangers who guess keys do not block writers
             subscriber = history.subscriber(connection, identifier)
         permission = (
             _permission(subscriber) if subscriber is not None and subscriber.origin == "api" else Permission("")
@@ -140,7 +138,7 @@ class SubscriptionApi:
         """Return how to deliver to a subscriber.
 
         Raises:
-            Refusal: settings that have changed since do not allow it any more.
+            Refusal: the current settings do not allow it.
         """
         asked = subscription_of({**msgspec.json.decode(subscriber.body), "expiration": None}, self._sources)
         return delivery_of(subscriber.id, asked, self._terms(subscriber.id, _permission(subscriber)))

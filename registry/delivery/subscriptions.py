@@ -1,4 +1,4 @@
-"""Subscriptions of the CloudEvents Subscriptions API: documents in, checked; documents out, without secrets."""
+"""Subscriptions (CloudEvents Subscriptions API): events, messages, filters, and validation of documents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from registry.model.attributes import moment_of
 from registry.model.attributes import written_time as written
 from registry.store.history import OutboxRow
 
-# Rows of the outbox as CloudEvents: those of xRegistry (``events.md``), or of Message Catalog 0.1 (section 5.5).
+# Rows of the outbox as CloudEvents of xRegistry (``events.md``) or of Message Catalog 0.1 (section 5.5).
 
 Kind = Literal["xregistry", "messagecatalog"]
 UPDATED: Final = "io.cloudevents.messagecatalog.updated.v1"
@@ -32,9 +32,9 @@ _ACTIONS: Final[Mapping[str, str]] = {"created": UPDATED, "updated": UPDATED, "d
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where events come from: URLs without a slash at their ends.
+    """Values of ``source``: URLs without a final slash.
 
-    ``catalog`` is the base of the Message Catalog, whose groups are below ``path``, such as ``/messagecatalog``.
+    ``catalog`` is the base URL of the Message Catalog, whose groups are below ``path``, such as ``/messagecatalog``.
     """
 
     registry: str
@@ -43,9 +43,9 @@ class Sources:
 
 
 def sources_of(base: str, catalog: str) -> Sources:
-    """Return the sources of a registry at the URL *base*; *catalog* is where its Message Catalog is below that, if any.
+    """Return the sources of a registry at the URL *base*; *catalog* is the path of its Message Catalog, if any.
 
-    The last part of that path belongs to the paths of the catalog, as ``/messagecatalog`` does in its specification.
+    The last segment of that path belongs to the catalog's own paths, like ``/messagecatalog`` in its specification.
     """
     parent, mark, last = catalog.rpartition("/")
     return Sources(base, base + parent, mark + last) if last else Sources(base, base)
@@ -53,9 +53,9 @@ def sources_of(base: str, catalog: str) -> Sources:
 
 @dataclass(frozen=True, slots=True)
 class OutboxEvent:
-    """One event. ``number`` is its place in the outbox, ``entity`` the xid whose events keep their order.
+    """One event. ``number`` is its position in the outbox; events of one ``entity`` (an xid) keep their order.
 
-    ``attributes`` are those of CloudEvents, ``specversion`` first, the same at every try; ``data`` is JSON.
+    ``attributes`` are those of CloudEvents, ``specversion`` first, the same at every attempt; ``data`` is JSON.
     """
 
     number: int
@@ -66,10 +66,9 @@ class OutboxEvent:
 
 
 def event_of(row: OutboxRow, kind: Kind, sources: Sources) -> OutboxEvent | None:
-    """Return the event of a row; None for one that the Message Catalog does not know.
+    """Return the event of a row; None if the Message Catalog has no such event.
 
-    Both kinds may have one source, so their ids differ too: consumers and brokers recognise a repeated event by source
-    and id.
+    Both kinds may have the same source, so their ids differ: consumers detect duplicates by source and id.
     """
     first = {"specversion": "1.0", "id": f"{row.interaction}-{row.number}"}
     if kind == "messagecatalog":
@@ -88,9 +87,9 @@ def event_of(row: OutboxRow, kind: Kind, sources: Sources) -> OutboxEvent | None
 
 
 def _catalog_path(xid: str, groups: str) -> str | None:
-    """Return where the Message Catalog has an entity, None for what is no group of messages or in none.
+    """Return the Message Catalog's path of an entity, None if it is not a message group or inside one.
 
-    Versions are at ``versions``, where they can be read (section 4.1), though an example of 5.5 says ``version``.
+    Versions are below ``versions``, where they can be read (section 4.1), although an example in 5.5 has ``version``.
     """
     parts = xid.split("/")[1:]
     if len(parts) % 2 or tuple(parts[0::2]) != _ENTITIES[: len(parts) // 2]:
@@ -98,18 +97,18 @@ def _catalog_path(xid: str, groups: str) -> str | None:
     return groups + "".join(f"{plural}/{name}" for plural, name in zip(_PATHS, parts[1::2], strict=False))
 
 
-# Events as messages of one protocol, put together by its CloudEvents binding.
+# Events as messages of a protocol, by its CloudEvents binding.
 
 Mode = Literal["binary", "structured"]
 AddressOf = Callable[[Mapping[str, str]], str]
-"""Makes the topic, node, subject or URL from the attributes of an event."""
+"""Returns the destination (topic, node, subject or URL) for an event's attributes."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventMessages:
-    """Makes the messages of one subscriber. ``given`` parts are on every one.
+    """Builds the messages of one subscriber. ``given`` parts are added to each.
 
-    A protocol without headers takes structured mode alone. Where records have keys, the key is the entity, so that its
+    A protocol without headers supports only structured mode. The key of a Kafka record is the entity, so that its
     events stay in order within their partition.
     """
 
@@ -122,7 +121,7 @@ class EventMessages:
         """Return the message for an event.
 
         Raises:
-            ValueError: no address can be made of it.
+            ValueError: its destination cannot be determined.
         """
         rule, body = self.binding.rule, event.data
         if self.mode == "binary" and self.binding.binary:
@@ -136,16 +135,16 @@ class EventMessages:
         return Outbound(address, (*self.given, *parts), body, event.entity, event.attributes["id"])
 
 
-# What becomes of messages at a target, and how brokers are sent to.
+# Delivery results, and sending to brokers.
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """What became of one message.
+    """The result of sending one message.
 
-    ``held`` concerns this message alone, ``away`` the whole target, which takes nothing now. ``gone`` is a target that
-    wants nothing more, ever. ``reason`` is one line without secrets. ``pause`` is the least number of seconds that the
-    target asks for.
+    ``held`` is a failure of this message only, ``away`` of the whole target, which is unavailable. ``gone`` means that
+    the target ended the subscription. ``reason`` is one line without secrets. ``pause`` is the minimum number of
+    seconds to wait.
     """
 
     kind: Literal["delivered", "held", "away", "gone"]
@@ -157,14 +156,14 @@ DELIVERED = DeliveryResult("delivered")
 
 
 class Sender(Protocol):
-    """Sends to one target; used by one thread."""
+    """Sends to one target; used by a single thread."""
 
     def room(self) -> tuple[int, float]:
-        """Return how many messages may be sent now and, if none, in how many seconds one may."""
+        """Return how many messages may be sent now and, if 0, the seconds until the next one."""
         ...
 
     def send(self, messages: Sequence[Outbound]) -> list[DeliveryResult]:
-        """Send messages, no two of one lane, and return what became of each. It does not raise."""
+        """Send messages of different entities, and return the result of each. Does not raise."""
         ...
 
     def close(self) -> None:
@@ -173,18 +172,18 @@ class Sender(Protocol):
 
 
 class BrokerSender:
-    """Keeps :class:`Sender` over a publisher of the bindings."""
+    """Implements :class:`Sender` with a publisher of the bindings."""
 
     def __init__(self, publisher: Publisher, most: int = 500) -> None:
         self._publisher = publisher
         self._most = most
 
     def room(self) -> tuple[int, float]:
-        """Return how many at a time."""
+        """Return the batch size; there is no rate limit."""
         return self._most, 0.0
 
     def send(self, messages: Sequence[Outbound]) -> list[DeliveryResult]:
-        """Send messages; when none was taken, that is an outage."""
+        """Send messages; if none was accepted, the target is unavailable."""
         try:
             return [_settled(answer) for answer in self._publisher.send(messages)]
         except Unsettled as error:
@@ -204,18 +203,18 @@ def _settled(answer: MessageRefusal | None) -> DeliveryResult:
     return DELIVERED if answer is None else DeliveryResult("held", answer.reason)
 
 
-# What delivery may cost, and how long it is tried.
+# Limits of delivery.
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryLimits:
     """Limits of delivery; times are in seconds.
 
-    ``keep`` is how long an event is tried, and ``max_waiting`` how many events may wait for one subscriber: what is
-    older or more than that is dropped, logged and counted. At most ``max_held`` events of one subscriber are in memory,
-    held ones included; when all of them are held, it gets no further. ``max_pause`` is the longest pause between two
-    tries. ``poll`` is how soon a write of another process is seen; ``record`` how often it is written down how far
-    subscribers have got, so what was delivered since may come again after a crash.
+    ``keep`` is how long an event is retried, and ``max_waiting`` how many events may wait for one subscriber: events
+    beyond are dropped, logged and counted. At most ``max_held`` events of one subscriber are in memory, including
+    blocked ones; when all of them are blocked, delivery to it stops. ``max_pause`` is the longest pause between two
+    attempts. ``poll`` is the interval at which writes of other processes are noticed, ``record`` the interval at which
+    progress is stored: events delivered since may be sent again after a crash.
     """
 
     keep: float = 7 * 86_400.0
@@ -227,7 +226,7 @@ class DeliveryLimits:
     max_subscriptions: int = 100
 
 
-# What is counted of each subscriber, and what its last state was.
+# Counters and state of each subscriber.
 
 State = Literal["delivering", "holding", "away", "ended"]
 
@@ -236,9 +235,8 @@ State = Literal["delivering", "holding", "away", "ended"]
 class SubscriberTally:
     """The counts and state of one subscriber.
 
-    ``delivered`` and ``dropped`` are events, ``failed`` tries; ``pending`` are events that are not delivered yet,
-    including those that may turn out not to be wanted. ``oldest`` is when the oldest of the others was written, in
-    seconds since 1970, 0 for none.
+    ``delivered`` and ``dropped`` count events, ``failed`` attempts; ``pending`` counts undelivered events, including
+    unread ones that may not match. ``oldest`` is when the oldest matching one was written (Unix seconds, 0 for none).
     """
 
     delivered: int = 0
@@ -251,18 +249,18 @@ class SubscriberTally:
 
 @dataclass(slots=True)
 class SubscriberTallies:
-    """Those of all subscribers that there are, by id; any thread may read."""
+    """The tallies of all current subscribers, by id; thread-safe."""
 
     _kept: dict[str, SubscriberTally] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def of(self, name: str) -> SubscriberTally:
-        """Return the tally of one subscriber; one that comes back goes on with its old tally."""
+        """Return the tally of one subscriber, created if new."""
         with self._lock:
             return self._kept.setdefault(name, SubscriberTally())
 
     def keep(self, names: set[str]) -> None:
-        """Forget all others."""
+        """Remove the tallies of all subscribers not in *names*."""
         with self._lock:
             for name in set(self._kept) - names:
                 del self._kept[name]
@@ -273,10 +271,10 @@ class SubscriberTallies:
             return dict(self._kept)
 
 
-# Filters of subscriptions: the six dialects that every subscription manager has (CloudEvents Subscriptions, 3.2.4).
+# Filters of subscriptions: the six required dialects (CloudEvents Subscriptions, 3.2.4).
 
 Filter = Callable[[Mapping[str, str]], bool]
-"""Decides by the attributes of an event whether it is wanted."""
+"""Whether an event matches, by its attributes."""
 MAX_DEPTH: Final = 8
 MAX_EXPRESSIONS: Final = 64
 MAX_FILTER_TEXT: Final = 1024
@@ -288,28 +286,28 @@ _COMPARISONS: Final[Mapping[str, Callable[[str, str], bool]]] = {
 
 
 class SubscriptionFilterError(ValueError):
-    """A filter that is invalid; the message says why."""
+    """A filter is invalid; the message says why."""
 
 
 def filter_of(given: Any) -> Filter:
-    """Read an array of filters, all of which have to hold; one filter may stand for an array of one.
+    """Parse an array of filters, all of which must match; one filter may replace an array of one.
 
     Raises:
-        FilterError: an unknown dialect, a value of another type, or more of anything than the limits allow.
+        SubscriptionFilterError: an unknown dialect, a wrong type, or a limit is exceeded.
     """
     reading = _Reading()
     return _every(reading.several("filters", given if isinstance(given, list) else [given], 0, least=0))
 
 
 class _Reading:
-    """Reads one array of filters, and counts what is in it."""
+    """Parses one array of filters, and counts its expressions."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def several(self, name: str, given: Any, depth: int, *, least: int = 1) -> list[Filter]:
         if not isinstance(given, list) or len(given) < least:
-            raise SubscriptionFilterError(f"{name} needs to be an array with a filter in it")
+            raise SubscriptionFilterError(f"{name} must be an array with at least one filter")
         return [self.one(each, depth + 1) for each in given]
 
     def one(self, given: Any, depth: int) -> Filter:
@@ -317,7 +315,7 @@ class _Reading:
         if depth > MAX_DEPTH or self._count > MAX_EXPRESSIONS:
             raise SubscriptionFilterError(f"there are more than {MAX_EXPRESSIONS} filters, or they are nested too deep")
         if not isinstance(given, dict) or not given:
-            raise SubscriptionFilterError("a filter needs to be an object with the name of a dialect")
+            raise SubscriptionFilterError("a filter must be an object with the name of a dialect")
         return _every([self._dialect(name, value, depth) for name, value in given.items()])
 
     def _dialect(self, name: str, value: Any, depth: int) -> Filter:
@@ -332,16 +330,16 @@ class _Reading:
             negated = self.one(value, depth + 1)
             return lambda attributes: not negated(attributes)
         known = ", ".join((*_COMPARISONS, "all", "any", "not"))
-        raise SubscriptionFilterError(f"{name[:40]!r} is no dialect of filters here; those are {known}")
+        raise SubscriptionFilterError(f"{name[:40]!r} is not a supported filter dialect; supported are {known}")
 
     def _compared(self, name: str, value: Any) -> Filter:
         if not isinstance(value, dict) or not value:
-            raise SubscriptionFilterError(f"{name} needs to be an object of attributes and values")
+            raise SubscriptionFilterError(f"{name} must be an object of attributes and values")
         self._count += len(value)
         for attribute, text in value.items():
             if not attribute or not isinstance(text, str) or not 0 < len(text) <= MAX_FILTER_TEXT:
                 raise SubscriptionFilterError(
-                    f"{name} needs a text of 1 to {MAX_FILTER_TEXT} characters for each attribute"
+                    f"{name} needs a string of 1 to {MAX_FILTER_TEXT} characters for each attribute"
                 )
         compare, wanted = _COMPARISONS[name], dict(value)
         return lambda attributes: all(
@@ -355,20 +353,19 @@ def _every(filters: list[Filter]) -> Filter:
     return lambda attributes: all(each(attributes) for each in filters)
 
 
-# Which events one subscriber wants, and how and where they are sent.
+# Which events a subscriber gets, and how and where they are sent.
 
 
 def everything(_: Mapping[str, str]) -> bool:
-    """Want every event."""
+    """Match every event."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """Which events a subscriber wants: those of ``kinds`` that match each other member that is not empty.
+    """Selects the events of a subscriber: those of ``kinds`` that match every other non-empty member.
 
-    ``types`` are those of events, ``entities`` kinds such as ``resource``. ``below`` are xids, which stand for
-    themselves and what is below them.
+    ``types`` are event types, ``entities`` kinds such as ``resource``. ``below`` are xids, with all entities below.
     """
 
     kinds: tuple[Kind, ...] = ("xregistry",)
@@ -378,7 +375,7 @@ class Wants:
     below: tuple[str, ...] = ()
 
     def events(self, row: OutboxRow, sources: Sources) -> list[OutboxEvent]:
-        """Return the events of a row that are wanted."""
+        """Return the events of a row that match."""
         if self.entities and row.type.split(".")[2] not in self.entities:
             return []
         if self.below and not any(f"{row.subject}/".startswith(f"{each.rstrip('/')}/") for each in self.below):
@@ -392,10 +389,10 @@ class Wants:
 
 @dataclass(frozen=True, slots=True)
 class SubscriberDelivery:
-    """All about one subscriber. ``sender`` connects at its first use, on the thread that sends.
+    """How to deliver to one subscriber. ``sender`` connects at its first use, on the sending thread.
 
     Raises (``sender``):
-        GatewayError, OSError: a certificate or an address that will not work later either.
+        GatewayError, OSError: a certificate or an address is permanently unusable.
     """
 
     wants: Wants
@@ -416,12 +413,12 @@ CREDENTIALS: Final[Mapping[str, tuple[str, ...]]] = {
     "PLAIN": ("identifier", "secret"),
     "ACCESSTOKEN": ("accessToken",),
 }
-_OF_TOKENS: Final = frozenset(("accessTokenType", "accessTokenExpiresUtc"))
+_TOKEN_MEMBERS: Final = frozenset(("accessTokenType", "accessTokenExpiresUtc"))
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A document that was checked: ``document`` has what is kept of it, ``expires`` is RFC 3339 in UTC or None."""
+    """A validated subscription: ``document`` is its stored form, ``expires`` is RFC 3339 in UTC or None."""
 
     document: Mapping[str, Any]
     wants: Wants
@@ -433,22 +430,22 @@ class Subscription:
 
 
 def subscription_of(given: Any, sources: Sources) -> Subscription:
-    """Read a document; what becomes of its sink is for :mod:`registry.delivery.targets`.
+    """Validate a document, except its sink, which :mod:`registry.delivery.targets` checks.
 
     Raises:
         Refusal: it is invalid; the error names the member.
     """
     if not isinstance(given, dict):
-        raise Refusal("bad_request", PATH, error_detail="a subscription needs to be an object")
+        raise Refusal("bad_request", PATH, error_detail="a subscription must be a JSON object")
     unknown = sorted(set(given) - _KNOWN)
     if unknown:
-        raise invalid(PATH, unknown[0][:40], "subscriptions here have no such member")
+        raise invalid(PATH, unknown[0][:40], "is not a member of subscriptions here")
     document = {name: value for name, value in given.items() if name != "id" and value is not None}
     if document.get("config", {}) != {}:
-        raise invalid(PATH, "config", "there is nothing to be configured here")
+        raise invalid(PATH, "config", "is not supported: there is nothing to configure")
     settings = document.get("protocolsettings", {})
     if not isinstance(settings, dict):
-        raise invalid(PATH, "protocolsettings", "it needs to be an object")
+        raise invalid(PATH, "protocolsettings", "must be an object")
     expires = _expiration(document)
     if expires is not None:
         document["expiration"] = expires
@@ -464,7 +461,7 @@ def subscription_of(given: Any, sources: Sources) -> Subscription:
 
 
 def shown(identifier: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a subscription as it is read: with its id, and without secrets."""
+    """Return a subscription for clients: with its id, and without secrets."""
     subscription = {"id": identifier, **document}
     if "sinkCredential" in subscription:
         subscription["sinkCredential"] = {
@@ -476,18 +473,18 @@ def shown(identifier: str, document: Mapping[str, Any]) -> dict[str, Any]:
 def _text(document: Mapping[str, Any], name: str) -> str:
     value = document.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT:
-        raise invalid(PATH, name, f"it needs to be a text of 1 to {MAX_TEXT} characters")
+        raise invalid(PATH, name, f"must be a string of 1 to {MAX_TEXT} characters")
     return value
 
 
 def _wants(document: Mapping[str, Any], sources: Sources) -> Wants:
     types = document.get("types", [])
     if not isinstance(types, list) or len(types) > MAX_TYPES or not all(isinstance(each, str) for each in types):
-        raise invalid(PATH, "types", f"it needs to be an array of up to {MAX_TYPES} texts")
+        raise invalid(PATH, "types", f"must be an array of up to {MAX_TYPES} strings")
     if not all(0 < len(each) <= MAX_TEXT for each in types):
-        raise invalid(PATH, "types", f"each needs to be a text of 1 to {MAX_TEXT} characters")
+        raise invalid(PATH, "types", f"must contain strings of 1 to {MAX_TEXT} characters")
     if "filter" in document and "filters" in document:
-        raise invalid(PATH, "filter", "it is the older name of filters; give one of them")
+        raise invalid(PATH, "filter", "is the older name of filters; use only one of them")
     given = document.get("filters", document.get("filter", []))
     try:
         chosen = filter_of(given)
@@ -497,9 +494,9 @@ def _wants(document: Mapping[str, Any], sources: Sources) -> Wants:
 
 
 def _kinds(document: Mapping[str, Any], types: list[str], filters: Any, sources: Sources) -> tuple[Kind, ...]:
-    """Return which kinds of events are asked for: by source, by types, else by what filters demand.
+    """Return the requested kinds of events: by source, by types, else by filters.
 
-    Events of the Message Catalog come to those who ask for them.
+    Events of the Message Catalog are sent only if requested.
     """
     of_source = _of_source(document, sources)
     if types:
@@ -507,10 +504,10 @@ def _kinds(document: Mapping[str, Any], types: list[str], filters: Any, sources:
         named: list[Kind] = ["xregistry"] if len(catalog) < len(types) else []
         asked: tuple[Kind, ...] = (*named, *(("messagecatalog",) if catalog else ()))
     else:
-        asked = ("messagecatalog",) if _demands_catalog(filters, sources.path) else of_source[:1]
+        asked = ("messagecatalog",) if _requires_catalog(filters, sources.path) else of_source[:1]
     kinds = tuple(kind for kind in asked if kind in of_source)
     if not kinds:
-        raise invalid(PATH, "source", "no event of these types and filters has this source")
+        raise invalid(PATH, "source", "does not match: no event of these types and filters has this source")
     return kinds
 
 
@@ -522,11 +519,11 @@ def _of_source(document: Mapping[str, Any], sources: Sources) -> tuple[Kind, ...
     kinds = tuple(kind for kind, url in pairs if url == source)
     if not kinds:
         known = " or ".join(dict.fromkeys(url for _, url in pairs))
-        raise invalid(PATH, "source", f"events here come from {known}")
+        raise invalid(PATH, "source", f"must be {known}")
     return kinds
 
 
-def _demands_catalog(filters: Any, path: str) -> bool:
+def _requires_catalog(filters: Any, path: str) -> bool:
     for each in filters if isinstance(filters, list) else [filters]:
         for name in ("exact", "prefix"):
             wanted = each.get(name, {})
@@ -540,18 +537,18 @@ def _credential(document: Mapping[str, Any]) -> dict[str, str]:
     if given is None:
         return {}
     if not isinstance(given, dict) or not all(isinstance(each, str) and len(each) <= 16_384 for each in given.values()):
-        raise invalid(PATH, "sinkCredential", "it needs to be an object of texts")
+        raise invalid(PATH, "sinkCredential", "must be an object of strings")
     needed = CREDENTIALS.get(given.get("credentialType", ""))
     if needed is None:
-        raise invalid(PATH, "sinkCredential", f"credentialType needs to be {' or '.join(CREDENTIALS)}")
+        raise invalid(PATH, "sinkCredential", f"must have a credentialType of {' or '.join(CREDENTIALS)}")
     lacking = [name for name in needed if not given.get(name)]
-    unknown = set(given) - {"credentialType", *needed} - (_OF_TOKENS if needed[0] == "accessToken" else set())
+    unknown = set(given) - {"credentialType", *needed} - (_TOKEN_MEMBERS if needed[0] == "accessToken" else set())
     if lacking or unknown:
-        raise invalid(PATH, "sinkCredential", f"this credentialType has {', '.join(needed)}")
+        raise invalid(PATH, "sinkCredential", f"must have {', '.join(needed)} for this credentialType")
     if given.get("accessTokenType", "bearer").lower() != "bearer":
-        raise invalid(PATH, "sinkCredential", "accessTokenType needs to be bearer")
+        raise invalid(PATH, "sinkCredential", "must have the accessTokenType bearer")
     if any(not 0x20 <= ord(each) < 0x7F for name in needed for each in given[name]):
-        raise invalid(PATH, "sinkCredential", "it has characters other than those of ASCII")
+        raise invalid(PATH, "sinkCredential", "must contain only ASCII characters")
     return dict(given)
 
 
@@ -560,21 +557,21 @@ def _expiration(document: Mapping[str, Any]) -> str | None:
         return None
     moment = moment_of(_text(document, "expiration"))
     if moment is None or moment <= datetime.now(UTC):
-        raise invalid(PATH, "expiration", "it needs to be a timestamp of RFC 3339 in the future")
+        raise invalid(PATH, "expiration", "must be an RFC 3339 timestamp in the future")
     return written(moment)
 
 
-# How events are delivered: what the settings of a registry say of it.
+# Delivery settings of a registry.
 
 
 @dataclass(frozen=True, slots=True)
 class DeliverySettings:
-    """To whom events go, and on which terms.
+    """Subscribers and rules of delivery.
 
-    ``subscribers`` are those of the operator, by id. With ``subscriptions`` writers and administrators subscribe by the
+    ``subscribers`` are the operator's, by id. With ``subscriptions`` writers and administrators may subscribe by the
     API; their sinks may be at public hosts, and at ``allowed`` hosts and networks
-    (:class:`catalog.documents.connecting.Reach`). ``origin`` is our name in the handshake of webhooks, '' that of the
-    host of the registry's URL. ``catalog`` is the path of the face of the Message Catalog, '' without one.
+    (:class:`catalog.documents.connecting.Reach`). ``origin`` is our name in the handshake of webhooks, '' is the URL's
+    host. ``catalog`` is the path of the Message Catalog API, '' without one.
     """
 
     subscribers: Mapping[str, SubscriberDelivery] = field(default_factory=dict)

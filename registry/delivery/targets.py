@@ -1,7 +1,7 @@
-"""From a subscription of the API to its target. Whoever subscribes is no operator, so where it may lead is limited.
+"""Targets of subscriptions. Subscribers are not operators, so the addresses they may name are limited.
 
-An HTTP sink needs a public host, which is judged with each connection, and TLS. Sinks of the other protocols, whose
-clients connect by themselves, and HTTP without TLS, need a host that the settings allow by name or address.
+An HTTP sink needs TLS and a public host, which is checked at each connection. Sinks of other protocols, whose clients
+open their own connections, and HTTP without TLS, need a host that the settings allow by name or address.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ from registry.delivery.subscriptions import (
 )
 from registry.errors import Refusal, invalid
 
-# Calls that a few threads make at a time; the caller waits for none of them beyond its deadline.
+# Calls on a few threads, with a deadline for each.
 #
-# Nothing ends a thread from outside, and no timeout of a client ends a request whose answer comes byte by byte. So the
-# caller goes on at the deadline. The thread ends when its call does, and does not keep the process alive.
+# A thread cannot be killed, and no client timeout ends a request whose response trickles in. So the caller continues at
+# the deadline; the daemon thread ends when its call does.
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 
 def within(seconds: float, calls: Sequence[Callable[[], T]], threads: int) -> list[T | None]:
-    """Make calls, and return their results in order; each call may take *seconds*.
+    """Make calls, and return their results in order; each call may last *seconds*.
 
-    When one takes longer, calls that have not ended by then have None as result, and calls that have not begun are
-    never made. A call that raises is logged, and has None too.
+    If one lasts longer, unfinished calls have the result None, and calls not started yet are not made. A call that
+    raises is logged, and has the result None.
     """
     waiting = deque(enumerate(calls))
     reports: SimpleQueue[tuple[int, bool, T | None]] = SimpleQueue()
@@ -99,39 +99,38 @@ def _work(waiting: deque[tuple[int, Callable[[], T]]], reports: SimpleQueue[tupl
         try:
             result = call()
         except Exception:
-            _logger.exception("a call of delivery failed")
+            _logger.exception("a delivery call failed")
         reports.put((place, True, result))
 
 
-# Webhooks as targets: the validation handshake, the rate that it allows, and what answers mean for an event.
+# Webhooks (CloudEvents webhook specification): validation handshake, allowed rate, and meaning of responses.
 #
-# By the CloudEvents webhook specification. Of the answers to an event, 2xx takes it and 410 ends the subscription. Some
-# concern the target or how it is addressed, and not this event: no answer, redirects, 401, 403, 404, 405, 407, 415 and
-# 429. All others concern the event. Whatever is not taken is sent again; a ``Retry-After`` is waited for.
+# 2xx confirms an event, 410 ends the subscription. Timeouts, redirects, 401, 403, 404, 405, 407, 415 and 429 concern
+# the target as a whole, other responses the event. Unconfirmed events are sent again, after ``Retry-After``.
 
 CALLBACK: Final = "WebHook-Request-Callback"
 RATE: Final = "WebHook-Allowed-Rate"
-MOST_RATE: Final = 60_000
-"""Requests in a minute; a target that allows more is not sent more, as far as it matters."""
+MAX_RATE: Final = 60_000
+"""Requests per minute: the upper limit, whatever a target allows."""
 _MINUTE: Final = 60.0
 _IN_FLIGHT: Final = 4
-_LONGEST_PAUSE: Final = 86_400.0
-"""The longest ``Retry-After`` that is obeyed, in seconds."""
+_MAX_PAUSE: Final = 86_400.0
+"""The longest ``Retry-After`` honoured, in seconds."""
 _TIMEOUTS: Final = 3.0
-"""How many timeouts a request may take as a whole: one until its answer begins, and two to read a slow one."""
+"""Total duration of a request, in timeouts: one until the response begins, and two to read it."""
 _ANSWER_BYTES: Final = 64 * 2**10
-# The last two come from reading from a connection that was closed meanwhile.
+# The last two are raised when a connection is closed while it is read.
 _FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, OutOfReach, RuntimeError, ValueError)
-_OF_TARGET: Final = frozenset((401, 403, 404, 405, 407, 415, 429))
+_TARGET_FAILURES: Final = frozenset((401, 403, 404, 405, 407, 415, 429))
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where a webhook is, and how it is asked; secrets are in ``headers`` and ``basic`` alone.
+    """A webhook; secrets are only in ``headers`` and ``basic``.
 
-    ``timeout`` (seconds) is for each step of a request, which may take three of them as a whole. ``origin`` is our name
-    in the handshake, '' sends none; ``callback`` is a URL at which the target may allow us later. ``permitted`` says
-    that it has done so, and ``rate`` at which rate. ``reach`` None lets it be anywhere.
+    ``timeout`` (seconds) is for each step of a request, which may last three of them in total. ``origin`` names us in
+    the handshake, '' skips it; ``callback`` is a URL where the target may grant permission later.
+    ``permitted`` is whether it has, and ``rate`` the granted rate. ``reach`` None allows any address.
     """
 
     headers: tuple[tuple[str, str], ...] = ()
@@ -148,10 +147,10 @@ class Webhook:
 
 
 class WebhookSender:
-    """Keeps :class:`~registry.delivery.subscriptions.Sender`; messages of one call are sent several at a time.
+    """Implements :class:`~registry.delivery.subscriptions.Sender`; messages of one call are sent concurrently.
 
     Raises:
-        OSError, ssl.SSLError: a certificate file that cannot be read.
+        OSError, ssl.SSLError: a certificate file cannot be read.
     """
 
     def __init__(self, target: Webhook) -> None:
@@ -161,12 +160,12 @@ class WebhookSender:
         self._rate = Rate(target.rate)
 
     def room(self) -> tuple[int, float]:
-        """Return how many messages the rate leaves room for, a few at a time."""
+        """Return how many messages the rate allows now, a few at a time."""
         left, pause = self._rate.room()
         return min(left, _IN_FLIGHT * 4), pause
 
     def send(self, messages: Sequence[Outbound]) -> list[DeliveryResult]:
-        """Ask for permission if there is none yet, and send."""
+        """Request permission if there is none yet, and send."""
         requests = [request_of(self._target.method, each) for each in messages]
         if not self._permitted:
             (verdict,) = self._within([partial(self._ask, self._client, requests[0].url)], requests[:1])
@@ -179,7 +178,7 @@ class WebhookSender:
         return self._posted(requests)
 
     def close(self) -> None:
-        """Close all connections; a request that is under way fails."""
+        """Close all connections; requests in flight fail."""
         self._client.close()
 
     def _connected(self) -> httpx.Client:
@@ -200,19 +199,19 @@ class WebhookSender:
     def _within(
         self, calls: Sequence[Callable[[], DeliveryResult]], requests: Sequence[OutRequest]
     ) -> list[DeliveryResult]:
-        """Make calls; when one takes too long, close the client that makes them, which ends them."""
+        """Make calls; if one lasts too long, close the client, which ends them."""
         seconds = _TIMEOUTS * self._target.timeout
         verdicts = within(seconds, calls, _IN_FLIGHT)
         if None in verdicts:
             self._client.close()
             self._client = self._connected()
         return [
-            verdict or DeliveryResult("away", f"{_shown(request.url)} does not answer in {seconds:g} s")
+            verdict or DeliveryResult("away", f"{_shown(request.url)} does not answer within {seconds:g} s")
             for verdict, request in zip(verdicts, requests, strict=True)
         ]
 
     def _ask(self, client: httpx.Client, url: str) -> DeliveryResult:
-        """Ask a target for permission (section 4); the verdict is on the question itself."""
+        """Request permission from a target (section 4); return the result of the handshake."""
         target = self._target
         headers = {ASK: target.origin, **({CALLBACK: target.callback} if target.callback else {})}
         try:
@@ -220,13 +219,13 @@ class WebhookSender:
                 answered = answer.headers
                 status = answer.status_code
         except _FAILURES as error:
-            return DeliveryResult("away", _trouble(url, error))
+            return DeliveryResult("away", _failure_text(url, error))
         allowed = {name.strip() for name in answered.get(ALLOWED, "").split(",")}
         rate = rate_of(answered.get(RATE, "*"))
         if status == httpx.codes.GONE:
-            return DeliveryResult("gone", f"{_shown(url)} answers 410 to our handshake")
+            return DeliveryResult("gone", f"{_shown(url)} answered the handshake with 410")
         if not {"*", target.origin} & allowed or rate is None:
-            reason = f"{_shown(url)} answers {status} to our handshake and does not allow {target.origin}"
+            reason = f"{_shown(url)} answered the handshake with {status} and does not allow {target.origin}"
             return DeliveryResult("away", reason, _asked(answered))
         self._rate = Rate(rate or None)
         return DELIVERED
@@ -245,20 +244,20 @@ class WebhookSender:
                 _drain(answer.iter_raw(), time.monotonic() + self._target.timeout)
                 return _verdict(answer, request.url)
         except _FAILURES as error:
-            return DeliveryResult("away", _trouble(request.url, error))
+            return DeliveryResult("away", _failure_text(request.url, error))
 
 
 class Rate:
-    """Counts requests of the last minute against how many there may be; None is any number. Any thread may count."""
+    """Limits requests per minute; None is unlimited. Thread-safe."""
 
     def __init__(self, a_minute: int | None) -> None:
-        self._most = None if a_minute is None else min(a_minute, MOST_RATE)
+        self._most = None if a_minute is None else min(a_minute, MAX_RATE)
         self._sent: deque[float] = deque()
 
     def room(self) -> tuple[int, float]:
-        """Return how many requests there may be now and, if none, in how many seconds one may be made."""
+        """Return the number of requests allowed now and, if 0, the seconds until the next one."""
         if self._most is None:
-            return MOST_RATE, 0.0
+            return MAX_RATE, 0.0
         now = time.monotonic()
         while self._sent and self._sent[0] <= now - _MINUTE:
             self._sent.popleft()
@@ -272,7 +271,7 @@ class Rate:
 
 
 def rate_of(text: str) -> int | None:
-    """Read an allowed rate in requests a minute: 0 for any, None for a text that is no rate."""
+    """Parse a rate in requests per minute: 0 is unlimited, None is not a valid rate."""
     value = text.strip()
     if value == "*":
         return 0
@@ -285,21 +284,21 @@ def _verdict(answer: httpx.Response, url: str) -> DeliveryResult:
     status = answer.status_code
     if answer.is_success:
         return DELIVERED
-    reason = f"{_shown(url)} answers {status}"
+    reason = f"{_shown(url)} answered {status}"
     if status == httpx.codes.GONE:
         return DeliveryResult("gone", reason)
     pause = _asked(answer.headers)
-    of_target = status in _OF_TARGET or status < 400 or pause > 0
+    of_target = status in _TARGET_FAILURES or status < 400 or pause > 0
     return DeliveryResult("away" if of_target else "held", reason, pause)
 
 
 def _asked(headers: httpx.Headers) -> float:
-    """Return the seconds that an answer asks us to wait."""
-    return min(retry_after(headers.get("retry-after")) or 0.0, _LONGEST_PAUSE)
+    """Return the seconds to wait by ``Retry-After``."""
+    return min(retry_after(headers.get("retry-after")) or 0.0, _MAX_PAUSE)
 
 
 def _drain(chunks: Iterable[bytes], deadline: float) -> None:
-    """Read a short answer to its end, which keeps the connection; the rest of a long or slow one is not read."""
+    """Read a short response to its end, so that the connection can be reused; do not read a long or slow one."""
     size = 0
     for chunk in chunks:
         size += len(chunk)
@@ -307,13 +306,13 @@ def _drain(chunks: Iterable[bytes], deadline: float) -> None:
             return
 
 
-def _trouble(url: str, error: Exception) -> str:
+def _failure_text(url: str, error: Exception) -> str:
     reason = str(error) if isinstance(error, OutOfReach) else f"{type(error).__name__}: {error}"
     return f"{_shown(url)} does not answer: {reason}"
 
 
 def _shown(url: str) -> str:
-    """Return a URL without what may be secret: user and query."""
+    """Return a URL without user and query, which may be secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -327,7 +326,7 @@ _MqttVersion = Literal["MQTT/5.0", "MQTT/3.1.1"]
 
 @dataclass(frozen=True, slots=True)
 class DeliveryConfig:
-    """On which terms sinks are sent to: whereto, our name to webhooks, and where each may allow us later."""
+    """Conditions of delivery: allowed addresses, our name to webhooks, and the callback for permissions."""
 
     reach: Reach
     origin: str
@@ -338,7 +337,7 @@ class DeliveryConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Protocol:
-    """One protocol of the API. ``schemes`` tell for each whether it is TLS; ``settings`` are those that are known."""
+    """One protocol of the API. ``schemes`` maps each scheme to whether it uses TLS; ``settings`` are the known ones."""
 
     binding: str
     schemes: Mapping[str, bool]
@@ -361,21 +360,21 @@ PROTOCOLS: Final[Mapping[str, _Protocol]] = {
 
 
 def delivery_of(name: str, subscription: Subscription, terms: DeliveryConfig) -> SubscriberDelivery:
-    """Return what a subscription asks for. Touches no network, and looks no name up.
+    """Return the delivery for a subscription. Does not use the network or DNS.
 
     Raises:
-        Refusal: it cannot be sent to, or may not; names the member.
+        Refusal: its sink is invalid or not allowed; the error names the member.
     """
     protocol = PROTOCOLS.get(subscription.protocol)
     if protocol is None:
-        raise invalid(PATH, "protocol", f"it is none of {', '.join(PROTOCOLS)}")
+        raise invalid(PATH, "protocol", f"must be one of {', '.join(PROTOCOLS)}")
     unknown = sorted(set(subscription.settings) - protocol.settings)
     if unknown:
-        raise _setting(unknown[0][:40], "this protocol has no such setting here")
+        raise _setting(unknown[0][:40], "is not a setting of this protocol here")
     tls, host = _server(subscription, protocol)
     _check_reach(host, protocol, terms.reach, tls=tls)
     if subscription.credential and not tls:
-        raise invalid(PATH, "sinkCredential", "it would cross the network in plain text; name a sink with TLS")
+        raise invalid(PATH, "sinkCredential", "would be sent in plain text; use a sink with TLS")
     composer = _composer(subscription, protocol)
     if protocol.binding == "HTTP":
         webhook = _webhook(subscription, terms)
@@ -398,27 +397,27 @@ def _server(subscription: Subscription, protocol: _Protocol) -> tuple[bool, str]
         parts = urlsplit(subscription.sink)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise invalid(PATH, "sink", f"it is no address: {error}") from None
+        raise invalid(PATH, "sink", f"is not a valid address: {error}") from None
     if parts.scheme.lower() not in protocol.schemes or not host:
         schemes = " or ".join(f"{scheme}://" for scheme in protocol.schemes)
-        raise invalid(PATH, "sink", f"it needs to be {schemes} and a host for {subscription.protocol}")
+        raise invalid(PATH, "sink", f"must be {schemes} and a host for {subscription.protocol}")
     if parts.username is not None or parts.fragment or "," in parts.netloc:
-        raise invalid(PATH, "sink", "it has a user, a fragment or several hosts; logins go into sinkCredential")
+        raise invalid(PATH, "sink", "must not have a user, a fragment or several hosts; logins go into sinkCredential")
     if not all(0x21 <= ord(each) < 0x7F for each in subscription.sink):
-        raise invalid(PATH, "sink", "it has characters that no URI has")
+        raise invalid(PATH, "sink", "has characters that are not allowed in a URI")
     return protocol.schemes[parts.scheme.lower()], host
 
 
 def _check_reach(host: str, protocol: _Protocol, reach: Reach, *, tls: bool) -> None:
-    written = host if _is_address(host) else "0.0.0.0"  # a name is allowed by name alone here
+    written = host if _is_address(host) else "0.0.0.0"  # names are allowed only by name
     if reach.allows(host, written):
         return
     if protocol.binding != "HTTP" or not tls:
         what = "sinks without TLS" if protocol.binding == "HTTP" else "sinks other than webhooks"
-        raise invalid(PATH, "sink", f"{what} need a host that events.allow_addresses of the registry names")
+        raise invalid(PATH, "sink", f"{what} need a host listed in events.allow_addresses of the registry")
     local = host == "localhost" or host.endswith(".localhost")
     if local or (_is_address(host) and not reach.admits(host, host)):
-        raise invalid(PATH, "sink", "it is no public host, and events.allow_addresses of the registry does not name it")
+        raise invalid(PATH, "sink", "is not a public host, and events.allow_addresses of the registry does not list it")
 
 
 def _is_address(host: str) -> bool:
@@ -434,16 +433,16 @@ def _composer(subscription: Subscription, protocol: _Protocol) -> EventMessages:
     usual: Mode = "structured" if protocol.binding == "HTTP" or not binding.binary else "binary"
     mode = settings.get("mode", usual)
     if mode not in ("binary", "structured"):
-        raise _setting("mode", "it needs to be binary or structured")
+        raise _setting("mode", "must be binary or structured")
     address = subscription.sink
     if protocol.address:
         path = unquote(urlsplit(subscription.sink).path).lstrip("/") if protocol.binding != "NATS" else ""
         address = settings.get(protocol.address) or path
         if not isinstance(address, str) or not address:
-            raise _setting(protocol.address, "it needs to be a text")
+            raise _setting(protocol.address, "must be a string")
     pattern, rule = binding.sending.whole
     if not pattern.fullmatch(address) or len(address.encode("utf-8", "replace")) > binding.sending.most_bytes:
-        raise _setting(protocol.address or "sink", f"it cannot be sent to: {rule}")
+        raise _setting(protocol.address or "sink", f"cannot be used as destination: {rule}")
     given = _mqtt_parts(settings) if protocol.binding.startswith("MQTT") else ()
     return EventMessages(binding, lambda _: address, mode, given)
 
@@ -451,11 +450,11 @@ def _composer(subscription: Subscription, protocol: _Protocol) -> EventMessages:
 def _mqtt_parts(settings: Mapping[str, Any]) -> tuple[Part, ...]:
     qos, retain, expiry = (settings.get(name, usual) for name, usual in (("qos", 1), ("retain", False), ("expiry", 0)))
     if isinstance(qos, bool) or qos not in (1, 2):
-        raise _setting("qos", "it needs to be 1 or 2: nothing less is confirmed")
+        raise _setting("qos", "must be 1 or 2: QoS 0 is not confirmed")
     if not isinstance(retain, bool):
-        raise _setting("retain", "it needs to be true or false")
+        raise _setting("retain", "must be true or false")
     if isinstance(expiry, bool) or not isinstance(expiry, int) or not 0 <= expiry < 2**32:
-        raise _setting("expiry", "it needs to be a number of seconds")
+        raise _setting("expiry", "must be a number of seconds")
     parts = [Part("qos", b"%d" % qos, JSON_KIND), Part("retain", b"true" if retain else b"false", JSON_KIND)]
     if expiry:
         parts.append(Part("message_expiry_interval", b"%d" % expiry, JSON_KIND))
@@ -466,21 +465,21 @@ def _mqtt_parts(settings: Mapping[str, Any]) -> tuple[Part, ...]:
 def _texts(given: Any, name: str) -> dict[str, str]:
     fine = isinstance(given, dict) and len(given) <= _MAX_HEADERS
     if not fine or not all(isinstance(each, str) and len(each) <= 1024 for pair in given.items() for each in pair):
-        raise _setting(name, f"it needs to be an object of up to {_MAX_HEADERS} texts")
+        raise _setting(name, f"must be an object of up to {_MAX_HEADERS} strings")
     return dict(given)
 
 
 def _webhook(subscription: Subscription, terms: DeliveryConfig) -> Webhook:
     settings = subscription.settings
     if settings.get("method", "POST") != "POST":
-        raise _setting("method", "it needs to be POST (CloudEvents webhook specification, section 2.1)")
+        raise _setting("method", "must be POST (CloudEvents webhook specification, section 2.1)")
     headers = _texts(settings.get("headers", {}), "headers")
     for name, value in headers.items():
         lower = name.lower()
         if not FIELD_NAME.fullmatch(name) or not FIELD_VALUE.fullmatch(value.encode("utf-8")):
-            raise _setting("headers", f"{name[:40]!r} or its value cannot be in a header")
+            raise _setting("headers", f"has the invalid header {name[:40]!r}, or an invalid value of it")
         if lower in _NO_HEADERS or lower.startswith(("ce-", "webhook-")):
-            raise _setting("headers", f"{lower} is made here, or goes into sinkCredential")
+            raise _setting("headers", f"must not contain {lower}: it is set here, or belongs in sinkCredential")
     credential, basic = subscription.credential, None
     if credential.get("credentialType") == "ACCESSTOKEN":
         headers["Authorization"] = f"Bearer {credential['accessToken']}"
@@ -499,11 +498,11 @@ def _webhook(subscription: Subscription, terms: DeliveryConfig) -> Webhook:
 
 
 def _publisher(name: str, subscription: Subscription, protocol: _Protocol, *, tls: bool) -> Callable[[], Publisher]:
-    """Return what makes the client of a broker."""
+    """Return a factory of the client of a broker."""
     credential, ours = subscription.credential, f"xrouter-{name}"
     user, secret = credential.get("identifier"), credential.get("secret")
     if protocol.binding != "NATS" and "accessToken" in credential:
-        raise invalid(PATH, "sinkCredential", "this protocol takes PLAIN")
+        raise invalid(PATH, "sinkCredential", "must be PLAIN for this protocol")
     parts = urlsplit(subscription.sink)
     if protocol.binding == "KAFKA":
         login = None if user is None else SaslLogin(user, secret or "")

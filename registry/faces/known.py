@@ -1,6 +1,6 @@
-"""All faces beside the core API. One more is a room here, and its entry in ``FACES``."""
+"""The APIs besides the core API. To add one, add a package here and an entry in ``FACES``."""
 
-# Small: it names all faces; each is a room of its own.
+# Small: it only lists the APIs; each is a package of its own.
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from registry.http.access import FaceType
 
 CATALOG: Final = "messagecatalog"
 LOOKUP: Final = "messagedefinition"
-"""Message Catalog 0.1 has it beside the catalog, so it is there unless a path is given for it."""
+"""Message Catalog 0.1 requires it beside the catalog, so it is served by default."""
 FACES: Final[Mapping[str, FaceType]] = {
     "cloudevents": CloudEventsFace,
     CATALOG: MessageCatalogFace,
     LOOKUP: DefinitionLookup,
 }
-"""By the name that settings call it by."""
+"""APIs by their names in settings."""
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]{1,64}){1,8}", re.ASCII)
 
 
 def faces_at(paths: Mapping[str, str]) -> dict[str, FaceType]:
-    """Return faces by their paths, given paths by the faces' names.
+    """Return APIs by path, from paths by name.
 
     Raises:
-        ValueError: a face is unknown, or a path is none, or within another's.
+        ValueError: an API is unknown, or a path is not valid, or contains another.
     """
     faces: dict[str, FaceType] = {}
     for name, path in paths.items():
         if name not in FACES:
-            raise ValueError(f"{name!r} is no face; there are {', '.join(sorted(FACES)) or 'none'}")
+            raise ValueError(f"unknown API {name!r}; known are {', '.join(sorted(FACES)) or 'none'}")
         if not _PATH.fullmatch(path):
-            raise ValueError(f"the path of {name} needs to begin with a slash and not to end with one: {path!r}")
+            raise ValueError(f"the path of {name} must begin with a slash and must not end with one: {path!r}")
         for other in faces:
             if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
-                raise ValueError(f"the path of {name}, {path}, is within another's, or another's within it")
+                raise ValueError(f"the path of {name}, {path}, overlaps with another")
         faces[path] = FACES[name]
     if CATALOG in paths:
         beside = f"{paths[CATALOG].rpartition('/')[0]}/{LOOKUP}"

@@ -1,4 +1,4 @@
-"""Who may do what: readers, writers of groups, administrators, known by the credentials of :mod:`bindings.http`."""
+"""HTTP requests and replies of the registry's APIs: parsing, authorization, rate limits, headers, and CORS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from registry.core.service import METHODS, RegistryService, kind_of
 from registry.errors import Refusal
 from registry.model.attributes import ModelAttribute, ResourceType
 
-# From an HTTP request to what the registry is asked for.
+# HTTP requests to registry requests.
 
 # Attributes as ``xRegistry-`` headers (``http.md``, HTTP Header Values).
 
@@ -29,13 +29,13 @@ _SAFE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not 
 
 
 def encoded(value: Any) -> bytes:
-    """Write a scalar as the value of a header."""
+    """Encode a scalar as a header value."""
     text = ("true" if value else "false") if isinstance(value, bool) else str(value)
     return quote(text, safe=_SAFE).encode("ascii")
 
 
 def decoded(value: bytes, name: str, path: str) -> str:
-    """Read the value of a header.
+    """Decode a header value.
 
     Raises:
         Refusal: ``header_error``.
@@ -46,11 +46,11 @@ def decoded(value: bytes, name: str, path: str) -> str:
     try:
         return unquote_to_bytes(text).decode("utf-8")
     except UnicodeDecodeError:
-        raise Refusal("header_error", path, name=name, error_detail="it is no UTF-8") from None
+        raise Refusal("header_error", path, name=name, error_detail="it is not valid UTF-8") from None
 
 
 def shown(attributes: Mapping[str, Any], kind: ResourceType) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the headers that show attributes: scalars, and maps of scalars; a document is not among them."""
+    """Yield the headers of attributes: scalars, and maps of scalars, without the document."""
     tree, encoded_name, _ = kind.document_names
     for name, value in attributes.items():
         if name in (tree, encoded_name, "contenttype"):
@@ -67,7 +67,7 @@ def shown(attributes: Mapping[str, Any], kind: ResourceType) -> Iterator[tuple[b
 
 
 def given(headers: tuple[tuple[bytes, bytes], ...], kind: ResourceType, path: str) -> dict[str, Any]:
-    """Return the attributes that headers give, with values of their types; ``null`` is None.
+    """Return the attributes in headers, as values of their types; ``null`` is None.
 
     Raises:
         Refusal: ``header_error``, ``extra_xregistry_header``.
@@ -79,14 +79,14 @@ def given(headers: tuple[tuple[bytes, bytes], ...], kind: ResourceType, path: st
             continue
         name = name.removeprefix(PREFIX)
         if name in kind.document_names[:2]:
-            why = "a document is the body, and never a header"
+            why = "a document must be in the body, not in a header"
             raise Refusal("extra_xregistry_header", path, name=name, error_detail=why)
         text = decoded(value, name, path)
         plural, dot, key = name.partition(".")
         if dot:
             members = attributes.setdefault(plural, {})
             if not isinstance(members, dict):
-                raise Refusal("header_error", path, name=name, error_detail="it is a map and a scalar at once")
+                raise Refusal("header_error", path, name=name, error_detail="it is used as a map and as a scalar")
             declared = kind.attributes.get(plural)
             if text != "null":
                 members[key] = _typed(text, declared.item if declared is not None else None)
@@ -98,7 +98,7 @@ def given(headers: tuple[tuple[bytes, bytes], ...], kind: ResourceType, path: st
 
 
 def _typed(text: str, attribute: ModelAttribute | None) -> Any:
-    """Return a value of the attribute's type; a text of no such value stays text, and is refused as such."""
+    """Return a value of the attribute's type; other text stays text, which validation then refuses."""
     kind = attribute.type if attribute is not None else "string"
     if kind == "boolean":
         return {"true": True, "false": False}.get(text, text)
@@ -133,13 +133,13 @@ DETAILS: Final = "$details"
 FORM: Final = "application/x-www-form-urlencoded"
 MAX_SEGMENTS: Final = 8
 MAX_REPEATED: Final = 20
-"""Repeated keys of one body that are reported."""
+"""Duplicate keys reported for one body."""
 _ONE: Final = ("sort", "epoch", "setdefaultversionid", "specversion", "limit", "cursor")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSender:
-    """Who sends a request: a name for history, and what it may do; ``writes`` is whether to any group at all."""
+    """The sender of a request: name for history, and permissions; ``writes`` is whether it may write to any group."""
 
     name: str
     administrator: bool
@@ -149,7 +149,7 @@ class RequestSender:
 
 @dataclass(frozen=True, slots=True)
 class PageSizes:
-    """How many entities a page has: without ``limit`` in the request, and at most."""
+    """Entities per page: without ``limit`` in the request, and at most."""
 
     usual: int = 500
     most: int = 1000
@@ -157,7 +157,7 @@ class PageSizes:
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """A request's path and query, taken apart."""
+    """The parsed path and query of a request."""
 
     path: str
     segments: tuple[str, ...]
@@ -168,10 +168,10 @@ class RequestTarget:
 
 
 def asked(head: RequestHead) -> RequestTarget:
-    """Take path and query apart.
+    """Parse path and query.
 
     Raises:
-        Refusal: one of them cannot be read.
+        Refusal: one of them is not valid.
     """
     path = decoded_request(head.path, "/")
     segments = tuple(decoded_request(part, path) for part in head.path.split(b"/") if part)
@@ -211,10 +211,10 @@ def request_of(
     pages: PageSizes,
     max_answer: int,
 ) -> RegistryRequest:
-    """Return what is asked for at a place, which is that of the path.
+    """Return the registry request for an HTTP request to *place*.
 
     Raises:
-        Refusal: it cannot be read.
+        Refusal: it is not valid.
     """
     verb = VERBS[head.method]
     document, tree = None, ABSENT
@@ -256,7 +256,7 @@ def _document(head: RequestHead, body: bytes, place: Any, path: str) -> tuple[di
         attributes[url] = None
         return attributes, Given(body)
     if body:
-        why = "the document is elsewhere, so the body needs to be empty"
+        why = "the document is external, so the body must be empty"
         raise Refusal("extra_xregistry_header", path, name=f"xRegistry-{url}", error_detail=why)
     return attributes, Given(None, url=True)
 
@@ -264,7 +264,7 @@ def _document(head: RequestHead, body: bytes, place: Any, path: str) -> tuple[di
 def _tree(head: RequestHead, body: bytes, path: str) -> Any:
     extra = next((name for name, _ in head.headers if name.lower().startswith(PREFIX.encode())), None)
     if extra is not None:
-        why = "the metadata is the body"
+        why = "the metadata must be in the body"
         raise Refusal("extra_xregistry_header", path, name=extra.decode("latin-1"), error_detail=why)
     return tree_of(body, path)
 
@@ -284,12 +284,12 @@ def tree_of(body: bytes, path: str) -> Any:
 
 
 def repeated_keys(body: bytes) -> tuple[dict[str, str], ...]:
-    """Return findings about keys that occur twice in one object of a JSON body: the last value counts."""
+    """Return findings about duplicate keys in objects of a JSON body; the last value is used."""
     try:
         places = parse_text("", body).duplicates[:MAX_REPEATED]
     except DocumentError:
-        return ()  # its own error says more
-    message, hint = "the key occurs twice; the last value counts", "remove one of them"
+        return ()  # parsing reports the error
+    message, hint = "duplicate key; the last value is used", "remove one of them"
     found = {"severity": "warning", "rule": "duplicate-key", "message": message, "hint": hint}
     return tuple({**found, "place": each.pointer} for each in places)
 
@@ -308,11 +308,11 @@ def once(given: dict[str, list[str]], name: str, path: str) -> str | None:
     """Return the value of a flag, None without it.
 
     Raises:
-        Refusal: ``bad_flag``: it is given more than once.
+        Refusal: ``bad_flag``: it occurs more than once.
     """
     values = given.get(name, [])
     if len(values) > 1:
-        raise Refusal("bad_flag", path, detail="it is given more than once", flag=name)
+        raise Refusal("bad_flag", path, detail="the flag occurs more than once", flag=name)
     return values[0] if values else None
 
 
@@ -320,32 +320,32 @@ def limit_of(text: str | None, path: str) -> int | None:
     """Return the flag ``limit`` as a number, None without it.
 
     Raises:
-        Refusal: it is no number above 0.
+        Refusal: it is not a positive integer.
     """
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and 0 < len(text) < 10 and int(text)):
-        raise Refusal("bad_request", path, error_detail="limit needs to be a number above 0")
+        raise Refusal("bad_request", path, error_detail="limit must be a positive integer")
     return int(text)
 
 
 def decoded_request(text: bytes, path: str) -> str:
-    """Return a part of a raw path as text; *path* is for errors.
+    """Decode a part of a raw path; *path* is for errors.
 
     Raises:
-        Refusal: it is no UTF-8, or has a NUL.
+        Refusal: it is not valid UTF-8, or contains NUL.
     """
     try:
         part = unquote_to_bytes(text).decode("utf-8")
     except UnicodeDecodeError:
-        raise Refusal("bad_request", path, error_detail="the path is no UTF-8") from None
-    if "\0" in part:  # which no text of PostgreSQL can hold
-        raise Refusal("bad_request", path, error_detail="the path has a NUL character")
+        raise Refusal("bad_request", path, error_detail="the path is not valid UTF-8") from None
+    if "\0" in part:  # not allowed in PostgreSQL texts
+        raise Refusal("bad_request", path, error_detail="the path contains a NUL character")
     return part
 
 
 def _media(head: RequestHead, body: bytes) -> str | None:
-    """Return the content type of a body; of what a form claims to be, as ``curl -d`` does, JSON or none."""
+    """Return the content type of a body; the form type that ``curl -d`` sends is replaced by JSON or none."""
     value = head.header(b"content-type")
     media = None if value is None else value.decode("latin-1").strip()
     if media is None or media.partition(";")[0].strip().lower() != FORM:
@@ -365,7 +365,7 @@ def tags(value: bytes | None) -> tuple[str, ...] | None:
 
 
 def seen_before(head: RequestHead, etag: str) -> bool:
-    """Tell whether the sender has what an ETag names (``If-None-Match``)."""
+    """Whether ``If-None-Match`` contains an ETag."""
     known = tags(head.header(b"if-none-match"))
     return bool(etag) and known is not None and (etag in known or "*" in known)
 
@@ -376,10 +376,10 @@ MAX_SENDERS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """What those with credentials may do, by name; all of them may read. Of a certificate the name is the common name.
+    """Permissions of authenticated users, by name (of a certificate: the common name); all of them may read.
 
-    ``writers`` gives the groups that each may write to, as xids where ``*`` stands for any text. ``anonymous`` lets
-    everybody read without credentials.
+    ``writers`` are the groups that each may write to, as xids with ``*`` as wildcard. ``anonymous`` allows reads
+    without credentials.
     """
 
     administrators: frozenset[str] = frozenset()
@@ -388,10 +388,9 @@ class Roles:
 
 
 class Gatekeeper:
-    """Decides what the sender of a request may do.
+    """Authenticates senders and determines their permissions.
 
-    Without an :class:`Access` the clients' *certificates* name the sender, and without those everybody may do
-    everything.
+    Without an :class:`Access` the clients' *certificates* identify the sender; without those anybody may do everything.
     """
 
     def __init__(self, access: Access | None, roles: Roles, *, certificates: bool = False) -> None:
@@ -401,7 +400,7 @@ class Gatekeeper:
         self._roles = roles
 
     def admit(self, head: RequestHead) -> RequestSender:
-        """Return who sends a request, from its head alone.
+        """Return the sender of a request, from its head.
 
         Raises:
             HttpProblem: 401.
@@ -410,7 +409,7 @@ class Gatekeeper:
             return RequestSender("", True, lambda group: True, writes=True)
         if self._named:
             if not head.peer:
-                raise HttpProblem(HTTPStatus.FORBIDDEN, "the certificate of this client has no common name")
+                raise HttpProblem(HTTPStatus.FORBIDDEN, "the client certificate has no common name")
             return self._writer(head.peer)
         try:
             name = self._guard.admit(head)
@@ -423,7 +422,7 @@ class Gatekeeper:
 
     @property
     def nobody(self) -> RequestSender:
-        """Somebody without credentials."""
+        """Return a sender without credentials."""
         return RequestSender("", False, lambda group: False)
 
     def _writer(self, name: str) -> RequestSender:
@@ -437,9 +436,9 @@ class Gatekeeper:
 
 
 class Pace:
-    """Bounds how many writes each sender makes in a second, with as many more at once as make up ``burst``.
+    """Limits the rate of writes of each sender, with a burst.
 
-    Beyond MAX_SENDERS it forgets those whose last request is the oldest.
+    Only the MAX_SENDERS most recent senders are remembered.
     """
 
     def __init__(self, per_second: float, burst: int) -> None:
@@ -448,7 +447,7 @@ class Pace:
         self._left: dict[tuple[bool, str], tuple[float, float]] = {}
 
     def take(self, name: str, *, stranger: bool = False) -> None:
-        """Count a write of a sender by name, or of a *stranger* by address.
+        """Count a write of a sender: a user name, or the address of a *stranger*.
 
         Raises:
             Refusal: ``rate_limited``.
@@ -464,18 +463,18 @@ class Pace:
             raise Refusal("rate_limited", "", seconds=str(max(1, round((1 - left) / self._per_second))))
 
 
-# What a face is to the server: an API over the store, on a path of its own. The core API is the one at the root.
+# The interface of the APIs over the store, each on its own path. The core API is at the root.
 #
-# Who sends, how large a body and an answer are, how many writes there may be, and TLS are the same for all faces: the
-# server sees to them before a face is asked (:mod:`registry.http.application`).
+# Authentication, size limits, rate limits and TLS are the same for all APIs: the server applies them first
+# (:mod:`registry.http.application`).
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to a face.
+    """One request to an API.
 
-    ``path`` is the raw path below the face, ``url`` the face's own URL without a slash at its end, ``registry`` that of
-    the core API. ``writer`` is who sends it: what a write touches is held against ``writer.may_write`` by the core.
+    ``path`` is the raw path below the API, ``url`` the API's URL without a final slash, ``registry`` the core API's.
+    ``writer`` is the sender; the core checks each touched group with ``writer.may_write``.
     """
 
     head: RequestHead
@@ -489,30 +488,30 @@ class Call:
 
 
 class Face(Protocol):
-    """Any thread may call it; at most one at a time writes."""
+    """An API over the store. Thread-safe; at most one thread at a time writes."""
 
     def reply(self, call: Call) -> Reply:
-        """Carry a request out, OPTIONS among them.
+        """Carry out a request, including OPTIONS.
 
         Raises:
-            Refusal: it cannot be, and nothing has changed; :meth:`refused` reports it to the client.
+            Refusal: it is refused, and nothing has changed; :meth:`refused` reports it to the client.
         """
 
     def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
-        """Report a refusal in the words of this face; *url* is the face's own. It does not raise."""
+        """Return the error reply of this API; *url* is the API's own. Does not raise."""
 
 
 FaceType = Callable[[RegistryService], Face]
-"""Makes a face over a registry."""
+"""Creates an API over a registry."""
 
 
-# From what came of a request to the HTTP answer.
+# Registry responses to HTTP replies.
 
 JSON: Final = b"application/json; charset=utf-8"
 PROBLEM: Final = b"application/problem+json"
 MAX_FINDINGS: Final = 20
 FINDING: Final = b"xRouter-Finding"
-"""One for each of the first findings of a write: severity, rule, place and message, encoded as attributes are."""
+"""A header for each of the first findings of a write: severity, rule, place and message, encoded like attributes."""
 _Headers = list[tuple[bytes, bytes]]
 
 
@@ -544,11 +543,11 @@ def refusal_of(head: RequestHead, base: str, refusal: Refusal, place: ResourcePa
     """Return the reply to a request that was refused."""
     fields = _shared(base)
     if refusal.name == "action_not_supported":
-        refusal.args_given["action"] = head.method
+        refusal.title_args["action"] = head.method
     if refusal.status == 405 and place is not None:
         fields.append((b"Allow", allowed(place)))
     if refusal.name in ("server_busy", "rate_limited"):
-        fields.append((b"Retry-After", refusal.args_given.get("seconds", "1").encode("ascii")))
+        fields.append((b"Retry-After", refusal.title_args.get("seconds", "1").encode("ascii")))
     wants = head.header(b"accept") or b""
     content = PROBLEM if PROBLEM in wants else JSON
     return Reply(refusal.status, ((b"Content-Type", content), *fields), msgspec.json.encode(refusal.body()))
@@ -566,7 +565,7 @@ def options_of(base: str, place: ResourcePath | str) -> Reply:
 
 
 def allowed(place: ResourcePath | str) -> bytes:
-    """Return the methods that a place takes."""
+    """Return the methods allowed at a path."""
     verbs = METHODS[kind_of(place)]
     return ", ".join([*(word for word, verb in VERBS.items() if verb in verbs), "OPTIONS"]).encode("ascii")
 
@@ -613,11 +612,11 @@ def _location(url: str) -> bytes:
 
 
 def _plain(text: str) -> bytes:
-    """Return a content type as a header can hold it."""
+    """Return a content type without characters that are not allowed in a header."""
     return "".join(each if 0x20 <= ord(each) < 0x7F else "?" for each in text).encode("ascii")
 
 
-# What browsers ask before a web page of another origin may use a registry (CORS, the Fetch standard).
+# CORS (Fetch standard): web pages of other origins.
 
 ANY: Final = "*"
 _METHODS: Final = b"GET, HEAD, PUT, PATCH, POST, DELETE, OPTIONS"
@@ -626,19 +625,20 @@ _EXPOSED: Final = (
     *(b"ETag", b"Link", b"Location", b"Content-Location", b"Content-Disposition", b"Allow", b"Retry-After"),
     *(FINDING, b"xRegistry-xregcorrelationid"),
 )
-"""Headers that pages may read; those of an answer that begin with ``xRegistry-`` are named beside them."""
+"""Headers that pages may read, besides the response's ``xRegistry-`` headers."""
 _PREFIX: Final = b"xregistry-"
 _ALLOWED: Final = b"Authorization, Content-Type, If-Match, If-None-Match, Accept"
-_SAME: Final = (b"same-origin", b"none")
-_UNASKED: Final = (b"", b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data")
+_SAME_SITE: Final = (b"same-origin", b"none")
+_WITHOUT_PREFLIGHT: Final = (b"", b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data")
 """Content types that a browser sends without a preflight."""
-_MOST: Final = 8192
-"""Bytes of names of headers that a browser may ask for."""
+_MAX_PREFLIGHT_BYTES: Final = 8192
+"""Bytes of header names that a preflight may request."""
 
 
 class Browsers:
-    """Lets web pages of some *origins* use a registry; of all of them where ``*`` is one, but then without cookies,
-    certificates and passwords that the browser itself keeps. Without origins it changes nothing.
+    """Allows web pages of some *origins* to use a registry; ``*`` allows all, but without the browser's credentials.
+
+    Without origins it changes nothing.
     """
 
     def __init__(self, origins: tuple[str, ...]) -> None:
@@ -646,14 +646,14 @@ class Browsers:
         self._origins = {each.encode("ascii") for each in origins}
 
     def preflight(self, head: RequestHead) -> Reply | None:
-        """Answer a browser that asks what a page may do, which it does without credentials; None for other requests."""
+        """Return the reply to a preflight request, which has no credentials; None for other requests."""
         if not self._origins or head.method != "OPTIONS" or head.header(b"access-control-request-method") is None:
             return None
         if head.header(b"origin") is None:
             return None
         asked = head.header(b"access-control-request-headers") or b""
-        # A name of a header has none of what would begin another; `*` is no list where there are credentials.
-        plain = len(asked) <= _MOST and all(byte > 0x1F and byte < 0x7F for byte in asked)
+        # Header names cannot contain separators; `*` is not a wildcard for requests with credentials.
+        plain = len(asked) <= _MAX_PREFLIGHT_BYTES and all(byte > 0x1F and byte < 0x7F for byte in asked)
         allowed = asked if asked and plain else _ALLOWED
         fields = (
             (b"Access-Control-Allow-Methods", _METHODS),
@@ -664,10 +664,10 @@ class Browsers:
         return Reply(204, (*shared, *fields) if self._admits(head) else shared)
 
     def check(self, head: RequestHead) -> None:
-        """Make sure that a write is none that a page of a stranger has a browser send with the credentials it keeps.
+        """Refuse cross-site writes (CSRF) that a foreign page sends with the browser's credentials.
 
-        A form of any page can send such a request, and CORS lets it be sent; only its answer stays hidden. Where ``*``
-        is let in, what a browser does not ask about before (a POST of plain text) is refused all the same.
+        A form of any page can send such a request; CORS only hides its response. Requests without a preflight (such as
+        a POST of plain text) are refused even if ``*`` is allowed.
 
         Raises:
             HttpProblem: 403.
@@ -675,15 +675,15 @@ class Browsers:
         origin, site = head.header(b"origin"), head.header(b"sec-fetch-site")
         if head.method in READING or (origin is None and site is None) or origin in self._origins:
             return
-        # A browser knows better than the addresses that we see; over plain HTTP it sends the origin alone.
-        own = site in _SAME if site is not None else (origin or b"").partition(b"://")[2] == head.header(b"host")
+        # Sec-Fetch-Site is more reliable than the addresses that we see; over plain HTTP there is only Origin.
+        own = site in _SAME_SITE if site is not None else (origin or b"").partition(b"://")[2] == head.header(b"host")
         media = (head.header(b"content-type") or b"").partition(b";")[0].strip().lower()
-        if not own and not (self._any and (head.method != "POST" or media not in _UNASKED)):
-            detail = "a web page of another origin may not write here; http.cors names those that may"
+        if not own and not (self._any and (head.method != "POST" or media not in _WITHOUT_PREFLIGHT)):
+            detail = "web pages of other origins may not write here, except those in http.cors"
             raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
 
     def shown(self, head: RequestHead, reply: Reply) -> Reply:
-        """Return a reply as a browser needs it to give it to the page."""
+        """Return a reply with the CORS headers that let a page read it."""
         if not self._origins:
             return reply
         if not self._admits(head):
@@ -697,7 +697,7 @@ class Browsers:
         return origin is not None and (self._any or origin in self._origins)
 
     def _shared(self, head: RequestHead) -> tuple[tuple[bytes, bytes], ...]:
-        """Return what says whose pages may have an answer; caches keep one for each origin where that differs."""
+        """Return the headers that allow an origin, with ``Vary`` if they depend on it."""
         if self._any:
             return ((b"Access-Control-Allow-Origin", b"*"),) if head.header(b"origin") is not None else ()
         vary = (b"Vary", b"Origin")

@@ -1,8 +1,7 @@
-"""What the server does with requests: who sends is checked at once, the rest on threads that may wait for the database.
+"""The registry's request handling: authentication on the server's thread, everything else on worker threads.
 
-Reads have some threads, writes have one, since the store takes one at a time. Both have a bounded queue; a request that
-finds it full is answered with "try again later". The face whose path it is below decides what it means
-(:mod:`registry.http.access`).
+Reads have several threads, writes have one, since the store has one writer. Both have a bounded queue; when it is full,
+requests are answered 503. The path selects the API (:mod:`registry.http.access`).
 """
 
 from __future__ import annotations
@@ -52,14 +51,12 @@ from registry.store.engine import is_full
 _logger = logging.getLogger(__name__)
 _METHODS: Final = frozenset((*VERBS, "OPTIONS"))
 _OPEN_BODY: Final = 4096
-"""Bytes of a body that somebody without credentials may send."""
+"""Maximum body size without credentials, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """``max_body`` bytes of one request and ``max_answer`` of one answer; ``readers`` threads; ``waiting`` requests of
-    each kind wait for a thread.
-    """
+    """Maximum bytes of a request body and of a response; number of reader threads; queued requests of each kind."""
 
     max_body: int = 16 * 2**20
     max_answer: int = 64 * 2**20
@@ -67,14 +64,14 @@ class RequestLimits:
     waiting: int = 200
     pages: PageSizes = field(default_factory=PageSizes)
     origins: tuple[str, ...] = ()
-    """Origins of web pages that browsers may let use this registry, ``*`` for all of them."""
+    """Origins of web pages that may use this registry, ``*`` for all."""
 
 
 class RegistryApplication:
-    """Serves a registry at *base*, its URL; '' takes what requests name as their host. See the module.
+    """Serves a registry at the URL *base*; '' is the host of each request.
 
-    *faces* are the faces beside the core API, by the path that each is at, such as ``/cloudevents``. Those at
-    *open_paths* need no credentials, so there every request counts as a write does, of the address that it is from.
+    *faces* are the APIs besides the core API, by path, such as ``/cloudevents``. Those at *open_paths* need no
+    credentials, so every request to them is rate-limited like a write, by client address.
     """
 
     def __init__(
@@ -105,7 +102,7 @@ class RegistryApplication:
         self._begun: set[Future[None]] = set()
 
     def admit(self, head: RequestHead) -> AcceptedRequest | Reply:
-        """Return the request to come, or why it is refused."""
+        """Accept a request by its head, or return the error reply."""
         preflight = self._browsers.preflight(head)
         if preflight is not None:
             return preflight
@@ -115,7 +112,7 @@ class RegistryApplication:
     def _admitted(self, head: RequestHead) -> AcceptedRequest | Reply:
         try:
             if head.method not in _METHODS:
-                raise HttpProblem(HTTPStatus.NOT_IMPLEMENTED, f"{head.method} is no method of a registry")
+                raise HttpProblem(HTTPStatus.NOT_IMPLEMENTED, f"the method {head.method} is not supported")
             open_to_all = self._face(head)[0] in self._open
             if not open_to_all:
                 self._browsers.check(head)
@@ -132,7 +129,7 @@ class RegistryApplication:
         return _Accepted(self, head, writer, most)
 
     def perform(self, head: RequestHead, body: bytes, writer: RequestSender, answer: Answer) -> None:
-        """Carry a request out on a thread, and hand the answer to the server's thread."""
+        """Carry out a request on a worker thread, and pass the reply to the server's thread."""
         writing = head.method not in READING
         with self._counting:
             full = self._waiting[writing] >= self._limits.waiting
@@ -155,11 +152,11 @@ class RegistryApplication:
         future.add_done_callback(self._begun.discard)
 
     def shown(self, head: RequestHead, reply: Reply) -> Reply:
-        """Return a reply as a browser needs it."""
+        """Return a reply with CORS headers."""
         return self._browsers.shown(head, reply)
 
     def close(self, seconds: float) -> None:
-        """Have the threads end; those that have begun a request are waited for so many seconds, and finish it."""
+        """Stop the threads; wait up to *seconds* for requests in progress."""
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._writers.shutdown(wait=False, cancel_futures=True)
         wait(self._begun.copy(), seconds)
@@ -175,7 +172,7 @@ class RegistryApplication:
             return face.refused(head, url, refusal)
         except SQLAlchemyError as error:
             if is_full(error):
-                _logger.error("the disk of the store is full: nothing was written at %s", head.path.decode("latin-1"))
+                _logger.error("the store's disk is full: a write to %s was refused", head.path.decode("latin-1"))
                 return face.refused(head, url, Refusal("storage_full", head.path.decode("latin-1")))
             _logger.exception("the store failed at %s %s", head.method, head.path.decode("latin-1"))
         except Exception:
@@ -183,7 +180,7 @@ class RegistryApplication:
         return face.refused(head, url, Refusal("server_error", head.path.decode("latin-1")))
 
     def _face(self, head: RequestHead) -> tuple[bytes, Face]:
-        """Return the face that a request is for, and its path."""
+        """Return the path and the API of a request."""
         for path, face in self._faces:
             if head.path == path or head.path.startswith(path + b"/"):
                 return path, face
@@ -203,7 +200,7 @@ class RegistryApplication:
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    """A request whose body is still to come."""
+    """An accepted request whose body has not arrived yet."""
 
     application: RegistryApplication
     head: RequestHead
@@ -215,8 +212,8 @@ class _Accepted:
         self.application.perform(self.head, body, self.writer, answer)
 
     def late(self) -> Reply:
-        """Answer that it is unknown whether the request had an effect."""
-        detail = "the registry took too long; a write may have been made"
+        """Return the reply to a request that timed out and may have had an effect."""
+        detail = "the request timed out; a write may have taken effect"
         reply = HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, (b"retry-after", b"5")).reply()
         return self.application.shown(self.head, reply)
 
@@ -225,10 +222,10 @@ def _post(loop: asyncio.AbstractEventLoop, answer: Callable[[Reply], None], repl
     try:
         loop.call_soon_threadsafe(answer, reply)
     except RuntimeError:
-        _logger.debug("the server ended before an answer")
+        _logger.debug("the server stopped before a reply")
 
 
-# History over HTTP, at ``/history.json``, a path that no type of groups can have: who changed what, and when.
+# History over HTTP, at ``/history.json``, which cannot be the name of a group type.
 
 FLAGS: Final = ("xid", "limit", "cursor", "sort")
 _ALLOW: Final = (b"Allow", ", ".join(READING).encode("ascii"))
@@ -237,15 +234,13 @@ _MAX_NUMBER: Final = 2**63 - 1
 
 
 class HistoryFace:
-    """Keeps :class:`registry.http.access.Face`, for all who may read; names of writers are not for those without
-    one.
-    """
+    """Implements :class:`registry.http.access.Face`; anonymous readers do not see the names of writers."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
 
     def reply(self, call: Call) -> Reply:
-        """Answer a page of entries."""
+        """Return a page of entries."""
         path = call.head.path.decode("latin-1")
         if call.path.strip(b"/"):
             raise Refusal("api_not_found", path)
@@ -257,10 +252,10 @@ class HistoryFace:
         given = query_of(call.head.query)
         values = {name: once(given, name, path) for name in FLAGS}
         if values["sort"] not in (None, *HISTORY_SORTS):
-            why = "history is in the order of number, or of number=desc"
+            why = "history can be sorted only by number or number=desc"
             raise Refusal("bad_sort", path, value=str(values["sort"]), error_detail=why)
         if "\0" in (values["xid"] or ""):  # which no text of PostgreSQL can hold
-            raise Refusal("bad_request", path, error_detail="xid has a NUL character")
+            raise Refusal("bad_request", path, error_detail="xid contains a NUL character")
         asked = changes.Question(
             xid=values["xid"] or "",
             below="below" in given,
@@ -280,7 +275,7 @@ class HistoryFace:
         return Reply(200, ((b"Content-Type", JSON), *links), msgspec.json.encode(found))
 
     def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
-        """Report a refusal as the core API does."""
+        """Return the error reply, like the core API."""
         return refusal_of(head, url, refusal)
 
 
@@ -288,14 +283,14 @@ def _after(text: str | None, path: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MAX_NUMBER):
-        raise Refusal("bad_request", path, error_detail="cursor needs to be the number of an entry")
+        raise Refusal("bad_request", path, error_detail="cursor must be the number of an entry")
     return int(text)
 
 
-# The CloudEvents Subscriptions API over HTTP, at ``/subscriptions``, and what targets of webhooks call back.
+# The CloudEvents Subscriptions API over HTTP, at ``/subscriptions``, and the callback of webhook targets.
 #
-# The specification leaves the binding open but for its methods: POST to the collection makes a subscription, GET lists
-# them or reads one, PUT replaces and so renews one, DELETE ends one and answers what it was.
+# The specification defines only the methods: POST to the collection creates a subscription, GET lists all or reads one,
+# PUT replaces (and renews) one, DELETE deletes one and returns its last state.
 
 _TAKEN: Final = frozenset(("", MEDIA, "application/json"))
 _COLLECTION: Final = (b"GET", b"HEAD", b"POST", b"OPTIONS")
@@ -304,29 +299,27 @@ _RATE: Final = RATE.lower().encode("ascii")
 
 
 class SubscriptionsFace:
-    """Keeps :class:`registry.http.access.Face`: for writers, each with subscriptions of their own, and
-    administrators.
-    """
+    """Implements :class:`registry.http.access.Face`, for writers (own subscriptions) and administrators (all)."""
 
     def __init__(self, subscriptions: SubscriptionApi) -> None:
         self._subscriptions = subscriptions
 
     def reply(self, call: Call) -> Reply:
-        """Carry a request out."""
+        """Carry out a request."""
         name = _name_of(call)
         methods = _ONE if name else _COLLECTION
         allow = (b"Allow", b", ".join(methods))
         if call.head.method == "OPTIONS":
             return Reply(HTTPStatus.NO_CONTENT, (allow,))
         if call.head.method.encode("ascii") not in methods:
-            return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, f"{call.head.method} is not for this", allow).reply()
+            return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, f"{call.head.method} is not allowed here", allow).reply()
         if not call.writer.writes:
-            raise Refusal("forbidden", "/subscriptions", error_detail="subscriptions are for writers")
+            raise Refusal("forbidden", "/subscriptions", error_detail="only writers may use subscriptions")
         who = None if call.writer.administrator else call.writer.name
         return self._one(call, name, who) if name else self._collection(call, who)
 
     def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
-        """Report a refusal as the core API does."""
+        """Return the error reply, like the core API."""
         return refusal_of(head, url, refusal)
 
     def _collection(self, call: Call, who: str | None) -> Reply:
@@ -348,25 +341,25 @@ class SubscriptionsFace:
 
 
 class PermissionFace:
-    """Takes permissions that targets give by ``WebHook-Request-Callback``; who knows the key needs no credentials."""
+    """Receives permissions by ``WebHook-Request-Callback``, authorized by a key instead of credentials."""
 
     def __init__(self, subscriptions: SubscriptionApi) -> None:
         self._subscriptions = subscriptions
 
     def reply(self, call: Call) -> Reply:
-        """Note a permission."""
+        """Store a permission."""
         if call.head.method not in ("GET", "POST"):
-            return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, "GET or POST it", (b"Allow", b"GET, POST")).reply()
+            return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, "use GET or POST", (b"Allow", b"GET, POST")).reply()
         key = parse_qs(call.head.query.decode("latin-1")).get("key", [""])[0]
         rate = rate_of((call.head.header(_RATE) or b"*").decode("latin-1"))
         if rate is None:
-            return HttpProblem(HTTPStatus.BAD_REQUEST, f"{RATE} is no rate").reply()
+            return HttpProblem(HTTPStatus.BAD_REQUEST, f"{RATE} is not a valid rate").reply()
         if not self._subscriptions.permit(_name_of(call), key, rate):
-            return HttpProblem(HTTPStatus.NOT_FOUND, "nobody asked for this permission").reply()
+            return HttpProblem(HTTPStatus.NOT_FOUND, "no such permission was requested").reply()
         return Reply(HTTPStatus.NO_CONTENT, ((b"Cache-Control", b"no-store"),))
 
     def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
-        """Report a refusal as the core API does."""
+        """Return the error reply, like the core API."""
         return refusal_of(head, url, refusal)
 
 
@@ -380,9 +373,9 @@ def _name_of(call: Call) -> str:
 def _fault(call: Call) -> Reply | None:
     media = (call.head.header(b"content-type") or b"").decode("latin-1").partition(";")[0].strip().lower()
     if media not in _TAKEN:
-        return HttpProblem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"a subscription comes as {MEDIA}").reply()
+        return HttpProblem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type must be {MEDIA}").reply()
     if len(call.body) > MAX_BYTES:
-        return HttpProblem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a subscription has up to {MAX_BYTES} bytes").reply()
+        return HttpProblem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a subscription has at most {MAX_BYTES} bytes").reply()
     return None
 
 

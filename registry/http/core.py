@@ -1,4 +1,4 @@
-"""The core API of xRegistry 1.0, which is the face at the root."""
+"""The core API of xRegistry 1.0, at the root path."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _Key = tuple[Change, str, bytes, bytes]
 _Kept = tuple[RegistryRequest, ResourcePath | str, Response]
 _MAX_WEIGHT: Final = 32 * 2**20
 _OVERHEAD: Final = 2048
-"""Bytes that an answer takes beside its text."""
+"""Bytes of a cached response in addition to its text."""
 DISCOVERY: Final = (b"/.well-known/xregistry", b"/.xregistry")
-"""Where clients ask which registries there are (core ``spec.md``, xRegistry Discovery)."""
+"""Paths of discovery (core ``spec.md``, xRegistry Discovery)."""
 
 
 class CoreFace:
-    """See :class:`registry.http.access.Face`."""
+    """Implements :class:`registry.http.access.Face`."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
@@ -61,7 +61,7 @@ class CoreFace:
             return refusal_of(call.head, call.url, refusal, place)
 
     def _read(self, call: Call) -> Reply:
-        """Answer a reader, in one transaction; or from what is kept, where nothing has changed since."""
+        """Return the response to a read, in one transaction, or from the cache if nothing has changed since."""
         with self._service.session(writing=False) as session:
             key = session.change, call.url, call.head.path, call.head.query
             kept = self._kept.get(key)
@@ -77,7 +77,7 @@ class CoreFace:
         return reply
 
     def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
-        """Report a refusal that concerns no place."""
+        """Return the error reply to a refusal without a path."""
         return refusal_of(head, url, refusal)
 
 
@@ -86,7 +86,7 @@ def _request(call: Call, given: RequestTarget, place: ResourcePath | str) -> Reg
 
 
 class _KeptAnswers:
-    """Answers to readers, which are the same until the registry changes; those used last, within a bound of memory."""
+    """An LRU cache of responses to reads, valid until the registry changes, with bounded memory."""
 
     def __init__(self) -> None:
         self._answers: OrderedDict[_Key, tuple[_Kept, int]] = OrderedDict()
@@ -94,7 +94,7 @@ class _KeptAnswers:
         self._lock = threading.Lock()
 
     def get(self, key: _Key) -> _Kept | None:
-        """Return what was answered to this question in this state."""
+        """Return the cached response, None if there is none."""
         with self._lock:
             found = self._answers.get(key)
             if found is None:
@@ -103,7 +103,7 @@ class _KeptAnswers:
             return found[0]
 
     def put(self, key: _Key, kept: _Kept, weight: int) -> None:
-        """Keep an answer, unless it is large or only says that the reader has it already."""
+        """Cache a response, unless it is large or a 304."""
         weight += _OVERHEAD
         if kept[2].body is None or weight > _MAX_WEIGHT // 64:
             return

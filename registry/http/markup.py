@@ -1,6 +1,6 @@
-"""HTML of the pages for browsers, built as trees by lxml: no text from outside can become markup.
+"""HTML of the registry's web pages, built as lxml trees, so that text cannot become markup.
 
-Pages have neither scripts nor anything from elsewhere; their policy allows their own style alone, by its hash.
+Pages have no scripts and no external resources; their content security policy allows only their own style, by its hash.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from catalog.findings import xml_text
 Element = etree._Element
 Child = Element | str | None
 MAX_TEXT: Final = 2000
-"""Characters of one text that a page shows."""
+"""Maximum characters of a text on a page."""
 MAX_DOCUMENT: Final = 256 * 1024
-"""Characters of a document that a page shows."""
+"""Maximum characters of a document on a page."""
 _MAX_VALUES: Final = 2000
-"""Values that a page shows; what is more is in the JSON."""
-_DEEPEST: Final = 5
+"""Maximum values on a page; the others are in the JSON."""
+_DEPTH: Final = 5
 _XID: Final = re.compile(r"#?(/[\w.~:@-]+/[\w.~:@-]+(?:/[\w.~:@-]+/[\w.~:@-]+(?:/versions/[\w.~:@-]+)?)?)", re.ASCII)
 
 
 def h(tag: str, *children: Child, **attributes: str | bool) -> Element:
-    """Return an element; ``class_`` and ``for_`` stand for words of Python, ``_`` for ``-``. None is left out."""
+    """Return an element; ``class_`` and ``for_`` avoid Python keywords, ``_`` becomes ``-``, None is left out."""
     element = etree.Element(tag)
     for name, value in attributes.items():
         if value is not False:
@@ -51,40 +51,40 @@ def h(tag: str, *children: Child, **attributes: str | bool) -> Element:
 
 
 def cut(text: str, most: int = MAX_TEXT) -> str:
-    """Return a text, or its beginning."""
+    """Return a text, shortened to *most* characters."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON for people."""
+    """Return a value as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
 class PageLinks:
-    """Addresses of pages; *root* is the path of the registry, '' where it is at the root of its host."""
+    """URLs of pages; *root* is the path of the registry, '' if it is at the root of its host."""
 
     root: str
 
     def to(self, xid: str, **query: str) -> str:
-        """Return the address of a place's page."""
+        """Return the URL of an entity's page."""
         asked = f"?{urlencode(query)}" if query else ""
         return f"{self.root}{quote(xid, safe='/:@~$')}{asked}"
 
     def link(self, xid: str, text: str = "", **query: str) -> Element:
-        """Return a link to a place's page."""
+        """Return a link to an entity's page."""
         return h("a", text or xid, href=self.to(xid, **query))
 
     def json(self, xid: str, text: str, *, details: bool = False) -> Element:
-        """Return a link to what the API answers, which browsers get where a flag of the API is asked for."""
+        """Return a link to the API's JSON, which a flag of the API selects in browsers."""
         return self.link(f"{xid}$details" if details else xid, text, specversion="1.0-rc4")
 
 
 class ValueMarkup:
-    """Shows values as they are in the API; one for each page, since a page shows so many at most."""
+    """Renders values as in the API; one instance for each page, since the number of values per page is limited."""
 
     def __init__(self, links: PageLinks, groups: Iterable[str]) -> None:
-        """*groups* are the plural names of types of groups, by which references to entities are known."""
+        """*groups* are the plural names of group types, used to recognise references."""
         self._links = links
         self._groups = frozenset(groups)
         self._left = _MAX_VALUES
@@ -95,7 +95,7 @@ class ValueMarkup:
         for name, value in values.items():
             if self._left <= 0:
                 listed.append(h("dt", "…"))
-                listed.append(h("dd", "there is more in the JSON", class_="quiet"))
+                listed.append(h("dd", "see the JSON for more", class_="quiet"))
                 break
             self._left -= 1
             listed.append(h("dt", cut(name, 200)))
@@ -107,9 +107,9 @@ class ValueMarkup:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping) and value:
-            return self.attributes(value) if depth and _depth(value) <= _DEEPEST else block(json_text(value), MAX_TEXT)
+            return self.attributes(value) if depth and _depth(value) <= _DEPTH else block(json_text(value), MAX_TEXT)
         if isinstance(value, list) and value:
-            if _depth(value) > _DEEPEST:
+            if _depth(value) > _DEPTH:
                 return block(json_text(value), MAX_TEXT)
             self._left -= len(value)
             shown = value[: max(self._left, 1)]
@@ -118,7 +118,7 @@ class ValueMarkup:
         return h("code", msgspec.json.encode(value).decode("utf-8"))
 
     def text(self, text: str) -> Element:
-        """Return a text; references to what may be here, and addresses of the web, are links."""
+        """Return a text; xids and web URLs become links."""
         found = _XID.fullmatch(text)
         if found is not None and text.lstrip("#").split("/")[1] in self._groups:
             return self._links.link(found[1], text)
@@ -134,19 +134,19 @@ class ValueMarkup:
         return h("span", cut(text)) if text else h("span", "empty", class_="quiet")
 
 
-def _depth(value: Any, most: int = _DEEPEST + 1) -> int:
-    """Return how deep a value is nested, as far as *most*."""
+def _depth(value: Any, most: int = _DEPTH + 1) -> int:
+    """Return the nesting depth of a value, at most *most*."""
     nested: Iterable[Any] = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     return 1 + max((_depth(each, most - 1) for each in nested), default=0) if most else 0
 
 
 def block(text: str, most: int = MAX_DOCUMENT, name: str = "Text") -> Element:
-    """Return a text as it is written, which scrolls by keyboard too."""
+    """Return a preformatted text, scrollable by keyboard."""
     return h("pre", h("code", cut(text, most)), tabindex="0", role="group", aria_label=name)
 
 
 def table(name: str, heads: Sequence[str], rows: Iterable[Sequence[Child]], empty: str = "none") -> Element:
-    """Return a table whose first column names its rows; on narrow screens each row is a list."""
+    """Return a table with row headers; on narrow screens each row becomes a list."""
     body = h("tbody", role="rowgroup")
     for row in rows:
         first, *rest = row
@@ -167,7 +167,7 @@ def section(title: str, *children: Child) -> Element:
 
 
 def page(title: str, crumbs: Sequence[Element], links: PageLinks, text: str, *children: Child) -> bytes:
-    """Return a whole page; *text* is what is searched for."""
+    """Return a whole page; *text* is the search text."""
     search = h(
         "form",
         h("label", "Search", for_="q"),
@@ -177,7 +177,7 @@ def page(title: str, crumbs: Sequence[Element], links: PageLinks, text: str, *ch
         method="get",
         role="search",
     )
-    way = h("nav", h("ol", *(h("li", each) for each in crumbs)), aria_label="Where this is")
+    way = h("nav", h("ol", *(h("li", each) for each in crumbs)), aria_label="Breadcrumbs")
     head = h(
         "head",
         h("meta", charset="utf-8"),

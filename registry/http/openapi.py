@@ -1,4 +1,4 @@
-"""The whole OpenAPI document of a registry; it is made of the model in force, so it is true of any."""
+"""The OpenAPI document of a registry, generated from its current model."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from registry.delivery.targets import PROTOCOLS
 from registry.http.access import DETAILS, VERBS
 from registry.model.attributes import ANYTHING, GroupType, Model, ModelAttribute, ResourceType
 
-# One operation: what a method takes and answers at a place.
+# Operations.
 
-# JSON Schemas of what is sent and shown: each type of the model, and the attributes of its entities.
+# JSON Schemas of requests and responses: for each type of the model, and the attributes of its entities.
 #
-# A type has two schemas. What is shown has all attributes; what is given has those that clients may write, where null
-# takes one away. Nothing is required of what is shown: flags of a request leave out one or the other.
+# A type has two schemas: for responses with all attributes, and for requests with those that clients may write, where
+# null deletes one. Responses have no required attributes, since flags may leave out any.
 
 Schema = dict[str, Any]
 GIVEN: Final = ".given"
-"""Follows the name of a type's schema in that of what clients give."""
+"""Suffix of the names of request schemas."""
 _URI: Final = r"^[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+$"
 _ABSOLUTE: Final = r"^[A-Za-z][A-Za-z0-9+.\-]*:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]*$"
 _KEY: Final = r"^[a-z0-9][a-z0-9:\-_.]{0,62}$"
@@ -36,7 +36,7 @@ _NAME: Final = r"^([a-z_][a-z0-9_]{0,62}|\$schema)$"
 _MEMBER: Final = r"^[a-z0-9_][a-z0-9:\-_.]{0,62}$"
 ID: Final[Schema] = {"type": "string", "pattern": r"^[A-Za-z0-9_][A-Za-z0-9\-._~:@]{0,127}$"}
 _TEXT: Final[Schema] = {"type": "string"}
-_OF_TYPES: Final[Mapping[str, Schema]] = {
+_SCHEMAS_BY_TYPE: Final[Mapping[str, Schema]] = {
     "any": {},
     "boolean": {"type": "boolean"},
     "decimal": {"type": "number"},
@@ -57,14 +57,14 @@ _OF_TYPES: Final[Mapping[str, Schema]] = {
 
 
 def name_of(group: GroupType) -> str:
-    """Return the name of the schema of a type of group."""
+    """Return the schema name of a group type."""
     return group.plural
 
 
 def name_of_resource(resource: ResourceType, part: str = "") -> str:
-    """Return the name of the schema of a type of resource, or of its ``meta`` or ``versions``.
+    """Return the schema name of a resource type, or of its ``meta`` or ``versions``.
 
-    Types that are imported have one schema with the type that they are.
+    Imported types share the schema of the original type.
     """
     return ".".join(filter(None, (resource.home, resource.plural, part)))
 
@@ -75,7 +75,7 @@ def reference(name: str, *, given: bool = False) -> Schema:
 
 
 def map_of(schema: Schema) -> Schema:
-    """Return the schema of a map of such entities by their ids."""
+    """Return the schema of a map of entities by id."""
     return {"type": "object", "propertyNames": {"pattern": ID["pattern"]}, "additionalProperties": schema}
 
 
@@ -104,10 +104,10 @@ def _schemas(model: Model, *, given: bool) -> Iterator[tuple[str, Schema]]:
 
 
 def _entity(attributes: Mapping[str, ModelAttribute], nested: Mapping[str, Schema], *, given: bool) -> Schema:
-    """Return the schema of an entity; *nested* are the schemas of what its collections hold."""
+    """Return the schema of an entity; *nested* are the schemas of the entities in its collections."""
     entity = _object(attributes, given=given)
     entity["propertyNames"] = {"pattern": _NAME}
-    # Documents name their schema, which is not kept.
+    # Documents may have $schema, which is not stored.
     entity["properties"].setdefault("$schema", _TEXT)
     for plural, schema in nested.items():
         entity["properties"][plural] = map_of(schema)
@@ -123,7 +123,7 @@ def _object(attributes: Mapping[str, ModelAttribute], *, given: bool) -> Schema:
     more = None if other is None else _attribute(other, given=given)
     for name, choices in _conditional(attributes, given=given).items():
         if more is not None and more not in choices:
-            choices.append(more)  # beside other values it is an attribute like any that the model does not name
+            choices.append(more)  # for other values it is an undeclared attribute
         properties.setdefault(name, choices[0] if len(choices) == 1 else {"anyOf": choices})
     return {
         "type": "object",
@@ -134,7 +134,7 @@ def _object(attributes: Mapping[str, ModelAttribute], *, given: bool) -> Schema:
 
 
 def _conditional(attributes: Mapping[str, ModelAttribute], *, given: bool) -> dict[str, list[Schema]]:
-    """Return the schemas of attributes that stand beside others of some values, each once."""
+    """Return the distinct schemas of attributes that depend on values of others (``ifvalues``)."""
     schemas: dict[str, list[Schema]] = {}
     waiting = list(attributes.values())
     while waiting:
@@ -171,7 +171,7 @@ def _value(attribute: ModelAttribute, *, given: bool) -> Schema:
         if attribute.type == "array":
             return {"type": "array", "items": item}
         return {"type": "object", "propertyNames": {"pattern": _KEY}, "additionalProperties": item}
-    schema = dict(_OF_TYPES[attribute.type])
+    schema = dict(_SCHEMAS_BY_TYPE[attribute.type])
     if attribute.enum and attribute.strict:
         schema["enum"] = list(attribute.enum)
     return schema
@@ -186,33 +186,33 @@ _SHOWING: Final = ("replace", "patch", "add", "read")
 
 
 def path_parameters(place: ResourcePath) -> Iterator[Parameter]:
-    """Yield the ids in the path of a place, which has them as ``{NAME}``."""
+    """Yield the path parameters of a path template."""
     for name in (place.gid, place.rid, place.vid):
         if name:
             yield {"name": name[1:-1], "in": "path", "required": True, "schema": ID}
 
 
 def flags_of(place: ResourcePath, model: Model, verb: Verb) -> Iterator[Parameter]:
-    """Yield the flags that requests to a place may have (core ``spec.md``, Request Flags)."""
+    """Yield the flags of requests to a path (core ``spec.md``, Request Flags)."""
     yield _flag("specversion", {"type": "string", "enum": [SPECVERSION]}, "The version of the specification.")
     if verb in _SHOWING:
         yield from _showing(place, model)
     if verb == "read":
         if place.is_collection:
-            yield _flag("sort", {"type": "string"}, "The attribute to order by, with =asc or =desc.")
-            yield _flag("limit", {"type": "integer", "minimum": 1}, "How many entities a page has at most.")
-            yield _flag("cursor", {"type": "string"}, "Where the page begins, as a link to it says.")
+            yield _flag("sort", {"type": "string"}, "The attribute to sort by, optionally with =asc or =desc.")
+            yield _flag("limit", {"type": "integer", "minimum": 1}, "Maximum number of entities in a page.")
+            yield _flag("cursor", {"type": "string"}, "Where the page begins, as in the link to the next page.")
         return
     if verb == "delete" and not place.is_collection:
-        yield _flag("epoch", {"type": "integer", "minimum": 0}, "The epoch that the entity needs to have.")
-    yield _flag("ignore", _texts("*", *IGNORABLE), "What of the body does not count.")
+        yield _flag("epoch", {"type": "integer", "minimum": 0}, "The expected epoch of the entity.")
+    yield _flag("ignore", _texts("*", *IGNORABLE), "Parts of the body to ignore.")
     if place.kind in ("resource", "meta", "versions", "version"):
-        text = "The id of the version that becomes the default one; null, or request for that of the request."
+        text = "The id of the new default version; null for none, or request for the version in the request."
         yield _flag("setdefaultversionid", {"type": "string", "minLength": 1}, text)
 
 
 def parameters_on(parameters: Iterable[Parameter], capabilities: Mapping[str, Any]) -> Iterator[Parameter]:
-    """Yield the parameters that count under *capabilities*: all but flags, and parts of them, that are turned off."""
+    """Yield the parameters enabled by *capabilities*, with their enabled values."""
     for each in parameters:
         flag = each["name"] if each["in"] == "query" else ""
         if is_on(flag, capabilities):
@@ -220,31 +220,31 @@ def parameters_on(parameters: Iterable[Parameter], capabilities: Mapping[str, An
 
 
 def conditions_of(verb: Verb, *, guarded: bool) -> Iterator[Parameter]:
-    """Yield the conditions that requests may have (RFC 9110 section 13); writes only of what is *guarded* by ETags."""
+    """Yield conditional headers (RFC 9110 section 13); for writes only if *guarded* by ETags."""
     if verb == "read":
-        yield _header("If-None-Match", _TAGS, "ETags of what the client has.")
+        yield _header("If-None-Match", _TAGS, "ETags of the client's copies.")
     elif guarded:
-        yield _header("If-Match", _TAGS, "ETags of which one needs to be that of what is there.")
+        yield _header("If-Match", _TAGS, "ETags, one of which must be the current one.")
 
 
 def attributes_of(kind: ResourceType) -> Iterator[Parameter]:
-    """Yield the headers that give attributes beside a document."""
+    """Yield the headers of attributes that accompany a document."""
     for name, each in kind.attributes.items():
         if each.scalar and not each.readonly and name not in ("contenttype", *kind.document_names[:2]):
             yield _header(f"xRegistry-{name}", _header_schema(each), each.description)
 
 
 def _showing(place: ResourcePath, model: Model) -> Iterator[Parameter]:
-    yield _flag("inline", _texts(*_inlineable(place, model)), "What is shown in place.")
-    yield _flag("filter", {"type": "array", "items": {"type": "string"}}, "Which entities are shown.")
-    yield _flag("doc", _PRESENT, "The document view, with links within it.")
-    yield _flag("binary", _PRESENT, "Documents in base64.")
+    yield _flag("inline", _texts(*_inlineable(place, model)), "Collections and attributes to inline.")
+    yield _flag("filter", {"type": "array", "items": {"type": "string"}}, "Filter expressions.")
+    yield _flag("doc", _PRESENT, "Return the document view, with relative links.")
+    yield _flag("binary", _PRESENT, "Return documents in base64.")
     if place.kind in ("registry", "group"):
-        yield _flag("collections", _PRESENT, "Collections alone, with all that is in them.")
+        yield _flag("collections", _PRESENT, "Return only collections, with everything in them.")
 
 
 def _inlineable(place: ResourcePath, model: Model) -> Iterator[str]:
-    """Yield all that can be inlined at a place, and below it."""
+    """Yield everything that can be inlined at a path and below."""
     yield "*"
     if place.kind == "registry":
         yield from ("capabilities", "model", "modelsource")
@@ -297,9 +297,9 @@ JSON: Final = "application/json"
 _ANY: Final = "*/*"
 _DOCUMENTS: Final = ("application/json", "application/octet-stream", "text/plain")
 _LINK: Final = {"Link": {"description": "The root of the registry, and the next page.", "schema": {"type": "string"}}}
-_TAG: Final = {"ETag": {"description": "What the entity is compared by.", "schema": {"type": "string"}}}
+_TAG: Final = {"ETag": {"description": "The ETag of the entity.", "schema": {"type": "string"}}}
 HISTORY: Final = "/history.json"
-"""No type of groups can have this path."""
+"""No group type can have this path."""
 HISTORY_SORTS: Final = ("number", "number=asc", "number=desc")
 _ENTRIES: Final[Schema] = {
     "type": "array",
@@ -309,24 +309,24 @@ _ENTRIES: Final[Schema] = {
         "properties": {
             "number": {"type": "integer", "minimum": 1},
             "at": {"type": "string", "format": "date-time"},
-            "who": {"type": "string", "description": "Not for those without credentials."},
+            "who": {"type": "string", "description": "Absent for anonymous readers."},
             "action": {"type": "string", "enum": ["created", "updated", "deleted"]},
             "xid": {"type": "string"},
             "epoch": {"type": "integer", "minimum": 0},
-            "interaction": {"type": "string", "description": "The same for all that one request changed."},
+            "interaction": {"type": "string", "description": "Id common to all changes of one request."},
             "changed": {
                 "type": "object",
-                "description": "Not there where the entry before is kept no more.",
+                "description": "Absent if the previous entry was pruned.",
                 "additionalProperties": {"type": "object", "properties": {"old": {}, "new": {}}},
             },
         },
     },
 }
-_KNOWN: Final[Schema] = {"description": "The client has it.", "headers": dict(_TAG)}
+_KNOWN: Final[Schema] = {"description": "The client's copy is current.", "headers": dict(_TAG)}
 
 
 def operation(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
-    """Return what OpenAPI calls an operation; where *document* is true, the entity's document is read and written."""
+    """Return an OpenAPI operation; with *document* it reads or writes the entity's document."""
     taken = [*flags_of(place, model, verb), *conditions_of(verb, guarded=not place.is_collection)]
     if document and verb in ("replace", "add"):
         taken += attributes_of(place.resource)
@@ -339,9 +339,9 @@ def operation(place: ResourcePath, model: Model, verb: Verb, *, document: bool) 
 
 
 def configured(name: str, verb: Verb) -> dict[str, Any]:
-    """Return the operation of a path that is no place of entities, such as ``/model``."""
+    """Return the operation of a configuration path such as ``/model``."""
     schema = reference("registry") if name == "export" else {"type": "object"}
-    shown: dict[str, Any] = {"200": {**content("What it is.", schema), "headers": dict(_TAG)}}
+    shown: dict[str, Any] = {"200": {**content("The current state.", schema), "headers": dict(_TAG)}}
     if verb == "read":
         shown["304"] = _KNOWN
     members: dict[str, Any] = {"tags": ["registry"], "responses": answers(shown)}
@@ -352,20 +352,20 @@ def configured(name: str, verb: Verb) -> dict[str, Any]:
 
 
 def history() -> dict[str, Any]:
-    """Return what can be done at :data:`HISTORY`."""
+    """Return the operations at :data:`HISTORY`."""
     text: Schema = {"type": "string"}
     number: Schema = {"type": "integer", "minimum": 1}
     flags: dict[str, tuple[Schema, str]] = {
-        "xid": (text, "The entity whose history it is, as its path; without it that of all."),
-        "below": ({"type": "string", "maxLength": 0}, "Entities below that one too."),
-        "sort": ({"type": "string", "enum": list(HISTORY_SORTS)}, "The oldest first, or the newest."),
-        "limit": (number, "How many entries a page has at most."),
-        "cursor": (number, "The number of the last entry that the client has, as a link says it."),
+        "xid": (text, "The xid of an entity; default: all."),
+        "below": ({"type": "string", "maxLength": 0}, "Include entities below it."),
+        "sort": ({"type": "string", "enum": list(HISTORY_SORTS)}, "Oldest first, or newest first."),
+        "limit": (number, "Maximum number of entries in a page."),
+        "cursor": (number, "The number of the last entry of the previous page, as in the link to the next page."),
     }
     taken = [
         {"name": name, "in": "query", "schema": schema, "description": what} for name, (schema, what) in flags.items()
     ]
-    shown = content("Who did what, and when; old and new values of `changed` are by JSON pointer.", _ENTRIES)
+    shown = content("The changes, with old and new values in `changed` by JSON pointer.", _ENTRIES)
     answer = {"tags": ["history"], "parameters": taken, "responses": answers({"200": {**shown, "headers": _LINK}})}
     return {"parameters": [], "get": answer}
 
@@ -377,7 +377,7 @@ def _tag(place: ResourcePath) -> str:
 
 
 def _shown(place: ResourcePath) -> str:
-    """Return the name of the schema of an entity at a place, or in a collection there."""
+    """Return the schema name of the entity at a path, or of the entities in a collection."""
     if place.kind == "registry":
         return "registry"
     if place.kind in ("groups", "group"):
@@ -400,7 +400,7 @@ def _body(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> d
 
 
 def _added(place: ResourcePath, model: Model, *, given: bool = True) -> Schema:
-    """Return the schema of what is added below a place: a version, or collections by their names."""
+    """Return the schema of a POST body: a version, or collections by name."""
     if place.kind == "resource":
         return reference(name_of_resource(place.resource, "versions"), given=given)
     names = (
@@ -414,39 +414,39 @@ def _added(place: ResourcePath, model: Model, *, given: bool = True) -> Schema:
 
 def _responses(place: ResourcePath, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
     if verb == "delete":
-        return answers({"204": {"description": "It is gone."}})
+        return answers({"204": {"description": "It was deleted."}})
     schema = map_of(reference(_shown(place))) if place.is_collection else reference(_shown(place))
     if verb == "add" and not place.is_collection:
         schema = _added(place, model, given=False)
     content = {_ANY: {"schema": {}}} if document else {JSON: {"schema": schema}}
-    shown = {"description": "As it is.", "headers": {**_LINK, **_TAG}, "content": content}
+    shown = {"description": "The current state.", "headers": {**_LINK, **_TAG}, "content": content}
     by_status = {"200": shown}
     if verb != "read" and not place.is_collection and place.kind != "registry":
         by_status["201"] = {**shown, "description": "It was created."}
     if verb == "read":
         by_status["304"] = _KNOWN
     if document and verb == "read":
-        by_status["303"] = {**shown, "description": "The document is elsewhere."}
+        by_status["303"] = {**shown, "description": "The document is external."}
     return answers(by_status)
 
 
 def answers(by_status: dict[str, Any]) -> dict[str, Any]:
-    """Return answers by status, with that of refusals."""
+    """Return responses by status, with the error response."""
     problem = reference("problem")
     media = {each: {"schema": problem} for each in (JSON, "application/problem+json")}
-    return {**by_status, "4XX": {"description": "It is refused, and nothing has changed.", "content": media}}
+    return {**by_status, "4XX": {"description": "The request was refused; nothing has changed.", "content": media}}
 
 
 def content(description: str, schema: Schema) -> dict[str, Any]:
-    """Return an answer that is JSON."""
+    """Return a JSON response."""
     return {"description": description, "content": {JSON: {"schema": schema}}}
 
 
-# What OpenAPI says of ``/subscriptions``: documents of the CloudEvents Subscriptions API, as they are taken here.
+# ``/subscriptions``: the CloudEvents Subscriptions API.
 
 MEDIA: Final = "application/cloudevents-subscription+json"
 _DOCUMENT_NAME: Final = "Subscription"
-"""Begins with a capital, which no name of the model does."""
+"""Capitalized, so that no name of the model equals it."""
 _FILTER: Final = "Filter"
 _SINK: Final = "^[A-Za-z]+://[!-~]+$"
 _PARAMETER: Final = "subscriptionid"
@@ -454,23 +454,23 @@ _DOCUMENT_TAG: Final = "subscriptions"
 
 
 def subscription_paths() -> dict[str, dict[str, Any]]:
-    """Return what can be done where, by path."""
+    """Return the operations by path."""
     shown = reference(_DOCUMENT_NAME)
     one = {"name": _PARAMETER, "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[0-9a-f]+$"}}
     return {
         PATH: {
             "parameters": [],
             "get": _operation("200", "The subscriptions that the client may see.", {"type": "array", "items": shown}),
-            "post": {**_operation("201", "It was made.", shown), "requestBody": _document_body()},
+            "post": {**_operation("201", "It was created.", shown), "requestBody": _document_body()},
         },
         f"{PATH}/{{{_PARAMETER}}}": {
             "parameters": [one],
-            "get": _operation("200", "As it is, without secrets.", shown),
+            "get": _operation("200", "The subscription, without secrets.", shown),
             "put": {
-                **_operation("200", "The subscription as it is from now on.", shown),
+                **_operation("200", "The new state of the subscription.", shown),
                 "requestBody": _document_body(),
             },
-            "delete": _operation("200", "The subscription as it was before it ended.", shown),
+            "delete": _operation("200", "The last state of the subscription.", shown),
         },
     }
 
@@ -525,7 +525,7 @@ def _given() -> Schema:
 
 def _sinks() -> str:
     forms = (f"{name}: {', '.join(f'{scheme}://' for scheme in each.schemes)}" for name, each in PROTOCOLS.items())
-    return f"A host, and the address there that the protocol needs. {'; '.join(forms)}."
+    return f"The host, and the path or topic that the protocol needs. {'; '.join(forms)}."
 
 
 def _credential(*, secrets: bool) -> Schema:
@@ -545,7 +545,7 @@ def _credential(*, secrets: bool) -> Schema:
 
 
 def _filter() -> Schema:
-    """Return the schema of one filter; those within it are filters too."""
+    """Return the schema of a filter, which may be nested."""
     values = {"type": "string", "minLength": 1, "maxLength": MAX_VALUE}
     compared: Schema = {
         "type": "object",
@@ -561,16 +561,16 @@ def _filter() -> Schema:
 
 OPENAPI: Final = "3.1.0"
 _TAKEN: Final = frozenset((PATH, PERMISSIONS))
-"""Paths of subscriptions, which come before types of the model."""
+"""Paths of subscriptions, which take precedence over group types."""
 _PROBLEM: Final[Schema] = {
     "type": "object",
     "required": ["type", "title", "status"],
     "properties": {
-        "type": {"type": "string", "description": "The error, as the specification names it."},
+        "type": {"type": "string", "description": "The URI of the error, by the specification."},
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
-        "subject": {"type": "string", "description": "The xid or path that it is about."},
+        "subject": {"type": "string", "description": "The xid or path concerned."},
         "args": {"type": "object", "additionalProperties": {"type": "string"}},
     },
 }
@@ -584,10 +584,10 @@ def openapi_of(
     *,
     subscriptions: bool = False,
 ) -> dict[str, Any]:
-    """Return the document for a registry at *base*, its URL, whose clients *access* lets in.
+    """Return the document for a registry at the URL *base* with the authentication of *access*.
 
-    Flags that *capabilities* do not list are not in it. With *subscriptions* it has those of events too, and not the
-    types of the model whose paths they have.
+    Flags that *capabilities* do not list are left out. With *subscriptions* it includes their paths, instead of group
+    types with the same paths.
     """
     paths = {path: _with_what_is_on(item, capabilities) for path, item in _paths(model)}
     components: dict[str, Any] = {"schemas": {"problem": _PROBLEM, **all_schemas(model)}}
@@ -636,7 +636,7 @@ def _paths(model: Model) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _places(model: Model) -> Iterator[ResourcePath]:
-    """Yield all places below the root, where parameters stand for ids."""
+    """Yield all path templates below the root."""
     for group in model.groups.values():
         groups = ResourcePath("groups", group)
         one = groups.child(f"{{{group.singular}id}}")
@@ -660,7 +660,7 @@ def _item(place: ResourcePath, model: Model, *, document: bool = False) -> dict[
 
 
 def _with_what_is_on(item: dict[str, Any], capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out of all operations of a path the flags that are turned off."""
+    """Remove disabled flags from all operations of a path."""
     for method, each in item.items():
         if method != "parameters" and "parameters" in each:
             each["parameters"] = list(parameters_on(each["parameters"], capabilities))
@@ -668,5 +668,5 @@ def _with_what_is_on(item: dict[str, Any], capabilities: Mapping[str, Any]) -> d
 
 
 def _without_head(methods: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave HEAD out, which answers as GET without a body."""
+    """Remove HEAD, which is GET without a body."""
     return {method: each for method, each in methods.items() if method != "head"}

@@ -1,8 +1,7 @@
-"""Pages for people: what the core API answers at a path, as HTML for those who ask for that, which browsers do.
+"""Web pages: the core API's content as HTML.
 
-A browser gets pages at the paths of the API, by flags of their own (:data:`FLAGS`); with any other flag, and for
-everybody who does not prefer HTML to JSON, the answer is that of the API. Pages only read, need no script, and are
-bounded as collections are: what is more is behind a link.
+Clients that prefer HTML to JSON get pages at the paths of the API, with the pages' own flags (:data:`FLAGS`); with any
+other flag, the API responds. Pages are read-only, need no scripts, and are paginated.
 """
 
 from __future__ import annotations
@@ -37,34 +36,34 @@ from registry.http.markup import (
 )
 
 FLAGS: Final = ("q", "view", "cursor", "from", "to", "access_token")
-"""What pages are asked for by. ``access_token`` is seen to before."""
+"""Query parameters of pages. ``access_token`` is handled earlier."""
 _VIEWS: Final = ("", "findings", "history", "diff")
 _VARY: Final = (b"Vary", b"Accept")
 _ROWS: Final = 50
-_LINTED: Final = 100
-"""Entities that one page of findings is about."""
-_OF_EACH: Final = 10
+_ENTITIES_PER_PAGE: Final = 100
+"""Entities covered by one page of findings."""
+_FINDINGS_PER_ENTITY: Final = 10
 """Findings of one entity on such a page."""
 _HISTORY_BYTES: Final = 4 * 2**20
 _CHANGES: Final = 50
-"""Changes of one entry that a page shows."""
+"""Changes of one entry on a page."""
 _CONTEXT: Final = 3
 _DIFF_LINES: Final = 2000
 _OWN: Final = ("self", "xid", "versionid", "epoch", "isdefault", "createdat", "modifiedat", "ancestorid")
-"""What differs between any two versions."""
+"""Attributes that differ between any two versions."""
 _SOURCES: Final = {
     "message": "the message itself",
     "cloudevents": "CloudEvents",
     "protocol": "the protocol",
     "default": "the default",
 }
-_OF_JAVA: Final = frozenset(("text/html", "image/gif", "image/jpeg"))
-"""What Java's own client accepts when nobody says otherwise; no browser names these three."""
+_JAVA_ACCEPT: Final = frozenset(("text/html", "image/gif", "image/jpeg"))
+"""The default ``Accept`` of Java's HTTP client, which no browser sends."""
 _UNTRUSTED: Final = (
     (b"Content-Security-Policy", b"default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"),
     (b"X-Content-Type-Options", b"nosniff"),
 )
-"""For what writers of this registry have written, where a browser opens it as a page of this origin."""
+"""Headers of documents, which a browser would open as pages of this origin."""
 
 
 class PageFace:
@@ -75,7 +74,7 @@ class PageFace:
         self._core = CoreFace(service)
 
     def reply(self, call: Call) -> Reply:
-        """Carry a request out."""
+        """Carry out a request."""
         head = call.head
         if head.method not in ("GET", "HEAD"):
             return self._core.reply(call)
@@ -86,11 +85,11 @@ class PageFace:
         return replace(reply, headers=(*reply.headers, _VARY, *(_UNTRUSTED if wanted else ())))
 
     def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
-        """Report a refusal that concerns no place."""
+        """Return the error page or reply to a refusal without a path."""
         return self._core.refused(head, url, refusal)
 
     def _is_page(self, call: Call) -> bool:
-        """Tell whether a page is asked for: a place of entities without a flag of the API, or nothing at all."""
+        """Whether a page is requested: an entity, a collection, or an unknown path, without flags of the API."""
         if not query_of(call.head.query).keys() <= set(FLAGS) or call.head.path.endswith(b"$details"):
             return False
         try:
@@ -104,12 +103,12 @@ class PageFace:
         try:
             given = asked(call.head)
             values = {name: once(query_of(call.head.query), name, given.path) or "" for name in FLAGS}
-            if any("\0" in each for each in values.values()):  # which no text of PostgreSQL can hold
-                raise Refusal("bad_request", given.path, error_detail="a flag has a NUL character")
+            if any("\0" in each for each in values.values()):  # not allowed in PostgreSQL texts
+                raise Refusal("bad_request", given.path, error_detail="a flag contains a NUL character")
             place = self._service.find(given.segments, given.path)
             assert isinstance(place, ResourcePath)
             with self._service.session(writing=False) as session:
-                if values["view"] != "history":  # entries go without a change of the registry
+                if values["view"] != "history":  # pruning entries does not change the registry
                     tag = tag_of_page(session.reader, (call.url, call.head.path, call.head.query))
                 if seen_before(call.head, tag):
                     return Reply(304, ((b"ETag", tag.encode("ascii")), _VARY))
@@ -121,7 +120,7 @@ class PageFace:
 
 
 def prefers_html(head: RequestHead) -> bool:
-    """Tell whether a client asks for HTML, and for JSON less or not at all (RFC 9110, ``Accept``)."""
+    """Whether a client prefers HTML to JSON (RFC 9110, ``Accept``)."""
     accepted = b",".join(value for name, value in head.headers if name == b"accept").decode("latin-1").lower()
     if "text/html" not in accepted:
         return False
@@ -132,12 +131,12 @@ def prefers_html(head: RequestHead) -> bool:
         weight = next((each[2:] for each in parameters if each.startswith("q=")), "1")
         if media in wanted and len(weight) <= 5 and weight.replace(".", "", 1).isdecimal() and weight.isascii():
             wanted[media] = max(wanted[media], float(weight))
-    return wanted["text/html"] > wanted["application/json"] and not _OF_JAVA <= medias
+    return wanted["text/html"] > wanted["application/json"] and not _JAVA_ACCEPT <= medias
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What a page shows of a place: its name in ``view``, and in the list of views."""
+    """A view of a page: its value of ``view``, and its label."""
 
     name: str
     label: str
@@ -158,11 +157,11 @@ class _Page:
         """Return the page.
 
         Raises:
-            Refusal: there is nothing at this place, or a flag is wrong.
+            Refusal: the path does not exist, or a flag is not valid.
         """
         view, place = self._given["view"], self._place
         if view not in _VIEWS:
-            raise Refusal("bad_request", place.xid, error_detail=f"there is no view {cut(view, 50)}")
+            raise Refusal("bad_request", place.xid, error_detail=f"unknown view {cut(view, 50)}")
         if self._given["q"]:
             title, parts = f"Search for {self._given['q']}", list(self._found(self._given["q"][: looking.MAX_TEXT]))
         else:
@@ -189,7 +188,7 @@ class _Page:
         place = self._place
         if place.is_collection:
             if place.kind != "groups":
-                self._ask(place.owner)  # which needs to be there
+                self._ask(place.owner)  # raises if it does not exist
             return {}, None
         if place.kind in ("resource", "version"):
             return looking.document_of(self._session, place)
@@ -222,11 +221,11 @@ class _Page:
         around = looking.surroundings_of(self._session, (place.xid,))
         counts = looking.effective(around, place.xid)
         if counts is not None:
-            yield section("What counts", *self._effective(counts))
+            yield section("Effective definition", *self._effective(counts))
         yield section("Findings", *self._listed_findings(around.findings))
         meta = self._ask(replace(place, kind="meta")).body or {}
         hidden = ("self", "xid", "defaultversionurl", f"{place.resource.singular}id")
-        yield section("Of all versions", self._values.attributes({k: v for k, v in meta.items() if k not in hidden}))
+        yield section("For all versions", self._values.attributes({k: v for k, v in meta.items() if k not in hidden}))
         if body.get("versionscount"):
             yield section("Versions", *self._collection(place.collection("versions"), ""))
 
@@ -235,7 +234,7 @@ class _Page:
             (self._links.link(f"/{name}", name), str(body.get(f"{name}count", 0)), ", ".join(kind.resources))
             for name, kind in self._session.model.groups.items()
         ]
-        return table("Types of groups", ("Groups", "How many", "What they hold"), rows)
+        return table("Group types", ("Groups", "Count", "Resources"), rows)
 
     def _collection(self, place: ResourcePath, cursor: str) -> Iterator[Child]:
         """Show a page of a collection."""
@@ -244,9 +243,9 @@ class _Page:
         paging = answer.paging
         heads = ["Id", "Name", "Changed"]
         heads += list(place.group.resources) if place.kind == "groups" else []
-        heads += {"resources": ["Versions"], "versions": ["Descends from", "What differs"]}.get(place.kind, [])
+        heads += {"resources": ["Versions"], "versions": ["Ancestor", "Differences"]}.get(place.kind, [])
         rows = [self._row(place.child(name), body) for name, body in entries.items()]
-        yield table(place.xid, heads, rows, "There are none.")
+        yield table(place.xid, heads, rows, "None.")
         if paging is not None and paging.count is not None and paging.count > len(rows):
             yield h("p", f"{len(rows)} of {paging.count} are on this page.", class_="quiet")
         if paging is not None and paging.after:
@@ -280,18 +279,18 @@ class _Page:
         place = self._place
         url = body.get(place.resource.document_names[2])
         if url is not None:
-            yield h("p", "It is elsewhere: ", self._values.text(str(url)))
+            yield h("p", "External document: ", self._values.text(str(url)))
         elif not document:
-            yield h("p", "There is none.", class_="quiet")
+            yield h("p", "No document.", class_="quiet")
         else:
             text = _text(document)
-            yield h("p", self._links.json(place.xid, f"As it is ({len(document)} bytes)"))
-            yield block(text, MAX_DOCUMENT, "Document") if text is not None else h("p", "It is no text.")
+            yield h("p", self._links.json(place.xid, f"Download ({len(document)} bytes)"))
+            yield block(text, MAX_DOCUMENT, "Document") if text is not None else h("p", "The document is not text.")
 
     def _effective(self, shown: Mapping[str, Any]) -> Iterator[Child]:
-        """Show the definition as records are held against it, with where each value comes from."""
+        """Show the effective definition that records are matched against, with the origin of each value."""
         if shown["base"]:
-            yield h("p", "It is based on ", *_joined(self._links.link(each) for each in shown["base"]), ".")
+            yield h("p", "Based on ", *_joined(self._links.link(each) for each in shown["base"]), ".")
         single = {name: shown[name] for name in ("envelope", "protocol") if shown[name]}
         single |= {f"envelopeoptions.{name}": each for name, each in shown["envelopeoptions"].items()}
         single |= {name: each for name, each in shown["attributes"].items() if name != "dataschema"}
@@ -303,10 +302,10 @@ class _Page:
             value = None if each["value"] is None else self._values.value(each["value"])
             name = f"{each['section']}.{each['name']}"
             rows.append((name, value, str(each["type"] or ""), required, self._origins(each["from"])))
-        yield table("What counts", ("Attribute", "Value", "Type", "Required", "Comes from"), rows, "It asks nothing.")
+        yield table("Effective definition", ("Attribute", "Value", "Type", "Required", "Origin"), rows, "None.")
 
     def _origins(self, of: Mapping[str, Any]) -> Element:
-        """Show who gives value, type and need of a property: together where that is the same."""
+        """Show the origins of value, type and ``required`` of a property, grouped if equal."""
         given: dict[tuple[str, str], list[str]] = {}
         for member, each in of.items():
             if member != "value" or each["value"] is not None or each["overrides"]:
@@ -336,21 +335,21 @@ class _Page:
         within, cursor = place.xid if place.kind == "group" else "", self._given["cursor"]
         xids = [place.xid]
         if place.kind != "resource":
-            xids = looking.entities_after(connection, within, cursor, _LINTED + 1)
-        more, xids = len(xids) > _LINTED, xids[:_LINTED]
+            xids = looking.entities_after(connection, within, cursor, _ENTITIES_PER_PAGE + 1)
+        more, xids = len(xids) > _ENTITIES_PER_PAGE, xids[:_ENTITIES_PER_PAGE]
         found = looking.surroundings_of(self._session, xids).findings if xids else ()
         scope = "This page is about one entity" if len(xids) == 1 else f"This page is about {len(xids)} entities"
-        about = f"{scope}, {xids[0]} to {xids[-1]}." if len(xids) > 1 else f"{scope}." if xids else "There is nothing."
+        about = f"{scope}, {xids[0]} to {xids[-1]}." if len(xids) > 1 else f"{scope}." if xids else "No entities."
         yield section(
             "Findings",
             h("p", about, class_="quiet"),
-            *self._listed_findings(found, _OF_EACH if len(xids) > 1 else 10 * _ROWS),
+            *self._listed_findings(found, _FINDINGS_PER_ENTITY if len(xids) > 1 else 10 * _ROWS),
         )
         if more:
             yield self._next(place.xid, view="findings", cursor=xids[-1])
 
     def _listed_findings(self, found: Sequence[Mapping[str, str]], most: int = 10 * _ROWS) -> Iterator[Child]:
-        """Show findings, so many of each entity at most."""
+        """Show findings, at most *most* of each entity."""
         rows: list[Sequence[Child]] = []
         of: dict[str, int] = {}
         for each in found:
@@ -361,13 +360,11 @@ class _Page:
                 continue
             badge = h("span", each["severity"], class_=f"badge {each['severity']}")
             where = h("span", self._links.link(xid), each["place"].removeprefix(xid))
-            hint = h("span", f". To do: {cut(each['hint'])}.", class_="quiet") if each["hint"] else None
+            hint = h("span", f". Fix: {cut(each['hint'])}.", class_="quiet") if each["hint"] else None
             rows.append((each["rule"], badge, where, h("span", cut(each["message"]), hint)))
-        yield table("Findings", ("Rule", "Severity", "Place", "What it is"), rows, "There are none.")
+        yield table("Findings", ("Rule", "Severity", "Location", "Message"), rows, "No findings.")
         if len(found) > len(rows):
-            yield h(
-                "p", f"{len(found) - len(rows)} more are left out: {most} of each entity are shown.", class_="quiet"
-            )
+            yield h("p", f"{len(found) - len(rows)} more are not shown: at most {most} per entity.", class_="quiet")
 
     def _history(self) -> Iterator[Child]:
         place, cursor, writer = self._place, self._given["cursor"], self._call.writer
@@ -379,7 +376,7 @@ class _Page:
                 raise
             gone = True
         if not (cursor.isascii() and (not cursor or cursor.isdecimal()) and len(cursor) < 19):
-            raise Refusal("bad_request", place.xid, error_detail="cursor needs to be the number of an entry")
+            raise Refusal("bad_request", place.xid, error_detail="cursor must be the number of an entry")
         xid = "" if place.kind == "registry" else place.xid
         who = writer.administrator or bool(writer.name)
         question = changes.Question(xid, bool(xid), False, int(cursor) if cursor else None, _ROWS, who)
@@ -389,7 +386,7 @@ class _Page:
         rows = [
             (
                 _time(each["at"]),
-                *((each["who"] or "nobody named",) if who else ()),
+                *((each["who"] or "unknown",) if who else ()),
                 each["action"],
                 self._links.link(each["xid"], each["xid"], view="history"),
                 self._changed(each),
@@ -397,16 +394,16 @@ class _Page:
             for each in entries
         ]
         heads = ("When", *(("Who",) if who else ()), "What", "Where", "Changes")
-        hidden = None if who else h("p", "Names of writers are for readers with credentials.", class_="quiet")
-        yield h("p", "It is not there any more.") if gone else self._views("history")
-        yield section("History", hidden, table("History", heads, rows, "There are no entries."))
+        hidden = None if who else h("p", "Names of writers are shown only to readers with credentials.", class_="quiet")
+        yield h("p", "It was deleted.") if gone else self._views("history")
+        yield section("History", hidden, table("History", heads, rows, "No entries."))
         if more:
             yield self._next(place.xid, view="history", cursor=str(entries[-1]["number"]))
 
     def _changed(self, entry: Mapping[str, Any]) -> Child:
         changed: Mapping[str, Mapping[str, Any]] | None = entry.get("changed")
         if changed is None:
-            return h("span", "not known: the entry before is not kept", class_="quiet")
+            return h("span", "unknown: the previous entry was pruned", class_="quiet")
         listed = h("ul")
         for at, (pointer, values) in enumerate(changed.items()):
             if at == _CHANGES:
@@ -414,7 +411,7 @@ class _Page:
                 break
             listed.append(h("li", pointer, ": ", *_old_and_new(values)))
         count = "1 attribute" if len(changed) == 1 else f"{len(changed)} attributes"
-        return h("details", h("summary", count), listed) if changed else h("span", "none but its epoch")
+        return h("details", h("summary", count), listed) if changed else h("span", "only its epoch")
 
     def _difference(self) -> Iterator[Child]:
         place = self._place
@@ -433,10 +430,10 @@ class _Page:
         form = h("form", view, *fields, h("button", "Compare", type="submit"), action=self._links.to(place.xid))
         differences = changes.differences("", _shared(old), _shared(new))
         rows = [(pointer, *_two(values)) for pointer, values in differences]
-        attributes = table("Attributes that differ", ("Attribute", older, newer), rows[: 4 * _ROWS], "None differs.")
+        attributes = table("Different attributes", ("Attribute", older, newer), rows[: 4 * _ROWS], "No differences.")
         left = h("p", f"{4 * _ROWS} of {len(rows)} are shown.", class_="quiet") if len(rows) > 4 * _ROWS else None
-        yield section("Versions that are compared", form)
-        yield section("Attributes that differ", attributes, left)
+        yield section("Compared versions", form)
+        yield section("Different attributes", attributes, left)
         if place.resource.hasdocument:
             yield section("Documents", _document_difference(old_document, new_document))
 
@@ -449,8 +446,8 @@ class _Page:
             )
             for each in hits
         ]
-        nothing = "There is nothing so far." if more else "There is nothing."
-        note = h("p", "Ids and attributes are searched, in any letter case; documents are not.", class_="quiet")
+        nothing = "No matches so far." if more else "No matches."
+        note = h("p", "Searches ids and attributes, ignoring case; not documents.", class_="quiet")
         yield section("Found", note, table("Found", ("Where", "Name"), rows, nothing))
         if more:
             yield self._next("/", q=text, cursor=more)
@@ -477,7 +474,7 @@ class _Page:
         return f"{title}, version {place.vid}" if place.kind == "version" else title
 
     def _views(self, chosen: str) -> Element | None:
-        """Return links to what else there is of an entity."""
+        """Return links to the other views of an entity."""
         place = self._place
         views = [_View("", "Overview")]
         if place.kind in ("registry", "group", "resource"):
@@ -496,7 +493,7 @@ class _Page:
         items.append(self._links.json(place.xid, "JSON", details=details))
         if place.kind == "registry":
             items += [self._links.json(f"/{name}", name) for name in ("model", "capabilities", "export")]
-        return h("nav", h("ul", *(h("li", each) for each in items)), aria_label="What to see")
+        return h("nav", h("ul", *(h("li", each) for each in items)), aria_label="Views")
 
     def _crumbs(self) -> list[Element]:
         crumbs, xid = [self._links.link("/", "Registry")], ""
@@ -513,11 +510,11 @@ def _links(call: Call) -> PageLinks:
 
 
 def _refused(call: Call, refusal: Refusal) -> Reply:
-    """Return the page that says why there is none."""
+    """Return the error page of a refusal."""
     links = _links(call)
     said = h("p", refusal.title)
     detail = h("p", refusal.detail) if refusal.detail else None
-    body = page(f"Error {refusal.status}", [links.link("/", "Registry")], links, "", section("Why", said, detail))
+    body = page(f"Error {refusal.status}", [links.link("/", "Registry")], links, "", section("Cause", said, detail))
     return Reply(refusal.status, (*headers(), _VARY, (b"Cache-Control", b"no-store")), body)
 
 
@@ -534,14 +531,14 @@ def _joined(links: Iterator[Element]) -> Iterator[Child]:
 
 
 def _shared(version: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a version can have in common with others."""
+    """Return the attributes of a version that other versions may have as well."""
     return {name: value for name, value in version.items() if name not in _OWN}
 
 
 def _two(values: Mapping[str, Any]) -> tuple[Element, Element]:
-    """Return the old and the new value of an attribute; what is not there is said in words."""
+    """Return the old and the new value of an attribute, or "absent"."""
     shown = [
-        h("code", cut(msgspec.json.encode(values[name]).decode(), 300)) if name in values else h("span", "not there")
+        h("code", cut(msgspec.json.encode(values[name]).decode(), 300)) if name in values else h("span", "absent")
         for name in ("old", "new")
     ]
     return shown[0], shown[1]
@@ -553,7 +550,7 @@ def _old_and_new(values: Mapping[str, Any]) -> tuple[Child, ...]:
 
 
 def _text(document: bytes | None) -> str | None:
-    """Return a document as people read it, None when it is no text."""
+    """Return a document as formatted text, None if it is not text."""
     if not document:
         return ""
     try:
@@ -573,16 +570,16 @@ def _text(document: bytes | None) -> str | None:
 def _document_difference(old: bytes | None, new: bytes | None) -> Element:
     before, after = _text(old), _text(new)
     if old == new:
-        return h("p", "They are the same.", class_="quiet")
+        return h("p", "The documents are equal.", class_="quiet")
     if before is None or after is None:
-        return h("p", "They differ, and are no texts.")
+        return h("p", "The documents differ and are not text.")
     if before == after:
-        return h("p", "They differ in white space alone.")
+        return h("p", "The documents differ only in white space.")
     lines = looking.compared(before.split("\n"), after.split("\n"))
     if lines is None:
-        return h("p", f"They differ in more than {looking.MAX_DIFFERENT} lines, or are longer than can be compared.")
+        return h("p", f"The documents differ in more than {looking.MAX_DIFFERENT} lines, or are too long to compare.")
     near = {at + away for at, (sign, _) in enumerate(lines) if sign != " " for away in range(-_CONTEXT, _CONTEXT + 1)}
-    shown = h("pre", class_="diff", tabindex="0", role="group", aria_label="Lines that differ")
+    shown = h("pre", class_="diff", tabindex="0", role="group", aria_label="Different lines")
     last = -1
     for at in sorted(each for each in near if 0 <= each < len(lines))[:_DIFF_LINES]:
         if at != last + 1:

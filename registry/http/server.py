@@ -1,4 +1,4 @@
-"""The registry as a server: it opens the store, listens, and ends cleanly."""
+"""The registry server: startup, metrics, and clean shutdown."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ from registry.replication.peers import Peer, PeerTally, Replication
 from registry.store.engine import Database, open_database, store_error
 from registry.upkeep import HistoryKeeper, HistoryLimits
 
-# The server for those who watch a registry: ``/metrics``, in the form of Prometheus or of OpenMetrics, ``/healthz``
-# (does the process answer) and ``/readyz`` (does it take requests).
+# The monitoring server: ``/metrics`` (Prometheus or OpenMetrics), ``/healthz`` (the process is alive) and ``/readyz``
+# (it accepts requests).
 #
-# It has no login and speaks no TLS, so it listens on loopback unless the settings say otherwise.
+# It has neither authentication nor TLS, so it listens on loopback by default.
 
 _STOP_SECONDS: Final = 1.0
 
 
 class MetricsServer:
-    """Serves metrics from a thread of its own; started once, stopped once. ``port`` is the one in use once started.
+    """Serves metrics on its own thread; started once, stopped once. After the start ``port`` is the actual port.
 
-    *ready* says whether the registry takes requests. It is ready even while the store is away: another process over the
-    same store would do no better, and its answers say what is wrong.
+    *ready* is whether the registry accepts requests. It is ready even if the store is unavailable: another process with
+    the same store would not help, and the responses name the problem.
     """
 
     def __init__(self, host: str, port: int, collectors: Iterable[Collector], ready: Callable[[], bool]) -> None:
         self._host = host
         self.port = port
         self._ready = ready
-        registry = CollectorRegistry(auto_describe=True)  # so that watchers can ask for some by name
+        registry = CollectorRegistry(auto_describe=True)  # so that name[] filters work
         for each in collectors:
             registry.register(each)
         self._exposition = Exposition(registry)
@@ -89,14 +89,14 @@ class MetricsServer:
     def admit(self, head: RequestHead) -> Reply:
         """Answer a request."""
         if head.method not in ("GET", "HEAD"):
-            return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, "GET it", (b"Allow", b"GET, HEAD")).reply()
+            return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed", (b"Allow", b"GET, HEAD")).reply()
         if head.path == b"/metrics":
             return self._exposition.reply(head)
         if head.path == b"/healthz":
             return _status(good=True)
         if head.path == b"/readyz":
             return _status(good=self._ready())
-        return HttpProblem(HTTPStatus.NOT_FOUND, "there are /metrics, /healthz and /readyz").reply()
+        return HttpProblem(HTTPStatus.NOT_FOUND, "available are /metrics, /healthz and /readyz").reply()
 
 
 def _status(*, good: bool) -> Reply:
@@ -105,32 +105,36 @@ def _status(*, good: bool) -> Reply:
     return Reply(status, ((b"content-type", b"application/json"), NO_STORE), body)
 
 
-# The metrics of a registry: delivery by subscriber, replication by peer, and its history.
+# Metrics: delivery by subscriber, replication by peer, and history.
 
 _GAUGES: Final[tuple[tuple[str, str, Callable[[SubscriberTally, float], float]], ...]] = (
-    ("pending", "Events that are not delivered yet.", lambda each, now: each.pending),
+    ("pending", "Events not delivered yet.", lambda each, now: each.pending),
     (
         "oldest_seconds",
-        "Age of the oldest event that is not delivered yet.",
+        "Age of the oldest event not delivered yet, in seconds.",
         lambda each, now: max(now - each.oldest, 0.0) if each.oldest else 0.0,
     ),
-    ("held", "Whether an entity, or the whole subscriber, waits.", lambda each, now: each.state in ("holding", "away")),
+    (
+        "held",
+        "Whether delivery is blocked, for an entity or for the whole subscriber.",
+        lambda each, now: each.state in ("holding", "away"),
+    ),
 )
 _COUNTERS: Final[tuple[tuple[str, str, Callable[[SubscriberTally], int]], ...]] = (
-    ("delivered", "Events that the subscriber has taken.", lambda each: each.delivered),
-    ("failed", "Tries that failed.", lambda each: each.failed),
-    ("dropped", "Events that were dropped because they were too old or too many.", lambda each: each.dropped),
+    ("delivered", "Events delivered to the subscriber.", lambda each: each.delivered),
+    ("failed", "Failed delivery attempts.", lambda each: each.failed),
+    ("dropped", "Events dropped because they were too old or too many.", lambda each: each.dropped),
 )
 
 
 class DeliveryCollector(Collector):
-    """Gives the counts of delivery as they are at the moment of asking."""
+    """Collects the current metrics of delivery."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics; those of subscribers under their ids."""
+        """Yield all metrics, labelled by subscriber id."""
         tallies, now = self._dispatch.tallies.all().items(), time.time()
         for name, description, value in _GAUGES:
             gauge = GaugeMetricFamily(f"xrouter_registry_events_{name}", description, labels=("subscriber",))
@@ -142,46 +146,46 @@ class DeliveryCollector(Collector):
             for subscriber, tally in tallies:
                 counter.add_metric((subscriber,), count(tally))
             yield counter
-        description = "Whether this process delivers, among those that share a database."
+        description = "Whether this process delivers events, of those that share a database."
         yield GaugeMetricFamily("xrouter_registry_delivers", description, value=float(self._dispatch.delivers))
 
 
 class HistoryCollector(Collector):
-    """Gives how much history there is, and how much of it was removed."""
+    """Collects the metrics of the history."""
 
     def __init__(self, keeper: HistoryKeeper) -> None:
         self._keeper = keeper
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
-        description = "Entries of history at the last look."
+        description = "History entries after the last pruning."
         yield GaugeMetricFamily("xrouter_registry_history_entries", description, value=self._keeper.entries)
-        description = "Entries of history that this process removed because they were too old or too many."
+        description = "History entries pruned by this process because they were too old or too many."
         yield CounterMetricFamily("xrouter_registry_history_pruned", description, value=self._keeper.pruned)
 
 
 _OF_PEERS: Final[tuple[tuple[str, str, Callable[[PeerTally], int]], ...]] = (
-    ("changes", "Changes that were sent from one side to the other.", lambda each: each.changes),
-    ("applied", "Changes that were new to the side that took them.", lambda each: each.applied),
-    ("refused", "Changes that the side that took them refused.", lambda each: each.refused),
+    ("changes", "Changes transferred.", lambda each: each.changes),
+    ("applied", "Changes that were new to the receiver.", lambda each: each.applied),
+    ("refused", "Changes refused by the receiver.", lambda each: each.refused),
     ("failures", "Rounds that failed.", lambda each: each.failures),
 )
 
 
 class ReplicationCollector(Collector):
-    """Gives how replication goes, for each peer and direction."""
+    """Collects the metrics of replication, for each peer and direction."""
 
     def __init__(self, replication: Replication) -> None:
         self._replication = replication
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics; peers by their URLs."""
+        """Yield all metrics, labelled by peer URL."""
         tallies, now = list(self._replication.tallies.items()), time.time()
-        description = "Seconds since the last completed round began, or since the start before the first."
+        description = "Seconds since the last completed round began; before the first, since startup."
         behind = GaugeMetricFamily(
             "xrouter_registry_replication_behind_seconds", description, labels=("peer", "direction")
         )
-        description = "When the last round was completed, 0 before the first."
+        description = "Unix time of the last completed round, 0 before the first."
         success = GaugeMetricFamily(
             "xrouter_registry_replication_last_success_timestamp_seconds", description, labels=("peer", "direction")
         )
@@ -203,15 +207,15 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
-    """How a registry is kept and served.
+    """Settings of a registry server.
 
-    ``store`` is an SQLAlchemy URL. ``base`` is the URL that clients know it by ('' takes what they name). ``port`` 0
-    takes a free one. ``tls_certificate`` and ``tls_key`` are PEM files, both or none; with ``tls_clients`` a client
-    needs a certificate of those authorities, whose common name is its name where there is no ``access``; without either
-    everybody may do everything. Each sender may make
-    ``writes_per_second`` writes, and ``write_burst`` at once. ``faces`` are those beside the core API, by their paths.
-    Without ``delivery`` this process delivers no events. ``metrics`` is host and port of the metrics, None for none.
-    ``authority`` is that of :class:`registry.core.service.RegistryService`, which ``peers`` of replication need.
+    ``store`` is an SQLAlchemy URL. ``base`` is the registry's URL for clients ('' is each request's host). ``port``
+    0 selects a free one. ``tls_certificate`` and ``tls_key`` are PEM files, both or none; with ``tls_clients`` clients
+    need a certificate of these authorities, whose common name is the user name unless there is an ``access``; without
+    either anybody may do everything. Each sender may make ``writes_per_second`` writes, and ``write_burst`` at once.
+    ``faces`` are the APIs besides the core API, by path. Without ``delivery`` this process delivers no events.
+    ``metrics`` is host and port of the metrics, None for none. ``authority`` is the one of
+    :class:`registry.core.service.RegistryService`; replication with ``peers`` requires it.
     """
 
     store: str
@@ -238,11 +242,11 @@ class RegistrySettings:
 
 
 def open_service(settings: RegistrySettings) -> tuple[Database, RegistryService]:
-    """Open the store and make the registry in it if there is none.
+    """Open the store, and create the registry if there is none.
 
     Raises:
         StoreError: the store cannot be opened.
-        Refusal: the id of the registry cannot be one.
+        Refusal: the id of the registry is not valid.
     """
     database = open_database(settings.store)
     subscriptions = settings.delivery is not None and settings.delivery.subscriptions
@@ -264,7 +268,7 @@ def open_service(settings: RegistrySettings) -> tuple[Database, RegistryService]
 
 
 class RegistryServer:
-    """Serves one registry; started once, and stopped once it is. ``port`` is the one in use once it is started."""
+    """Serves one registry; started once, stopped once. After the start ``port`` is the actual port."""
 
     def __init__(self, settings: RegistrySettings) -> None:
         self._settings = settings
@@ -280,11 +284,11 @@ class RegistryServer:
         self.metrics_port = 0
 
     def start(self) -> None:
-        """Serve; when this returns, requests are taken, and when it raises, nothing is open.
+        """Start: when this returns, requests are accepted; when it raises, nothing is left open.
 
         Raises:
             StoreError: the store cannot be opened.
-            GatewayError: the address is taken, or the certificate or key cannot be used.
+            GatewayError: the address is in use, or the certificate or key is not usable.
         """
         try:
             self._start()
@@ -322,7 +326,7 @@ class RegistryServer:
         self._history.start()
 
     def _collectors(self) -> Iterator[Collector]:
-        """Yield what gives metrics."""
+        """Yield the metrics collectors."""
         if self._dispatch is not None:
             yield DeliveryCollector(self._dispatch)
         if self._replication is not None:
@@ -333,11 +337,11 @@ class RegistryServer:
             yield CertificateCollector({"http.tls": self._settings.tls_certificate})
 
     def _deliver(self, database: Database, chosen: DeliverySettings, *, secure: bool) -> dict[str, FaceType]:
-        """Make what delivers events, and return the faces of subscriptions."""
+        """Create the delivery of events, and return the APIs of subscriptions."""
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
         base = self._settings.base.rstrip("/") or f"{'https' if secure else 'http'}://{host}:{self.port}"
         if not self._settings.base and self._settings.host in ("0.0.0.0", "::"):
-            _logger.warning("the registry's own URL is not set, so its events come from %s", base)
+            _logger.warning("base_url is not set: events have the source %s", base)
         sources = sources_of(base, chosen.catalog)
         subscriptions = SubscriptionApi(database, sources, chosen, lambda: dispatch.wake())
         dispatch = Dispatch(database, chosen.subscribers, subscriptions.delivery, sources, chosen.limits)
@@ -352,11 +356,11 @@ class RegistryServer:
         return self._server is not None and self._server.alive
 
     def stop(self, grace: float = 10.0) -> None:
-        """Finish what is in flight, then close everything.
+        """Complete requests in flight, then close everything.
 
-        All parts together have *grace* seconds. Requests have half of it at most, so that delivery, which ends after
-        them, always has time to end in order. What works beside both has the whole of it. A part that hangs, for
-        example on the store, is abandoned some seconds later.
+        All parts together have *grace* seconds. Requests get at most half of it, so that delivery, which stops after
+        them, has time to stop cleanly; independent parts get all of it. A part that hangs, for example on the store, is
+        abandoned some seconds later.
         """
         begun = time.monotonic()
 
@@ -369,7 +373,7 @@ class RegistryServer:
         if self._server is not None:
             self._server.stop(left(0.5))
         if self._listener is not None:
-            self._listener.close()  # the server has, if it ran
+            self._listener.close()  # the server does so if it was started
         if self._application is not None:
             self._application.close(left(0.5))
         if self._dispatch is not None:

@@ -1,1 +1,1 @@
-"""The service model: types of groups and resources with their attributes, from a model source to checks of values."""
+"""The model: group and resource types with their attributes, compiled from a model source."""

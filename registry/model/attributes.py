@@ -1,4 +1,4 @@
-"""What an attribute may be: its type, what its value must keep to, and the members of objects, maps and arrays."""
+"""The compiled model: attributes, validation of values, group and resource types, and the default model."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ SCALARS: Final = frozenset(
 TYPES: Final = SCALARS | {"any", "array", "map", "object"}
 TARGETED: Final = frozenset(("uri", "uriabsolute", "urirelative", "url", "urlabsolute", "urlrelative", "xid"))
 ANYTHING: Final = "*"
-"""The name that stands for all attributes which the model does not name."""
+"""The name of the wildcard attribute: all attributes that the model does not name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelAttribute:
     """One attribute, or the item of an array or map (``model.md``, attributes).
 
-    ``ifvalues`` gives, by value in lower case, the attributes that stand beside it then. ``served`` tells what only the
-    server writes and no entity stores; those are checked by the code that knows them.
+    ``ifvalues`` has, by value in lower case, the additional sibling attributes. ``served`` attributes are written only
+    by the server and not stored; the code that sets them checks them.
     """
 
     name: str
@@ -54,7 +54,7 @@ class ModelAttribute:
 
 
 def written(attribute: ModelAttribute) -> dict[str, Any]:
-    """Return an attribute as ``/model`` shows it, with what is not at its default."""
+    """Return an attribute as ``/model`` shows it, without defaults."""
     members: dict[str, Any] = {"name": attribute.name} if attribute.name else {}
     members["type"] = attribute.type
     for key in ("description", "target"):
@@ -95,7 +95,7 @@ _FORM: Final = re.compile(
 
 
 def moment_of(text: str) -> datetime | None:
-    """Read a timestamp; one without a zone is UTC. None when it is none."""
+    """Parse a timestamp (without a zone: UTC); None if it is not valid."""
     match = _FORM.fullmatch(text)
     if match is None:
         return None
@@ -114,7 +114,7 @@ def moment_of(text: str) -> datetime | None:
 
 
 def written_time(instant: datetime) -> str:
-    """Write an instant in UTC, with as much of a fraction as it has."""
+    """Format an instant in UTC, with the fraction that it has."""
     text = instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
     if instant.year < 1000:
         text = f"{instant.year:04d}{text[text.index('-') :]}"
@@ -123,36 +123,36 @@ def written_time(instant: datetime) -> str:
 
 
 def normalized(text: str) -> str:
-    """Write a timestamp that :func:`moment_of` reads in UTC."""
+    """Convert a valid timestamp to UTC."""
     instant = moment_of(text)
     assert instant is not None
     return written_time(instant)
 
 
 def later(one: str, other: str) -> str:
-    """Return the later of two timestamps in UTC; '' is before all others."""
+    """Return the later of two UTC timestamps; '' is the earliest."""
     first, second = moment_of(one), moment_of(other)
     return other if second is not None and (first is None or first < second) else one
 
 
 def now() -> str:
-    """Return the present instant."""
+    """Return the current time."""
     return written_time(datetime.now(UTC))
 
 
-# Whether one value is of a type of the model (core ``spec.md``, Data Types); the members of maps and objects too.
+# Validation of a value by its type (core ``spec.md``, Data Types), including members of maps and objects.
 
 KEY: Final = re.compile(r"[a-z0-9][a-z0-9:\-_.]{0,62}")
 NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 MAX_SCALAR: Final = 4096
-"""Bytes that the name of a scalar attribute and its value have together."""
+"""Maximum bytes of the name and value of a scalar attribute together."""
 MAX_DEPTH: Final = 32
 _URI: Final = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]*", re.ASCII)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
 
 
 def fault_of(value: Any, attribute: ModelAttribute, depth: int = 0) -> str:
-    """Return what is wrong with a value, '' when nothing is; it reads after ``the attribute``."""
+    """Return why a value is not valid, '' if it is; the text continues ``the attribute``."""
     if depth > MAX_DEPTH:
         return "is nested too deeply"
     if value is None:
@@ -169,7 +169,7 @@ def fault_of(value: Any, attribute: ModelAttribute, depth: int = 0) -> str:
 
 
 def active(attributes: Mapping[str, ModelAttribute], values: Mapping[str, Any]) -> dict[str, ModelAttribute]:
-    """Return the attributes that hold for these values: the declared ones and those that ``ifvalues`` add.
+    """Return the attributes for these values: the declared ones and those added by ``ifvalues``.
 
     Raises:
         ValueError: two ``ifvalues`` add the same name; it is the message.
@@ -199,39 +199,39 @@ def _scalar_fault(value: Any, attribute: ModelAttribute) -> str:
     if attribute.name and len(attribute.name) + len(_text(value).encode("utf-8", "replace")) > MAX_SCALAR:
         return f"is longer than {MAX_SCALAR} bytes with its name"
     if attribute.enum and attribute.strict and value not in attribute.enum:
-        return f"needs to be one of {', '.join(map(_text, attribute.enum))}"
+        return f"must be one of {', '.join(map(_text, attribute.enum))}"
     return ""
 
 
 def _array_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
     if not isinstance(value, list):
-        return "needs to be an array"
+        return "must be an array"
     assert attribute.item is not None
     for index, each in enumerate(value):
         if why := fault_of(each, attribute.item, depth + 1):
             return f"[{index}] {why}"
         if attribute.enum and attribute.strict and each not in attribute.enum:
-            return f"[{index}] needs to be one of {', '.join(map(_text, attribute.enum))}"
+            return f"[{index}] must be one of {', '.join(map(_text, attribute.enum))}"
     return ""
 
 
 def _map_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
     if not isinstance(value, Mapping):
-        return "needs to be a map"
+        return "must be a map"
     assert attribute.item is not None
     for key, each in value.items():
         if not KEY.fullmatch(key):
-            return f"has a key {key!r}, which is not of a-z, 0-9, ':', '-', '_' and '.', or too long"
+            return f"has the key {key!r}, which is too long or not made of a-z, 0-9, ':', '-', '_' and '.'"
         if why := fault_of(each, attribute.item, depth + 1):
             return f".{key} {why}"
         if attribute.enum and attribute.strict and each not in attribute.enum:
-            return f".{key} needs to be one of {', '.join(map(_text, attribute.enum))}"
+            return f".{key} must be one of {', '.join(map(_text, attribute.enum))}"
     return ""
 
 
 def _object_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
     if not isinstance(value, Mapping):
-        return "needs to be an object"
+        return "must be an object"
     try:
         known = active(attribute.attributes, value)
     except ValueError as error:
@@ -240,7 +240,7 @@ def _object_fault(value: Any, attribute: ModelAttribute, depth: int) -> str:
         if name not in known and ANYTHING not in known:
             return f".{name} is unknown"
         if name not in known and not KEY.fullmatch(name) and not NAME.fullmatch(name):
-            return f"has a member {name!r}, which is no name of an attribute"
+            return f"has a member {name!r}, which is not a valid attribute name"
         why = "" if each is None else fault_of(each, known.get(name) or known[ANYTHING], depth + 1)
         if why:
             return f".{name} {why}"
@@ -255,46 +255,46 @@ def _text(value: Any) -> str:
 
 
 def _boolean(value: Any) -> str:
-    return "" if isinstance(value, bool) else "needs to be true or false"
+    return "" if isinstance(value, bool) else "must be true or false"
 
 
 def _number(value: Any) -> str:
     fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return "" if fits else "needs to be a number"
+    return "" if fits else "must be a number"
 
 
 def _integer(value: Any) -> str:
-    return "" if isinstance(value, int) and not isinstance(value, bool) else "needs to be an integer"
+    return "" if isinstance(value, int) and not isinstance(value, bool) else "must be an integer"
 
 
 def _uinteger(value: Any) -> str:
-    return "needs to be an unsigned integer" if _integer(value) or value < 0 else ""
+    return "must be an unsigned integer" if _integer(value) or value < 0 else ""
 
 
 def _string(value: Any) -> str:
-    return "" if isinstance(value, str) else "needs to be a string"
+    return "" if isinstance(value, str) else "must be a string"
 
 
 def _timestamp(value: Any) -> str:
     fits = isinstance(value, str) and moment_of(value) is not None
-    return "" if fits else "needs to be an RFC 3339 timestamp"
+    return "" if fits else "must be an RFC 3339 timestamp"
 
 
 def _uri(value: Any) -> str:
     fits = isinstance(value, str) and value and _URI.fullmatch(value)
-    return "" if fits else "needs to be a URI"
+    return "" if fits else "must be a URI"
 
 
 def _absolute(value: Any) -> str:
-    return _uri(value) or ("" if _SCHEME.match(value) else "needs to be an absolute URI")
+    return _uri(value) or ("" if _SCHEME.match(value) else "must be an absolute URI")
 
 
 def _relative(value: Any) -> str:
-    return _uri(value) or ("needs to be a relative URI" if _SCHEME.match(value) else "")
+    return _uri(value) or ("must be a relative URI" if _SCHEME.match(value) else "")
 
 
 def _xid(value: Any) -> str:
-    return "" if isinstance(value, str) and value.startswith("/") else "needs to be an xid, which begins with /"
+    return "" if isinstance(value, str) and value.startswith("/") else "must be an xid, which begins with /"
 
 
 _CHECKS: Final[Mapping[str, Callable[[Any], str]]] = {
@@ -316,14 +316,14 @@ _CHECKS: Final[Mapping[str, Callable[[Any], str]]] = {
 }
 
 
-# Whether the attributes of an entity keep to its type; defaults are filled in on the way.
+# Validation of an entity's attributes; defaults are filled in.
 
 
 def settled(subject: str, values: Mapping[str, Any], attributes: Mapping[str, ModelAttribute]) -> dict[str, Any]:
-    """Return the values that an entity stores: checked, with defaults; those that only the server writes are not asked.
+    """Return the validated values of an entity, with defaults; attributes written only by the server are skipped.
 
     Raises:
-        Refusal: a name is unknown, a value is invalid, or one that is required is missing.
+        Refusal: a name is unknown, a value is not valid, or a required one is missing.
     """
     stored = {name: value for name, value in values.items() if value is not None}
     try:
@@ -345,7 +345,7 @@ def settled(subject: str, values: Mapping[str, Any], attributes: Mapping[str, Mo
         if declared is None:
             raise Refusal("unknown_attribute", subject, name=name)
         if name not in known and not NAME.fullmatch(name):
-            raise invalid(subject, name, "names have a-z, 0-9 and '_', begin with no digit, and have 63 at most")
+            raise invalid(subject, name, "names have up to 63 of a-z, 0-9 and '_', and do not begin with a digit")
         if why := fault_of(value, declared) or (_times_fault(value) if name == "deprecated" else ""):
             raise invalid(subject, name, why)
         stored[name] = _filled(value, declared)
@@ -353,7 +353,7 @@ def settled(subject: str, values: Mapping[str, Any], attributes: Mapping[str, Mo
 
 
 def _times_fault(deprecated: Any) -> str:
-    """Return what is wrong with the times of ``deprecated``: nothing is removed before it is deprecated."""
+    """Return why the times of ``deprecated`` are not valid: removal must not be before deprecation."""
     if not isinstance(deprecated, Mapping):
         return ""
     first, last = (moment_of(str(deprecated.get(name))) for name in ("effective", "removal"))
@@ -361,7 +361,7 @@ def _times_fault(deprecated: Any) -> str:
 
 
 def _filled(value: Any, attribute: ModelAttribute) -> Any:
-    """Return a value with the defaults of the objects in it, and without members that are null."""
+    """Return a value with defaults of nested objects, and without null members."""
     if attribute.type == "timestamp":
         return normalized(value)
     if attribute.type == "object" and isinstance(value, Mapping):
@@ -378,14 +378,14 @@ def _filled(value: Any, attribute: ModelAttribute) -> Any:
     return value
 
 
-# The compiled model: types of groups, and of the resources in them.
+# Group types and resource types.
 
 _TYPEMAP: Final = {"application/json": "json", "*+json": "json", "text/plain": "string"}
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConstraint:
-    """What groups ask of an attribute of their resources: ``path`` within the resource (``model.md``, constraints)."""
+    """A group's constraint on an attribute of its resources, at ``path`` within the resource (``model.md``)."""
 
     resources: str
     path: str
@@ -395,15 +395,15 @@ class ModelConstraint:
 
     @property
     def key(self) -> str:
-        """The key of it in ``constraints``."""
+        """Its key in ``constraints``."""
         return f"{self.resources}.{self.path}"
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceType:
-    """A type of resource: aspects as in ``model.md``; ``attributes`` are those of versions, ``meta`` of the resource.
+    """A resource type, as in ``model.md``; ``attributes`` are those of versions, ``meta`` of the resource.
 
-    ``home`` is the type of group that defines it: types imported from one home are the same type.
+    ``home`` is the group type that defines it: types imported from the same home are equal.
     """
 
     plural: str
@@ -425,11 +425,11 @@ class ResourceType:
 
     @property
     def document_names(self) -> tuple[str, str, str]:
-        """The three attributes that give a document: as JSON, as base64, and by URL."""
+        """The three attributes of a document: JSON, base64, and URL."""
         return self.singular, f"{self.singular}base64", f"{self.singular}url"
 
     def form_of(self, contenttype: str | None) -> str:
-        """Tell how documents of a content type are written: ``json``, ``string`` or ``binary`` (typemap)."""
+        """Return the representation of a content type: ``json``, ``string`` or ``binary`` (typemap)."""
         media = (contenttype or "").partition(";")[0].strip().lower()
         for given in (self.typemap, _TYPEMAP):
             forms = {form for key, form in given.items() if _fits(key.lower(), media)}
@@ -460,7 +460,7 @@ class ResourceType:
 
 @dataclass(frozen=True, slots=True)
 class GroupType:
-    """A type of group; ``said`` are the descriptive aspects that the source gives."""
+    """A group type; ``said`` are the descriptive aspects of its source."""
 
     plural: str
     singular: str
@@ -481,7 +481,7 @@ class GroupType:
 
 @dataclass(frozen=True)
 class Model:
-    """The whole model; ``source`` is what it was made of."""
+    """The whole model; ``source`` is its model source."""
 
     attributes: Mapping[str, ModelAttribute]
     groups: Mapping[str, GroupType]
@@ -507,17 +507,17 @@ def _fits(key: str, media: str) -> bool:
     return len(media) >= len(before) + len(after) and media.startswith(before) and media.endswith(after)
 
 
-# The model source that a registry begins with: endpoints, message groups and schema groups.
+# The default model source: endpoints, message groups and schema groups.
 #
-# The structure is that of the specifications for messages, endpoints and schemas. Where documents of all ages differ,
-# in the options of protocols and the constraints in envelopes, the model takes any of them: what those mean is checked
-# by the catalog's own lint. Messages may have more than one version, as older specifications have them.
+# It follows the specifications of messages, endpoints and schemas. Protocol options and envelope constraints, which
+# differ between versions of the specifications, are open: lint checks them. Messages may have several versions, as in
+# older specifications.
 
 _PROTOCOLS: Final = ("AMQP/1.0", "MQTT/3.1.1", "MQTT/5.0", "KAFKA", "HTTP", "NATS")
 
 
 def _open(kind: str = "object", **members: Any) -> dict[str, Any]:
-    """An object with the given members and any others; names in it may have dashes and dots."""
+    """Return an object type with the given members and any others; names may contain dashes and dots."""
     return {"type": kind, "namecharset": "extended", "attributes": {**members, "*": {"type": "any"}}}
 
 
@@ -541,8 +541,8 @@ def _messages() -> dict[str, Any]:
             "ifvalues": {name: {"siblingattributes": {"protocoloptions": constraints}} for name in _PROTOCOLS},
         },
         "dataschemaformat": _types_text("The format of the schema of the data."),
-        "dataschema": {"type": "any", "description": "The schema of the data, as it is."},
-        "dataschemauri": {"type": "uri", "description": "Where the schema of the data is."},
+        "dataschema": {"type": "any", "description": "The schema of the data, inline."},
+        "dataschemauri": {"type": "uri", "description": "The URI of the schema of the data."},
         "dataschemaxid": {"type": "xid", "description": "The schema of the data, in this registry."},
         "datacontenttype": _types_text("The content type of the data."),
         "*": {"type": "any"},
@@ -556,7 +556,7 @@ def _schemas() -> dict[str, Any]:
         "validateformat": True,
         "validatecompatibility": True,
         "attributes": {
-            "format": {**_types_text("What the schema is, such as JsonSchema/draft-07."), "matchversions": True},
+            "format": {**_types_text("The schema format, such as JsonSchema/draft-07."), "matchversions": True},
             "*": {"type": "any"},
         },
     }
@@ -571,17 +571,17 @@ def model_source() -> dict[str, Any]:
                 "usage": {
                     "type": "array",
                     "item": {"type": "string"},
-                    "description": "What clients do here: subscriber, consumer or producer.",
+                    "description": "The role of clients: subscriber, consumer or producer.",
                 },
-                "channel": _types_text("What endpoints that belong together have in common."),
+                "channel": _types_text("An identifier shared by related endpoints."),
                 "envelope": _types_text("The envelope of messages."),
                 "envelopeoptions": _open(),
-                "protocol": _types_text("The protocol that is spoken."),
+                "protocol": _types_text("The protocol."),
                 "protocoloptions": _open(),
                 "messagegroups": {
                     "type": "array",
                     "item": {"type": "uri"},
-                    "description": "The groups of the messages that this endpoint takes or gives.",
+                    "description": "The groups of messages of this endpoint.",
                 },
                 "*": {"type": "any"},
             },
@@ -590,8 +590,8 @@ def model_source() -> dict[str, Any]:
         "messagegroups": {
             "singular": "messagegroup",
             "attributes": {
-                "envelope": _types_text("The envelope that all messages of the group have."),
-                "protocol": _types_text("The protocol that all messages of the group have."),
+                "envelope": _types_text("The envelope of all messages of the group."),
+                "protocol": _types_text("The protocol of all messages of the group."),
                 "*": {"type": "any"},
             },
             "resources": {"messages": _messages()},
@@ -599,7 +599,7 @@ def model_source() -> dict[str, Any]:
         "schemagroups": {
             "singular": "schemagroup",
             "attributes": {
-                "format": _types_text("The format that all schemas of the group have."),
+                "format": _types_text("The format of all schemas of the group."),
                 "*": {"type": "any"},
             },
             "constraints": {"schemas.format": {"equals": "format"}},

@@ -1,4 +1,4 @@
-"""From a model source to the compiled model (``model.md``); what is wrong with it is one error that says where."""
+"""Compile a model source (``model.md``); an error names the location."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from registry.model.attributes import (
     fault_of,
 )
 
-# The attributes that the specification itself gives each kind of entity (core ``spec.md``, Common Attributes).
+# Attributes defined by the specification for each kind of entity (core ``spec.md``, Common Attributes).
 
 _STRING: Final = ModelAttribute("", "string")
 
@@ -99,7 +99,7 @@ def of_registry(groups: Iterable[str]) -> dict[str, ModelAttribute]:
 
 
 def of_group(singular: str, resources: Iterable[str]) -> dict[str, ModelAttribute]:
-    """Return the attributes of a type of group."""
+    """Return the attributes of a group type."""
     anything = _named([ModelAttribute(ANYTHING, "any")])
     constraints = ModelAttribute("constraints", "map", item=ModelAttribute("", "object", attributes=anything))
     nested = [each for plural in resources for each in collection(plural)]
@@ -107,7 +107,7 @@ def of_group(singular: str, resources: Iterable[str]) -> dict[str, ModelAttribut
 
 
 def of_version(singular: str, *, hasdocument: bool) -> dict[str, ModelAttribute]:
-    """Return the attributes of the versions of a type of resource."""
+    """Return the version attributes of a resource type."""
     attributes = [
         *_identity(f"{singular}id"),
         ModelAttribute("versionid", "string", immutable=True, required=True, served=True),
@@ -132,7 +132,7 @@ def of_version(singular: str, *, hasdocument: bool) -> dict[str, ModelAttribute]
 
 
 def of_resource(singular: str) -> dict[str, ModelAttribute]:
-    """Return the attributes that a resource has beside those of its default version."""
+    """Return the attributes of a resource in addition to its default version's."""
     anything = _named([ModelAttribute(ANYTHING, "any")])
     metaurl = ModelAttribute("metaurl", "url", readonly=True, immutable=True, required=True, served=True)
     meta = ModelAttribute("meta", "object", attributes=anything, served=True)
@@ -140,7 +140,7 @@ def of_resource(singular: str) -> dict[str, ModelAttribute]:
 
 
 def of_meta(singular: str) -> dict[str, ModelAttribute]:
-    """Return the attributes of the ``meta`` of a type of resource."""
+    """Return the ``meta`` attributes of a resource type."""
     rules = ("backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive")
     return _named(
         [
@@ -161,7 +161,7 @@ def of_meta(singular: str) -> dict[str, ModelAttribute]:
 _STRICT: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _EXTENDED: Final = re.compile(r"[a-z0-9][a-z0-9:\-_.]{0,62}")
 _PLURAL: Final = re.compile(r"[a-z_][a-z0-9_]{0,56}")
-_SAID: Final = ("description", "documentation", "icon", "labels", "modelversion", "modelcompatiblewith")
+_DESCRIPTIVE: Final = ("description", "documentation", "icon", "labels", "modelversion", "modelcompatiblewith")
 _FLAGS: Final = (
     "setversionid",
     "hasdocument",
@@ -172,11 +172,11 @@ _FLAGS: Final = (
 )
 _OF_MODEL: Final = frozenset(("description", "documentation", "labels", "attributes", "groups"))
 _OF_GROUP: Final = frozenset(
-    (*_SAID, "plural", "singular", "attributes", "resources", "constraints", "ximportresources")
+    (*_DESCRIPTIVE, "plural", "singular", "attributes", "resources", "constraints", "ximportresources")
 )
 _OF_RESOURCE: Final = frozenset(
     (
-        *(*_SAID, *_FLAGS, "plural", "singular", "maxversions", "versionmode", "typemap"),
+        *(*_DESCRIPTIVE, *_FLAGS, "plural", "singular", "maxversions", "versionmode", "typemap"),
         *("attributes", "resourceattributes", "metaattributes"),
     )
 )
@@ -192,7 +192,7 @@ def read_model(source: object) -> Model:
     """Compile a model source.
 
     Raises:
-        Refusal: ``model_error`` and its kin.
+        Refusal: ``model_error``, or a more specific error of the model.
     """
     tree = _object(source, "the model")
     _known(tree, _OF_MODEL, "the model")
@@ -200,8 +200,8 @@ def read_model(source: object) -> Model:
     groups_source = _object(tree.get("groups") or {}, "groups")
     resources = _all_resources(groups_source)
     groups = {plural: _group(plural, _object(each, plural), resources) for plural, each in groups_source.items()}
-    _check_names([*groups, *(each.singular for each in groups.values())], "types of groups")
-    attributes = _overlaid(of_registry(groups), _attributes(tree.get("attributes"), "attributes"), "registry")
+    _check_names([*groups, *(each.singular for each in groups.values())], "group types")
+    attributes = _overlay(of_registry(groups), _attributes(tree.get("attributes"), "attributes"), "registry")
     return Model(attributes, groups, tree)
 
 
@@ -220,10 +220,10 @@ def _group(plural: str, source: Mapping[str, Any], resources: Mapping[tuple[str,
     for reference in _array(source.get("ximportresources") or [], f"{plural}.ximportresources"):
         each = _imported(plural, reference, resources)
         if each.plural in own:
-            raise _error(f"{plural} has two types of resources called {each.plural}")
+            raise _error(f"{plural} has two resource types called {each.plural}")
         own[each.plural] = each
-    _check_names([*own, *(each.singular for each in own.values())], f"types of resources in {plural}")
-    attributes = _overlaid(
+    _check_names([*own, *(each.singular for each in own.values())], f"resource types in {plural}")
+    attributes = _overlay(
         of_group(singular, own), _attributes(source.get("attributes"), f"{plural}.attributes"), plural
     )
     constraints = tuple(read_constraints(plural, source.get("constraints") or {}, own, attributes))
@@ -246,23 +246,23 @@ def _resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceTyp
     mode = str(source.get("versionmode") or "manual").lower()
     maxversions = source.get("maxversions") or 0
     if mode not in MODES:
-        raise _error(f"{where}.versionmode is {mode}, and needs to be one of {', '.join(MODES)}")
+        raise _error(f"{where}.versionmode is {mode}; it must be one of {', '.join(MODES)}")
     if isinstance(maxversions, bool) or not isinstance(maxversions, int) or maxversions < 0:
-        raise _error(f"{where}.maxversions needs to be an unsigned integer")
+        raise _error(f"{where}.maxversions must be an unsigned integer")
     if mode != "manual" and not given.get("singleversionroot"):
-        raise _error(f"{where}.singleversionroot needs to be true with versionmode {mode}")
+        raise _error(f"{where}.singleversionroot must be true with versionmode {mode}")
     if given.get("validatecompatibility") and not given.get("validateformat"):
-        raise _error(f"{where}.validateformat needs to be true with validatecompatibility")
+        raise _error(f"{where}.validateformat must be true with validatecompatibility")
     own = of_resource(singular)
     if source.get("resourceattributes") not in (None, {}, all_written(own)):
-        raise _error(f"{where}.resourceattributes are the server's own, and not those that it shows")
+        raise _error(f"{where}.resourceattributes must not redefine attributes that the server sets")
     versions = of_version(singular, hasdocument=given.get("hasdocument", True))
     return ResourceType(
         plural,
         singular,
         group,
-        _overlaid(versions, _attributes(source.get("attributes"), f"{where}.attributes"), where),
-        _overlaid(of_meta(singular), _attributes(source.get("metaattributes"), f"{where}.metaattributes"), where),
+        _overlay(versions, _attributes(source.get("attributes"), f"{where}.attributes"), where),
+        _overlay(of_meta(singular), _attributes(source.get("metaattributes"), f"{where}.metaattributes"), where),
         own,
         maxversions=maxversions,
         versionmode=mode,
@@ -276,17 +276,17 @@ def _typemap(given: object, where: str) -> dict[str, str]:
     typemap = {key: str(value).lower() for key, value in _object(given, f"{where}.typemap").items()}
     for key, value in typemap.items():
         if value not in ("binary", "json", "string") or not key or key.count("*") > 1:
-            raise _error(f"{where}.typemap maps {key!r} to {value!r}; known are binary, json and string")
+            raise _error(f"{where}.typemap maps {key!r} to {value!r}; allowed are binary, json and string")
     return typemap
 
 
 def read_constraints(
     where: str, given: object, resources: Mapping[str, ResourceType], attributes: Mapping[str, ModelAttribute]
 ) -> Iterator[ModelConstraint]:
-    """Read the constraints of a type of groups, or those of one group; *attributes* are the group's.
+    """Parse the constraints of a group type or of a group; *attributes* are the group's.
 
     Raises:
-        Refusal: ``model_error``: one names no attribute that it could constrain, or has a value that is not allowed.
+        Refusal: ``model_error``: a constraint names no scalar attribute, or has a value that is not allowed.
     """
     for key, rule in _object(given, f"{where}.constraints").items():
         place = f"{where}.constraints: {key}"
@@ -300,7 +300,7 @@ def read_constraints(
         equals = rule.get("equals") or ""
         other = at_path(attributes, equals) if isinstance(equals, str) and equals else None
         if equals and (other is None or other.type != attribute.type):
-            raise _error(f"{place} equals {equals}, which is not an attribute of the group of the same type")
+            raise _error(f"{place} equals {equals}, which is not an attribute of the group with the same type")
         enum, default = tuple(_array(rule.get("enum") or [], place)), rule.get("default")
         for value in enum if default is None else (*enum, default):
             if why := fault_of(value, attribute):
@@ -312,7 +312,7 @@ def read_constraints(
 
 
 def at_path(attributes: Mapping[str, ModelAttribute], path: str) -> ModelAttribute | None:
-    """Return the attribute at a dotted path through objects, None when the model has none."""
+    """Return the attribute at a dotted path, None if the model has none."""
     attribute: ModelAttribute | None = None
     for part in path.split("."):
         attribute = attributes.get(part)
@@ -322,10 +322,10 @@ def at_path(attributes: Mapping[str, ModelAttribute], path: str) -> ModelAttribu
     return attribute
 
 
-def _overlaid(
+def _overlay(
     base: Mapping[str, ModelAttribute], own: Mapping[str, ModelAttribute], where: str
 ) -> dict[str, ModelAttribute]:
-    """Lay the source's attributes over the specified ones, which may be narrowed and not widened."""
+    """Overlay the specification's attributes with the source's, which may narrow but not widen them."""
     attributes = dict(base)
     for name, each in own.items():
         known = base.get(name)
@@ -333,7 +333,7 @@ def _overlaid(
             attributes[name] = each
             continue
         if each.type != known.type or (known.readonly and not each.readonly) or (known.default and not each.default):
-            raise _error(f"{where}: {name} is the specification's own and cannot be widened")
+            raise _error(f"{where}: {name} is defined by the specification and cannot be widened")
         members = each.attributes or known.attributes
         attributes[name] = replace(
             each,
@@ -352,31 +352,31 @@ def _attributes(given: object, where: str, *, extended: bool = False, depth: int
     for name, each in _object(given or {}, where).items():
         spelled = _EXTENDED if extended else _STRICT
         if name != ANYTHING and not spelled.fullmatch(name):
-            raise _error(f"{where}: {name!r} is no name of an attribute")
+            raise _error(f"{where}: {name!r} is not a valid attribute name")
         attributes[name] = _attribute(name, _object(each, f"{where}.{name}"), f"{where}.{name}", depth)
     for each in attributes.values():
         for siblings in each.ifvalues.values():
             if twice := siblings.keys() & attributes.keys():
-                raise _error(f"{where}: {sorted(twice)[0]} is declared by ifvalues of {each.name} and beside it")
+                raise _error(f"{where}: {sorted(twice)[0]} is declared twice, once by ifvalues of {each.name}")
     return attributes
 
 
 def _attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> ModelAttribute:
     _known(source, _OF_ATTRIBUTE, where)
     if source.get("name", name) != name:
-        raise _error(f"{where}.name needs to be {name!r}")
+        raise _error(f"{where}.name must be {name!r}")
     kind = source.get("type")
     if kind not in TYPES:
-        raise _error(f"{where}.type is {kind!r}, which is no type")
+        raise _error(f"{where}.type is {kind!r}, which is not a type")
     extended = str(source.get("namecharset") or "strict").lower()
     if extended not in ("strict", "extended") or ("namecharset" in source and kind != "object"):
-        raise _error(f"{where}.namecharset is strict or extended, and for objects")
+        raise _error(f"{where}.namecharset must be strict or extended, and is only for objects")
     if source.get("target") and kind not in TARGETED:
-        raise _error(f"{where}.target is for links, not for {kind}")
+        raise _error(f"{where}.target is only for links, not for {kind}")
     if (kind in ("array", "map")) != (source.get("item") is not None):
-        raise _error(f"{where}.item belongs to arrays and maps, which need it")
+        raise _error(f"{where}.item is required for arrays and maps, and only for them")
     if source.get("attributes") and kind != "object":
-        raise _error(f"{where}.attributes belong to objects")
+        raise _error(f"{where}.attributes are only for objects")
     flags = {
         key: _boolean(source[key], f"{where}.{key}")
         for key in ("strict", "matchversions", "readonly", "immutable", "required")
@@ -409,7 +409,7 @@ def _ifvalues(source: Mapping[str, Any], where: str, depth: int) -> dict[str, di
     ifvalues: dict[str, dict[str, ModelAttribute]] = {}
     for value, each in _object(source.get("ifvalues") or {}, f"{where}.ifvalues").items():
         if not value or value.startswith("^") or value.lower() in {other.lower() for other in ifvalues}:
-            raise _error(f"{where}.ifvalues: {value!r} is empty, reserved, or there twice")
+            raise _error(f"{where}.ifvalues: {value!r} is empty, reserved, or duplicated")
         siblings = _object(each, f"{where}.ifvalues.{value}").get("siblingattributes")
         ifvalues[value] = _attributes(siblings, f"{where}.ifvalues.{value}", extended=True, depth=depth + 1)
     return ifvalues
@@ -417,12 +417,12 @@ def _ifvalues(source: Mapping[str, Any], where: str, depth: int) -> dict[str, di
 
 def _check(attribute: ModelAttribute, where: str) -> None:
     if attribute.name == ANYTHING and (attribute.required or attribute.readonly or attribute.ifvalues):
-        raise _error(f"{where} stands for any name, so it is neither required nor readonly and has no ifvalues")
+        raise _error(f"{where} is a wildcard, so it cannot be required or readonly or have ifvalues")
     of_enum = attribute.item or attribute
     if (attribute.enum and not of_enum.scalar) or (attribute.ifvalues and not attribute.scalar):
-        raise _error(f"{where}: ifvalues are for scalars, enum for scalars and for arrays and maps of scalars")
+        raise _error(f"{where}: ifvalues are only for scalars, enum only for scalars and arrays and maps of scalars")
     if attribute.matchversions and not attribute.scalar:
-        raise _error(f"{where}: matchversions is for scalars")
+        raise _error(f"{where}: matchversions is only for scalars")
     for value in attribute.enum:
         if fault_of(value, of_enum):
             raise _error(f"{where}.enum: {value!r} is not of type {of_enum.type}")
@@ -439,9 +439,9 @@ def _check(attribute: ModelAttribute, where: str) -> None:
 def _names(plural: str, source: Mapping[str, Any]) -> str:
     singular = source.get("singular")
     if not _PLURAL.fullmatch(plural) or source.get("plural", plural) != plural:
-        raise _error(f"{plural!r} is no plural name, or not that of its key")
+        raise _error(f"{plural!r} is not a valid plural name, or differs from its key")
     if not isinstance(singular, str) or not _PLURAL.fullmatch(singular):
-        raise _error(f"{plural}.singular is missing, or no name")
+        raise _error(f"{plural}.singular is missing, or not a valid name")
     return singular
 
 
@@ -452,13 +452,13 @@ def _check_names(names: list[str], what: str) -> None:
 
 def _said(source: Mapping[str, Any], where: str) -> dict[str, Any]:
     _check_labels(source, where)
-    return {name: source[name] for name in _SAID if source.get(name) is not None}
+    return {name: source[name] for name in _DESCRIPTIVE if source.get(name) is not None}
 
 
 def _check_labels(source: Mapping[str, Any], where: str) -> None:
     for key, value in _object(source.get("labels") or {}, f"{where}.labels").items():
         if not key or not isinstance(value, str):
-            raise _error(f"{where}.labels: {key!r} needs to be a text that is not empty, and its value a text")
+            raise _error(f"{where}.labels: {key!r} must be a non-empty string, and its value a string")
 
 
 def _known(source: Mapping[str, Any], names: frozenset[str], where: str) -> None:
@@ -469,19 +469,19 @@ def _known(source: Mapping[str, Any], names: frozenset[str], where: str) -> None
 
 def _object(value: object, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise _error(f"{where} needs to be an object")
+        raise _error(f"{where} must be an object")
     return value
 
 
 def _array(value: object, where: str) -> list[Any]:
     if not isinstance(value, list | tuple):
-        raise _error(f"{where} needs to be an array")
+        raise _error(f"{where} must be an array")
     return list(value)
 
 
 def _boolean(value: object, where: str) -> bool:
     if not isinstance(value, bool):
-        raise _error(f"{where} needs to be true or false")
+        raise _error(f"{where} must be true or false")
     return value
 
 

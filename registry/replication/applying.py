@@ -1,4 +1,4 @@
-"""Taking the changes of another catalog in: each is a savepoint of one transaction, and leaves its marks there."""
+"""Apply the changes of another catalog, each in a savepoint of one transaction together with its marks."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from registry.replication.entities import (
 from registry.store.entities import EntityReader, Version
 from registry.store.history import MODEL, SCOPE, Mark, WriteMarks, digest_of, marked
 
-# One definition that two catalogs have written to: its versions, their numbers, and what is to be written here.
+# Merging the versions of a definition.
 #
-# Versions have uids, which are the same everywhere, and numbers, which each catalog gives out by itself. Where two have
-# one number, the one with the lower uid keeps it, and the other gets the next one; of two numbers of one version the
-# higher counts. Both catalogs decide alike, and numbers only grow, so that this ends.
+# Versions have uids, which are the same everywhere, and numbers, which each catalog assigns. If two versions have the
+# same number, the one with the lower uid keeps it, and the other gets the next one; of two numbers of one version the
+# higher wins. Both catalogs decide alike, and numbers only grow, so this converges.
 
 
 @dataclass(slots=True)
 class WantedVersion:
-    """A version as it shall be: its content is None while that of the store stays."""
+    """The merged state of a version; its content is None if the stored one stays."""
 
     mark: Mark
     attributes: dict[str, Any] | None = None
@@ -45,21 +45,21 @@ class WantedVersion:
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """Versions to be written whole, by their ids, and ids that go."""
+    """Versions to write, by id, and ids to delete."""
 
     written: dict[str, dict[str, Any]] = field(default_factory=dict)
     gone: tuple[str, ...] = ()
 
 
 def fitted(owner: str, reader: EntityReader, marks: WriteMarks) -> dict[str, Mark]:
-    """Return the marks of a definition by uid, which fit what the store has.
+    """Return the marks of a definition by uid, reconciled with the store.
 
-    A process of a release without marks may have written beside this one. What has no mark gets one of ours, and what
-    is not there any more was deleted here.
+    A process of a release without marks may have written to the store. Versions without a mark get a local one, and
+    marks of missing versions become deletions.
     """
     known = marks.versions([owner])[owner]
     stored = {each.id: each for each in reader.versions(f"{owner}/versions")}
-    _bury(marks, known.values(), stored)
+    _mark_missing_as_deleted(marks, known.values(), stored)
     live = marked(known.values())
     for name, version in stored.items():
         if name not in live:
@@ -70,8 +70,8 @@ def fitted(owner: str, reader: EntityReader, marks: WriteMarks) -> dict[str, Mar
     return known
 
 
-def _bury(marks: WriteMarks, known: Iterable[Mark], stored: Container[str]) -> None:
-    """Mark as deleted what is not in the store: the core prunes versions without being asked (``maxversions``)."""
+def _mark_missing_as_deleted(marks: WriteMarks, known: Iterable[Mark], stored: Container[str]) -> None:
+    """Mark versions missing from the store as deleted: the core prunes versions (``maxversions``)."""
     for mark in known:
         if not mark.deleted and mark.name not in stored:
             mark.deleted, mark.digest = True, ""
@@ -79,7 +79,7 @@ def _bury(marks: WriteMarks, known: Iterable[Mark], stored: Container[str]) -> N
 
 
 class DefinitionMerger:
-    """Merges changes into the definition *owner*, and says what is to be done."""
+    """Merges changes into the definition *owner*, and plans the writes."""
 
     def __init__(self, owner: str, reader: EntityReader, marks: WriteMarks) -> None:
         self._owner = owner
@@ -92,7 +92,7 @@ class DefinitionMerger:
         self._touched: dict[str, None] = {}
 
     def merge(self, change: ReplicatedChange, attributes: dict[str, Any] | None) -> bool:
-        """Take one change in, whose content here is *attributes*; False when it is nothing new."""
+        """Merge one change with the content *attributes*; return whether it was new."""
         state = self._states.get(change.uid)
         digest = "" if attributes is None else digest_of(attributes)
         if state is None:
@@ -116,7 +116,7 @@ class DefinitionMerger:
         return True
 
     def plan(self) -> MergePlan:
-        """Return what is to be written and what goes."""
+        """Return the versions to write and to delete."""
         live = marked(each.mark for each in self._states.values())
         put: dict[str, dict[str, Any]] = {}
         for name in sorted(live, key=rank):
@@ -129,14 +129,14 @@ class DefinitionMerger:
         return MergePlan(put, tuple(name for name in self._store if name not in live))
 
     def chain(self) -> dict[str, dict[str, str]]:
-        """Return the ancestors to be set behind the plan: each version descends from the one before."""
+        """Return the ancestors to set after the plan: each version descends from the previous one."""
         listed = sorted(self._reader.versions(f"{self._owner}/versions"), key=lambda each: rank(each.id))
         wanted = {each.id: listed[at - 1].id if at else each.id for at, each in enumerate(listed)}
         return {each.id: {"ancestorid": wanted[each.id]} for each in listed if each.ancestorid != wanted[each.id]}
 
     def leave_marks(self) -> None:
-        """Put the marks of what has changed; digests are of what the store has now."""
-        _bury(self._marks, (each.mark for each in self._states.values()), self._versions())
+        """Store the marks of changed versions, with digests of the stored content."""
+        _mark_missing_as_deleted(self._marks, (each.mark for each in self._states.values()), self._versions())
         for uid in self._touched:
             mark = self._states[uid].mark
             if not mark.deleted:
@@ -166,7 +166,7 @@ class DefinitionMerger:
         self._touched[mark.uid] = None
 
     def _move(self, state: WantedVersion, change: ReplicatedChange) -> bool:
-        """Give a version the higher of two numbers, with its time."""
+        """Give a version the higher of two numbers, and the time that belongs to it."""
         mark = state.mark
         if change.attributes is None or rank(change.name) < rank(mark.name):
             return False
@@ -178,12 +178,12 @@ class DefinitionMerger:
     def _keep_both(
         self, state: WantedVersion, change: ReplicatedChange, attributes: dict[str, Any], digest: str, *, mine: bool
     ) -> None:
-        """Make a version of its own of the content that does not count."""
+        """Keep the losing content as a new version."""
         mark = state.mark
         content, created = self._content(state)
         lost = (change.stamp, change.origin) if mine else (mark.stamp, mark.origin)
         less = attributes if mine else content
-        uid = f"{lost[0]:016d}.{lost[1]}+"  # a write is one version's, so this is that of no other
+        uid = f"{lost[0]:016d}.{lost[1]}+"  # unique, since a write concerns one version
         if uid not in self._states:
             own = Mark(self._owner, uid, mark.name, *lost, {lost[1]: lost[0]})
             self._states[uid] = WantedVersion(own, dict(less), change.createdat if mine else created)
@@ -192,7 +192,7 @@ class DefinitionMerger:
             self._take(state, change, attributes, digest)
 
     def _settle(self) -> None:
-        """Give each version a number of its own."""
+        """Give each version a unique number."""
         taken: dict[str, str] = {}
         highest = max((rank(each.mark.name)[1] for each in self._states.values()), default=0)
         for uid, state in sorted(self._states.items()):
@@ -211,7 +211,7 @@ class DefinitionMerger:
         return self._content(state)[1]
 
     def _later(self, state: WantedVersion) -> str:
-        """Return a time after those of all versions: what has the highest number is the newest."""
+        """Return a time after all versions': the version with the highest number is the newest."""
         times = [moment_of(self._createdat(each)) for each in self._states.values() if not each.mark.deleted]
         latest = max((each for each in times if each is not None), default=None)
         return self._createdat(state) if latest is None else written(latest + timedelta(microseconds=1))
@@ -223,7 +223,7 @@ MAX_REPORTED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """In whose name changes are written: what history calls it, and what it may write to."""
+    """The writer of changes: its name in history, and its permissions."""
 
     name: str
     administrator: bool = False
@@ -232,10 +232,10 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class AppliedPage:
-    """The outcome of a page: how many changes changed something here, and how many were refused.
+    """The result of a page: how many changes took effect here, and how many were refused.
 
-    ``reported`` has the first refused ones, at most MAX_REPORTED, each with the reason. A refused change does not come
-    again before it changes.
+    ``reported`` has the first MAX_REPORTED refused ones with the reason. A refused change is not sent again until it
+    changes.
     """
 
     applied: int
@@ -244,7 +244,7 @@ class AppliedPage:
 
 
 class Applier:
-    """Applies changes within one writing session, as *author*; *authority* is ours."""
+    """Applies changes within one writing session as *author*; *authority* is this catalog's."""
 
     def __init__(self, session: RegistrySession, author: Author, authority: str) -> None:
         self._session = session
@@ -254,7 +254,7 @@ class Applier:
         self.marks: Final = WriteMarks(session.reader.connection)
 
     def apply(self, page: ChangePage) -> AppliedPage:
-        """Apply all changes of a page that can be."""
+        """Apply the changes of a page; refused ones are skipped."""
         applied, refused = 0, 0
         reported: list[tuple[str, str]] = []
         clock = self.marks.latest
@@ -264,39 +264,39 @@ class Applier:
             if not fault:
                 savepoint = self._reader.connection.begin_nested()
                 try:
-                    applied += self._taken(each)
+                    applied += self._apply_one(each)
                     self.marks.flush()
                     savepoint.commit()
                 except (Refusal, RecursionError) as error:
                     savepoint.rollback()
                     self.marks.forget()
-                    fault = error.title if isinstance(error, Refusal) else "it is nested too deeply"
+                    fault = error.title if isinstance(error, Refusal) else "nested too deeply"
             refused += bool(fault)
             if fault and len(reported) < MAX_REPORTED:
                 reported.append((subject, fault))
-                _logger.warning("a change of %s is not taken: %s", subject, fault)
+                _logger.warning("refused a change of %s: %s", subject, fault)
         return AppliedPage(applied, refused, tuple(reported))
 
-    def _taken(self, change: ReplicatedChange) -> bool:
+    def _apply_one(self, change: ReplicatedChange) -> bool:
         if not change.xid:
             return self._version(change) if change.definition else self._group(change)
-        if change.xid != MODEL:  # of the model the core asks for an administrator
-            self._admit("/".join(change.xid.split("/")[:3]))
+        if change.xid != MODEL:  # the core requires an administrator for the model
+            self._check_permission("/".join(change.xid.split("/")[:3]))
         return EntityMerger(self._session, self.marks, self._perform, self._revive).merge(change)
 
     def _version(self, change: ReplicatedChange) -> bool:
-        here = self._home(change)
+        here = self._definition_of(change)
         attributes = change.attributes
         if attributes is not None:
             attributes = {name: value for name, value in attributes.items() if name != "authority"}
             if change.authority != self._authority:
                 attributes["authority"] = change.authority
         group = _group_of(here)
-        self._admit(group)
+        self._check_permission(group)
         merger = DefinitionMerger(here, self._reader, self.marks)
         versions = (*here.split("/")[1:], "versions")
         if not merger.merge(change, attributes):
-            self._chain(merger, versions)  # a write of ours comes back, which the other side has ordered
+            self._chain(merger, versions)  # a local write returns, ordered by the other catalog
             return False
         plan = merger.plan()
         if plan.written:
@@ -313,14 +313,14 @@ class Applier:
         if chain:
             self._perform("patch", versions, chain)
 
-    def _home(self, change: ReplicatedChange) -> str:
-        """Return the definition here that a change is of: that which has its version, or the place for a new one.
+    def _definition_of(self, change: ReplicatedChange) -> str:
+        """Return the definition that a change belongs to: the one with its version, or the path of a new one.
 
-        Anybody may know the uid of a version, so it counts at the two places alone that the change itself names.
+        Anybody may know the uid of a version, so it is looked up only at the two paths that the change can have.
         """
         path, aside = owners_for(change.group, change.definition, change.authority)
         if not self._author.may_write(_group_of(aside)):
-            self._admit(_group_of(path))
+            self._check_permission(_group_of(path))
         known = {path: fitted(path, self._reader, self.marks), **self.marks.versions([aside])}
         here = next((each for each in (path, aside) if change.uid in known[each]), "")
         if here:
@@ -334,15 +334,15 @@ class Applier:
     def _controls(self, mark: Mark) -> str:
         return mark.authority or self._authority
 
-    def _admit(self, group: str) -> None:
-        """Make sure that a change may be written: the core checks all but the marks."""
+    def _check_permission(self, group: str) -> None:
+        """Raise if the author may not write to a group: the core checks everything except the marks."""
         if not self._author.may_write(group):
-            raise Refusal("forbidden", group, error_detail=f"these credentials may not write to {group}")
+            raise Refusal("forbidden", group, error_detail=f"these credentials do not allow writes to {group}")
 
     def _revive(self, xid: str) -> None:
-        """Mark a group that had to be made for what is in it.
+        """Mark a group that was created only for its content.
 
-        It builds on no state of that group, not even on its deletion: whoever has its attributes keeps them.
+        The mark includes no earlier state, not even a deletion, so that catalogs with the group's attributes keep them.
         """
         known = self.marks.group(xid)
         if known is not None and not known.deleted:
@@ -354,7 +354,7 @@ class Applier:
 
     def _group(self, change: ReplicatedChange) -> bool:
         xid = f"{SCOPE}{change.group}"
-        self._admit(xid)
+        self._check_permission(xid)
         mine = self._mark_of(xid)
         theirs = change.attributes
         digest = "" if theirs is None else digest_of(theirs)
@@ -363,7 +363,7 @@ class Applier:
             return False
         mine.seen = verdict.seen
         if verdict.winner == "theirs" and theirs is None:
-            self._lose(mine, change)
+            self._delete_group(mine, change)
             return True
         if verdict.winner == "theirs" or verdict.winner == "both-theirs":
             mine.stamp, mine.origin = change.stamp, change.origin
@@ -379,7 +379,7 @@ class Applier:
         return True
 
     def _mark_of(self, xid: str) -> Mark:
-        """Return the mark of a group, which fits the store as :func:`fitted` has it."""
+        """Return the mark of a group, reconciled with the store like :func:`fitted`."""
         mark, group = self.marks.group(xid), self._reader.group(xid)
         if mark is None:
             mark = Mark("", "", "", 0, "", group=xid, deleted=True)
@@ -388,8 +388,8 @@ class Applier:
             put_own(self.marks, mark)
         return mark
 
-    def _lose(self, mine: Mark, change: ReplicatedChange) -> None:
-        """Take a group away, unless there is something in it that its deletion had not seen."""
+    def _delete_group(self, mine: Mark, change: ReplicatedChange) -> None:
+        """Delete a group unless it has content newer than the deletion."""
         xid = mine.group
         group = self._reader.group(xid)
         if group is not None and (self.marks.has_versions(xid) or self._reader.resource_types(xid)):

@@ -1,7 +1,7 @@
-"""Changes of what is marked by its xid: the model, groups, resources and versions that are no messages.
+"""Replication of entities marked by xid: the model, groups, resources and versions other than messages.
 
-Each entity is a state of its own. What a resource says of all its versions (the default one, which descends from which)
-counts once they are here, so it comes again behind each of them; until then as much of it is done as can be.
+Each entity has its own state. A resource's meta (default version, ancestry) needs the versions, so it is sent again
+after each of them; until all have arrived it is applied as far as possible.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from registry.store.engine import VERSIONS
 from registry.store.entities import EntityReader
 from registry.store.history import MODEL, SCOPE, Mark, WriteMarks, is_by_xid
 
-# Changes as catalogs give them to one another, in JSON; and which of two states of one thing counts.
+# Changes in JSON, and the choice between two states of an entity.
 #
-# A state builds on all that its writer had seen. Of two states the one that builds on the other counts. Where neither
-# does, both sides wrote at once, and both catalogs decide alike: what is there goes before what is gone, and of two
-# contents the later stamp counts; the other is not lost.
+# A state includes everything that its writer had seen. A state that includes the other one wins. If neither does, the
+# writes were concurrent, and all catalogs decide alike: an existing entity wins over a deleted one, and of two contents
+# the one with the later stamp wins; the other is kept as well.
 
 Winner = Literal["mine", "theirs", "both-mine", "both-theirs"]
-"""Whose state counts; with ``both`` the other one's content is kept too."""
+"""Which state wins; with ``both`` the other content is kept as well."""
 MAX_ORIGINS: Final = 1000
 MAX_AUTHORITY: Final = 1000
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9\-._~:@+]{0,127}", re.ASCII)
 MAX_AHEAD: Final = 2**32
-"""How far the stamps of a page may be ahead of our clock as it was before the page."""
+"""How far stamps of a page may be ahead of our clock before the page."""
 MAX_STAMP: Final = 2**62
-"""The last stamp that others may give; what the clock can count beyond is for writes of our own."""
+"""The highest stamp accepted from others; higher ones are reserved for local writes."""
 
 
 class ReplicatedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One state of a group, or of a version of a definition; ``attributes`` is None for what was deleted.
+    """One state of a group, or of a version of a definition; ``attributes`` is None if it was deleted.
 
-    With ``xid``, which names what is no message, ``attributes`` is its state (:mod:`registry.replication.entities`),
-    and ``group`` is ''. Catalogs of earlier releases refuse such changes.
+    With ``xid`` (of an entity other than a message), ``attributes`` is its state, and ``group`` is ''. Catalogs of
+    earlier releases refuse such changes.
 
     ``group`` and ``definition`` are ids in the catalog whose ``authority`` the version is; ``definition`` is '' for a
     group. The other members are those of :class:`registry.store.history.Mark`.
@@ -66,29 +66,30 @@ class ReplicatedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     xid: str = ""
 
     def fault(self, clock: int) -> str:
-        """Return why this is no change, '' when nothing is wrong.
+        """Return why this change is invalid, '' if it is valid.
 
-        *clock* is ours as it was before the page, so that a page advances it by MAX_AHEAD at most, and never to its
-        end.
+        *clock* is ours before the page, so that a page advances it by at most MAX_AHEAD, and never to its end.
         """
         stamps, last = [self.stamp, *self.seen.values()], min(clock + MAX_AHEAD, MAX_STAMP)
         if not all(0 < each <= last for each in stamps) or not 0 < len(self.seen) <= MAX_ORIGINS:
-            return "its stamps are invalid"
+            return "its stamps are not valid"
         if self.seen.get(self.origin, 0) < self.stamp:
-            return "it has not seen itself"
+            return "its own stamp is missing in seen"
         named = (_xid_names(self.xid) or ("",)) if self.xid else (self.group,)
         if not all(_NAME.fullmatch(each) for each in (*named, self.origin, *self.seen)):
-            return "it has invalid names"
+            return "it has names that are not valid"
         own = (self.definition, self.uid, self.name)
         if self.definition and not all(_NAME.fullmatch(each) for each in own):
             return "a version needs a definition, a uid and an id"
         return (
-            "" if self.authority.isprintable() and len(self.authority) <= MAX_AUTHORITY else "its authority is invalid"
+            ""
+            if self.authority.isprintable() and len(self.authority) <= MAX_AUTHORITY
+            else "its authority is not valid"
         )
 
 
 def _xid_names(xid: str) -> list[str]:
-    """Return the names in an xid of what is marked by it, [] for any other text."""
+    """Return the names in an xid of an entity marked by xid, [] for any other text."""
     names = xid.split("/")[1:]
     if not xid.startswith("/") or len(names) > 6 or (len(names) == 6 and names[4] != "versions"):
         return []
@@ -96,7 +97,7 @@ def _xid_names(xid: str) -> list[str]:
 
 
 class ChangePage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of changes of the catalog *catalog*, up to a position; ``more`` says whether others follow."""
+    """A page of changes of a catalog, up to a position; ``more`` is whether others follow."""
 
     catalog: str
     authority: str
@@ -107,14 +108,14 @@ class ChangePage(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class MergeDecision:
-    """Whose state counts, and what the outcome has seen."""
+    """Which state wins, and what the result includes."""
 
     winner: Winner
     seen: dict[str, int]
 
 
 def judged(mine: Mark, theirs: ReplicatedChange, digest: str) -> MergeDecision:
-    """Return what comes of our state and another's, whose content has a *digest*."""
+    """Decide between our state and another catalog's; *digest* is of the other's content."""
     seen = {name: max(mine.seen.get(name, 0), theirs.seen.get(name, 0)) for name in {**mine.seen, **theirs.seen}}
     gone = theirs.attributes is None
     same = mine.deleted == gone and (gone or mine.digest == digest)
@@ -139,7 +140,7 @@ def encoded(changes: ChangePage) -> bytes:
 
 
 def decoded(data: bytes | Mapping[str, Any]) -> ChangePage | None:
-    """Read changes; None for data that are no changes."""
+    """Parse changes; return None if they are not valid."""
     try:
         changes = (
             msgspec.json.decode(data, type=ChangePage)
@@ -151,10 +152,10 @@ def decoded(data: bytes | Mapping[str, Any]) -> ChangePage | None:
     return changes
 
 
-# Where a definition of another authority lies here: at its own path, or beside the one that has that path.
+# Paths of definitions of other authorities.
 #
-# The authority tells definitions apart (section 2.2.1), and names may differ between catalogs (5.3). So of two that
-# have one path, the one that came second lies in a group that is called after its authority.
+# The authority distinguishes definitions (section 2.2.1), and names may differ between catalogs (5.3). So if two
+# definitions have the same path, the second one is put into a group named after its authority.
 
 _PLAIN: Final = re.compile(r"[^A-Za-z0-9.-]+", re.ASCII)
 _SIGN: Final = re.compile(r"@[A-Za-z0-9.-]{1,24}-[0-9a-f]{8}", re.ASCII)
@@ -163,18 +164,18 @@ _SIGN_LENGTH: Final = 34
 
 
 def sign_of(authority: str) -> str:
-    """Return the end of the names of groups that hold what is of an authority."""
+    """Return the suffix of names of groups for an authority's definitions."""
     plain = _PLAIN.sub("-", authority.partition("://")[2] or authority).strip("-.")[:24]
     return f"@{plain or 'x'}-{hashlib.sha256(authority.encode()).hexdigest()[:8]}"
 
 
 def is_aside(group: str) -> bool:
-    """Tell a group that holds what came second."""
+    """Whether a group has such a suffix."""
     return "@" in group and _SIGN.fullmatch(group[group.rindex("@") :]) is not None
 
 
 def is_shortened(group: str) -> bool:
-    """Tell whether the name of a group may have lost its end, where it came by a group that holds what came second."""
+    """Whether a group has such a suffix and its name may be shortened."""
     return len(group) == MAX_ID - _SIGN_LENGTH
 
 
@@ -185,7 +186,7 @@ def home_of(owner: str, authority: str) -> tuple[str, str]:
 
 
 def owners_for(group: str, name: str, authority: str) -> tuple[str, str]:
-    """Return the xids for a definition: at its own path, and beside what is there already."""
+    """Return the two possible xids of a definition: its own path, and the one with the authority's suffix."""
     aside = f"{group[: MAX_ID - _SIGN_LENGTH]}{sign_of(authority)}"
     return f"{SCOPE}{group}/messages/{name}", f"{SCOPE}{aside}/messages/{name}"
 
@@ -193,13 +194,13 @@ def owners_for(group: str, name: str, authority: str) -> tuple[str, str]:
 _logger = logging.getLogger(__name__)
 Perform = Callable[[Verb, tuple[str, ...], Any], None]
 _DIGEST: Final = 8
-_MOST_ID: Final = 128
+_MAX_ID: Final = 128
 
 
 class VersionState(msgspec.Struct, omit_defaults=True):
-    """A version: its own attributes, and its document in base64, None where it has none here.
+    """A version: its own attributes, and its document in base64, None if it has none here.
 
-    ``ancestorid`` is for a version that is new where the change goes.
+    ``ancestorid`` is used if the version is new to the receiver.
     """
 
     attributes: dict[str, Any]
@@ -209,7 +210,7 @@ class VersionState(msgspec.Struct, omit_defaults=True):
 
 
 class ResourceState(msgspec.Struct, omit_defaults=True):
-    """What a resource says of all its versions. ``ancestors`` has that of each; ``default`` is set where it stays."""
+    """The meta of a resource. ``ancestors`` maps versions to ancestors; ``default`` is set only if it is sticky."""
 
     attributes: dict[str, Any]
     sticky: bool = False
@@ -219,7 +220,7 @@ class ResourceState(msgspec.Struct, omit_defaults=True):
 
 
 def state_at(reader: EntityReader, xid: str) -> dict[str, Any] | None:
-    """Return the state of an entity, None when it is not there; of a resource without what descends from what."""
+    """Return the state of an entity, None if it does not exist; of a resource without ``ancestors``."""
     depth = xid.count("/")
     if xid == MODEL:
         return dict(registry_of(reader).modelsource)
@@ -236,13 +237,13 @@ def state_at(reader: EntityReader, xid: str) -> dict[str, Any] | None:
 
 
 def ancestors(reader: EntityReader, resource: str) -> dict[str, str]:
-    """Return from which version each of a resource descends."""
+    """Return the ancestors of a resource's versions, by version id."""
     query = select(VERSIONS.c.id, VERSIONS.c.ancestorid).where(VERSIONS.c.parent == f"{resource}/versions")
     return {str(row[0]): str(row[1]) for row in reader.connection.execute(query)}
 
 
 class EntityMerger:
-    """Merges such changes within a session; *perform* makes a write of them, *revive* marks a group that it made."""
+    """Merges such changes within a session; *perform* writes them, *revive* marks a group created for its content."""
 
     def __init__(
         self, session: RegistrySession, marks: WriteMarks, perform: Perform, revive: Callable[[str], None]
@@ -254,17 +255,17 @@ class EntityMerger:
         self._revive = revive
 
     def merge(self, change: ReplicatedChange) -> bool:
-        """Take a change in; False when it is nothing new, or not all that it needs is here yet.
+        """Merge a change; return False if it is not new, or something that it needs is still missing.
 
         Raises:
-            Refusal: it cannot be.
+            Refusal: it is refused.
         """
         names = tuple(change.xid.split("/")[1:])
         if change.xid != MODEL:
             kinds = self._session.model.groups
             gone = change.attributes is None
             if gone and (names[0] not in kinds or (len(names) > 2 and names[2] not in kinds[names[0]].resources)):
-                return False  # a type that is not here has nothing
+                return False  # an unknown type has no entities
             place_of(self._session.model, names, change.xid)
         mine = self._mark_of(change.xid)
         theirs = change.attributes
@@ -273,9 +274,9 @@ class EntityMerger:
             return False
         before = state_at(self._reader, change.xid)
         if verdict.winner == "theirs" and theirs is None:
-            if not self._take_away(change.xid, names):
+            if not self._delete(change.xid, names):
                 mine.deleted, mine.digest = False, "" if before is None else digest_of_state(before)
-                put_own(self._marks, mine)  # something is in it that its deletion had not seen
+                put_own(self._marks, mine)  # it has content newer than the deletion
                 return True
         elif not self._write(change, names, verdict.winner, before, mine):
             return False
@@ -290,7 +291,7 @@ class EntityMerger:
         return True
 
     def _mark_of(self, xid: str) -> Mark:
-        """Return the mark of an entity, which fits the store; what replication made by the way has none of its own."""
+        """Return the mark of an entity, reconciled with the store; implicitly created entities have none."""
         mark, state = self._marks.group(xid), state_at(self._reader, xid)
         digest = "" if state is None else digest_of_state(state)
         if mark is None:
@@ -301,8 +302,8 @@ class EntityMerger:
         mark.deleted, mark.digest = state is None, digest
         return mark
 
-    def _take_away(self, xid: str, names: tuple[str, ...]) -> bool:
-        """Delete an entity; False when there is something in it that its deletion had not seen."""
+    def _delete(self, xid: str, names: tuple[str, ...]) -> bool:
+        """Delete an entity; return False if it has content newer than the deletion."""
         reader = self._reader
         if len(names) == 2 and (self._marks.has_versions(xid) or reader.resource_types(xid)):
             return reader.group(xid) is None
@@ -320,7 +321,7 @@ class EntityMerger:
         before: dict[str, Any] | None,
         mine: Mark,
     ) -> bool:
-        """Write the state that comes of a change; False when not all is here that it needs."""
+        """Write the merged state; return False if something that it needs is missing."""
         theirs = change.attributes
         if len(names) in (1, 2):
             wanted = before if winner == "mine" else _joined(before or {}, theirs or {}, winner)
@@ -336,7 +337,7 @@ class EntityMerger:
         if winner in ("both-mine", "both-theirs") and kept is not None:
             lost, other = (state, kept) if winner == "both-mine" else (kept, state)
             origin = (change.stamp, change.origin) if winner == "both-mine" else (mine.stamp, mine.origin)
-            self._keep_too(names, lost, other, origin)
+            self._keep_losing_version(names, lost, other, origin)
         if winner != "both-mine":
             self._write_version(names, state)
         return True
@@ -345,7 +346,7 @@ class EntityMerger:
         group, owner = "/".join(("", *names[:2])), "/".join(("", *names[:4]))
         place = place_of(self._session.model, names, change_path(names))
         resource = self._reader.resource(owner)
-        if resource is not None and resource.xref is not None:  # it is no reference any more
+        if resource is not None and resource.xref is not None:  # it is no longer a reference
             self._perform("delete", names[:3], {names[3]: {}})
         body = {**state.attributes, "createdat": state.createdat}
         if state.document is not None and place.resource.document_names[2] not in body:
@@ -354,16 +355,16 @@ class EntityMerger:
         if state.ancestorid in there:
             body["ancestorid"] = state.ancestorid
         elif names[5] not in there and (not there or not place.resource.singleversionroot):
-            body["ancestorid"] = names[5]  # until what it descends from is here
+            body["ancestorid"] = names[5]  # until its ancestor arrives
         self._perform("add", names[:5], {names[5]: body})
         self._revive(group)
 
-    def _keep_too(
+    def _keep_losing_version(
         self, names: tuple[str, ...], lost: VersionState, other: VersionState, write: tuple[int, str]
     ) -> None:
-        """Make a version of its own, older than the one that counts, of content that does not."""
+        """Keep the losing content as a new version, older than the winning one."""
         digest = digest_of_state(msgspec.to_builtins(lost))
-        name = f"{names[5][: _MOST_ID - _DIGEST - 1]}-{digest[:_DIGEST]}"
+        name = f"{names[5][: _MAX_ID - _DIGEST - 1]}-{digest[:_DIGEST]}"
         where = (*names[:5], name)
         xid = change_path(where)
         if not write[1] or self._marks.group(xid) is not None:
@@ -377,7 +378,7 @@ class EntityMerger:
             savepoint.commit()
         except Refusal as refusal:
             savepoint.rollback()
-            _logger.warning("of two contents of %s one is lost: %s", change_path(names), refusal.title)
+            _logger.warning("lost one of two concurrent contents of %s: %s", change_path(names), refusal.title)
             return
         state = state_at(self._reader, xid)
         mark = Mark("", "", "", write[0], write[1], {write[1]: write[0]}, group=xid)
@@ -404,7 +405,7 @@ class EntityMerger:
                 self._revive("/".join(("", *names[:2])))
             return True
         if resource is None or resource.xref is not None:
-            return False  # its versions come
+            return False  # its versions are still missing
         missing = {name for name in (*wanted.ancestors, wanted.default) if name and name not in there}
         self._order(names, place_of(self._session.model, names, change.xid), wanted.ancestors, there)
         sticky = wanted.sticky and wanted.default in there
@@ -426,7 +427,7 @@ class EntityMerger:
     def _order(
         self, names: tuple[str, ...], place: ResourcePath, wanted: Mapping[str, str], there: Mapping[str, str]
     ) -> None:
-        """Have versions descend from others as wanted, as far as both are here."""
+        """Set the wanted ancestors, as far as both versions exist."""
         if place.resource.versionmode != "manual":
             return
         chain = {
@@ -447,11 +448,11 @@ def _read(change: ReplicatedChange, kind: Any) -> Any:
     try:
         return msgspec.convert(change.attributes, kind)
     except msgspec.ValidationError as error:
-        raise Refusal("bad_request", change.xid, error_detail=f"it is no state of an entity: {error}") from None
+        raise Refusal("bad_request", change.xid, error_detail=f"the state is not valid: {error}") from None
 
 
 def _joined(mine: Mapping[str, Any], theirs: Mapping[str, Any], winner: Winner) -> dict[str, Any]:
-    """Return the attributes of both, of one attribute the later value; of models, types of groups likewise."""
+    """Return the union of attributes (in models also of group types); the winner's value if both have one."""
     if winner == "theirs":
         return dict(theirs)
     first, other = (theirs, mine) if winner == "both-theirs" else (mine, theirs)

@@ -1,4 +1,4 @@
-"""One round with one peer: changes are taken from it or given to it, a page at a time, from where we have got."""
+"""Replication with peers: pull or push changes, a page at a time, from the last position."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from registry.replication.entities import (
 from registry.store.entities import EntityReader
 from registry.store.history import MODEL, SCOPE, Mark, WriteMarks, is_by_xid
 
-# What a catalog gives to others: its groups and versions as they are, in the order in which it learnt of them.
+# Changes for other catalogs: current entities, in the order in which this catalog received them.
 
 PAGE: Final = 200
-"""Changes of one page."""
+"""Changes in a page."""
 PAGE_BYTES: Final = 4 * 2**20
-"""Bytes at which a page ends; one change may be larger."""
+"""Size of a page in bytes; a single change may be larger."""
 
 
 def changes_after(
     reader: EntityReader, position: int, authority: str, limit: int = PAGE, *, whole: bool = False
 ) -> ChangePage:
-    """Return the changes after a position, a page of them; *authority* is that of what names none.
+    """Return a page of changes after a position; *authority* is the default of versions that name none.
 
-    Only with *whole* changes of other entities than messages and their groups are among them. What a resource says of
-    its versions then follows them in each page that has one, so that it is known when the last of them is. The model
-    comes before all that may be of its types, and once more where it is due: what it forbids is gone by then.
+    With *whole* it includes entities other than messages and their groups. A resource's meta then follows its versions
+    in each page that has one, so that it arrives with the last of them. The model comes before entities of its types,
+    and again at its own position, when the entities that it forbids have been deleted.
     """
     marks = WriteMarks(reader.connection)
     entries = marks.after(position, min(limit, PAGE) + 1)
@@ -87,7 +87,7 @@ def changes_after(
 
 
 def _resource_of(mark: Mark) -> str:
-    """Return the xid of the resource that a mark is of, or of whose version; '' for groups and the model."""
+    """Return the xid of the resource of a mark (of itself or of a version); '' for groups and the model."""
     return "/".join(mark.group.split("/")[:5]) if mark.group.count("/") >= 4 else ""
 
 
@@ -107,7 +107,7 @@ def _change(mark: Mark, reader: EntityReader, versions: Any, authority: str) -> 
         name = mark.group.removeprefix(SCOPE)
         group = None if mark.deleted else reader.group(mark.group)
         if is_aside(name) or (group is None and not mark.deleted):
-            return None  # each catalog makes those groups by itself
+            return None  # each catalog creates those groups itself
         attributes = None if group is None else group.attributes
         return ReplicatedChange(group=name, stamp=mark.stamp, origin=mark.origin, seen=mark.seen, attributes=attributes)
     version = versions.get(f"{mark.owner}/versions/{mark.name}")
@@ -133,13 +133,13 @@ _logger = logging.getLogger(__name__)
 Direction = Literal["pull", "push", "both"]
 _OK: Final = 200
 _LAST_POSITION: Final = 2**63 - 1
-_MOST_CHANGES: Final = 2_000
-"""Changes of a page that are looked at: more than a peer gives, of whatever version it is."""
+_MAX_CHANGES: Final = 2_000
+"""Changes accepted in a page: more than a peer of any release sends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another catalog, by the URL of its message catalog; ``interval`` are seconds between two rounds."""
+    """Another catalog, by the URL of its message catalog; ``interval`` is the seconds between two rounds."""
 
     url: str
     direction: Direction = "both"
@@ -148,17 +148,16 @@ class Peer:
 
     @property
     def directions(self) -> tuple[Literal["pull", "push"], ...]:
-        """What a round with it does, in this order."""
+        """The directions of a round, in order."""
         return ("pull", "push") if self.direction == "both" else (self.direction,)
 
 
 @dataclass(slots=True)
 class Round:
-    """What a round did: changes that went over, those that changed something, and those that were refused.
+    """The result of a round: changes transferred, changes that took effect, and refused ones.
 
-    ``reported`` has the first refused changes, each with the reason. ``answered`` says that the peer took a page, and
-    ``whole`` that it takes changes of all kinds of entities.
-    ``renewed`` says that the peer is another catalog than before, which counts from its own start.
+    ``reported`` has the first refused changes with the reason. ``answered`` is whether the peer accepted a page,
+    ``whole`` whether it supports all kinds of entities, and ``renewed`` whether it is another catalog than before.
     """
 
     sent: int = 0
@@ -170,7 +169,7 @@ class Round:
     renewed: bool = False
 
     def add(self, sent: int, applied: int, refused: int, reported: Sequence[tuple[str, str]]) -> None:
-        """Add the outcome of a page."""
+        """Add the result of a page."""
         self.sent += sent
         self.applied += applied
         self.refused += refused
@@ -178,7 +177,7 @@ class Round:
 
 
 class _TooLarge(DocumentError):
-    """A peer takes no page of that size."""
+    """The page is too large for the peer."""
 
 
 class _Answer(msgspec.Struct):
@@ -186,13 +185,13 @@ class _Answer(msgspec.Struct):
     applied: int
     refused: list[tuple[str, str]]
     refusedcount: int = 0
-    """Peers of earlier releases leave it out."""
+    """Absent from peers of earlier releases."""
     whole: bool = False
-    """Whether it takes other changes than those of messages, which peers of earlier releases do not."""
+    """Whether it accepts changes of all kinds of entities; peers of earlier releases do not."""
 
 
 class PeerExchange:
-    """Rounds with peers. How far we have got with each is stored in one transaction with what was taken from it."""
+    """Rounds with peers. The position is stored in the same transaction as the changes pulled."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
@@ -204,12 +203,12 @@ class PeerExchange:
         stopping: threading.Event | None = None,
         done: Round | None = None,
     ) -> Round:
-        """Go on from where the last round ended until there is nothing more, or after a page when *stopping* is set.
+        """Continue from the last position until there are no more changes, or until *stopping* is set.
 
-        What is done is added to *done*, page by page.
+        The results are added to *done*, page by page.
 
         Raises:
-            DocumentError: the peer cannot be reached, refuses us, or is no catalog; what went before stays.
+            DocumentError: the peer is unreachable, refuses us, or is not a catalog; earlier pages stay applied.
         """
         done = Round() if done is None else done
         more = True
@@ -218,7 +217,7 @@ class PeerExchange:
         return done
 
     def _pull(self, peer: Peer, done: Round) -> bool:
-        name = f"pull all {peer.url}"  # a peer of which only messages were taken before is read from its start
+        name = f"pull all {peer.url}"  # separate from `pull`, which was of messages only
         with self._service.session(writing=False) as session:
             catalog, position = WriteMarks(session.reader.connection).reached(name)
         page = self._fetched(peer, position)
@@ -230,11 +229,11 @@ class PeerExchange:
         if page.position == position and not page.more:
             return False
         if page.more and page.position <= position:
-            raise DocumentError(f"{peer.url} gives the same changes again and again", file=peer.url)
+            raise DocumentError(f"{peer.url} sends the same changes again and again", file=peer.url)
         with self._service.session(writing=True) as session:
             applier = Applier(session, Author(f"replication of {peer.url}", True), self._authority)
             if applier.marks.catalog == page.catalog:
-                raise DocumentError(f"{peer.url} is this very catalog", file=peer.url, hint="name another one")
+                raise DocumentError(f"{peer.url} is this catalog itself", file=peer.url, hint="use another URL")
             taken = applier.apply(page)
             applier.marks.reach(name, page.catalog, page.position)
         done.add(len(page.changes), taken.applied, taken.refused, taken.reported)
@@ -255,7 +254,7 @@ class PeerExchange:
                 answer = self._sent(peer, page)
                 break
             except _TooLarge:
-                _logger.debug("%s takes no page of %d changes", peer.url, len(page.changes))
+                _logger.debug("%s refused a page of %d changes as too large", peer.url, len(page.changes))
         else:
             return self._pass_over(peer, page, name, done)
         changed = bool(catalog) and answer.catalog != catalog
@@ -267,22 +266,22 @@ class PeerExchange:
         return page.more or changed
 
     def _pass_over(self, peer: Peer, page: ChangePage, name: str, done: Round) -> bool:
-        """Go on behind a change that is too large for a peer: it is refused, as others are that it cannot take."""
+        """Skip a change that is too large for a peer; it counts as refused."""
         with self._service.session(writing=True) as session:
             marks = WriteMarks(session.reader.connection)
             marks.reach(name, marks.reached(name)[0], page.position)
         subject = page.changes[-1].xid or page.changes[-1].group
-        _logger.warning("a change of %s is not taken: it is too large for %s", subject, peer.url)
-        done.add(len(page.changes), 0, len(page.changes), [(subject, "it is too large for the peer")])
+        _logger.warning("skipped a change of %s: it is too large for %s", subject, peer.url)
+        done.add(len(page.changes), 0, len(page.changes), [(subject, "too large for the peer")])
         return page.more
 
     def _begin(self, peer: Peer, done: Round) -> None:
-        """Push nothing: the answer says whether the peer is there, what it takes, and which catalog it is."""
+        """Push an empty page, to learn whether the peer is available, what it supports, and its catalog id."""
         with self._service.session(writing=False) as session:
             ours = WriteMarks(session.reader.connection).catalog
         answer = self._sent(peer, ChangePage(catalog=ours, authority=self._authority, position=0, changes=[]))
         if answer.catalog == ours:
-            raise DocumentError(f"{peer.url} is this very catalog", file=peer.url, hint="name another one")
+            raise DocumentError(f"{peer.url} is this catalog itself", file=peer.url, hint="use another URL")
         done.whole, done.answered = answer.whole, True
         name = _pushed(peer, whole=done.whole)
         with self._service.session(writing=False) as session:
@@ -300,9 +299,9 @@ class PeerExchange:
         by = Fetcher(network=True, logins=peer.logins)
         url = f"{peer.url}?changes={position}&whole"
         page = decoded(by.fetch(url))
-        if page is None or len(page.changes) > _MOST_CHANGES or not 0 <= page.position <= _LAST_POSITION:
-            hint = "give the URL of the message catalog of an xrouter registry"
-            raise DocumentError(f"{by.address(url)} gives no changes of a catalog", file=peer.url, hint=hint)
+        if page is None or len(page.changes) > _MAX_CHANGES or not 0 <= page.position <= _LAST_POSITION:
+            hint = "use the URL of the message catalog of an xrouter registry"
+            raise DocumentError(f"{by.address(url)} did not return changes of a catalog", file=peer.url, hint=hint)
         return page
 
     def _sent(self, peer: Peer, page: ChangePage) -> _Answer:
@@ -311,41 +310,41 @@ class PeerExchange:
         if receipt.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             raise _TooLarge(f"a page is too large for {by.address(peer.url)}", file=peer.url)
         if receipt.status != _OK:
-            text = f"{by.address(peer.url)} takes no changes: it answers {receipt.status}"
-            raise DocumentError(text, file=peer.url, hint="check the URL, and whether we may write there")
+            text = f"{by.address(peer.url)} does not accept changes: it answered {receipt.status}"
+            raise DocumentError(text, file=peer.url, hint="check the URL, and whether this registry may write there")
         try:
             return msgspec.json.decode(receipt.data, type=_Answer)
         except msgspec.MsgspecError as error:
-            hint = "give the URL of the message catalog of an xrouter registry"
-            raise DocumentError(f"{by.address(peer.url)} is no catalog", file=peer.url, hint=hint) from error
+            hint = "use the URL of the message catalog of an xrouter registry"
+            raise DocumentError(f"{by.address(peer.url)} is not a catalog", file=peer.url, hint=hint) from error
 
 
 def _pushed(peer: Peer, *, whole: bool) -> str:
-    """Return the name under which it is kept how far a peer was pushed to: only of messages, or of all."""
+    """Return the key of the push position of a peer: of messages only, or of all entities."""
     return f"push all {peer.url}" if whole else f"push {peer.url}"
 
 
 def _renew(peer: Peer, done: Round) -> None:
-    """Note that a peer is another catalog, which may happen once in a round."""
+    """Record that a peer is another catalog than before, which may happen once in a round."""
     if done.renewed:
-        raise DocumentError(f"{peer.url} is another catalog each time", file=peer.url)
+        raise DocumentError(f"{peer.url} is a different catalog at each request", file=peer.url)
     done.renewed = True
 
 
-# Replication beside a server: a thread for each peer begins a round at intervals, and pauses longer after faults.
+# Continuous replication: a thread for each peer runs a round at intervals, and backs off after failures.
 #
-# One process of those that share a database is enough; several do no harm, since each round takes up where any has got.
+# One of the processes that share a database is enough; several do no harm, since they share the positions.
 
 _FIRST_PAUSE = 0.5
-_LONGEST_PAUSE = 300.0
+_MAX_PAUSE = 300.0
 
 
 @dataclass(slots=True)
 class PeerTally:
     """The counts of one direction with one peer, since the start.
 
-    ``alike`` is when the last completed round began, which took or gave all that there was then; before the first it is
-    the start. ``success`` is when that round ended, 0 without one. Both are in seconds since 1970.
+    ``alike`` is when the last completed round began, after which both sides were equal; before the first it is the
+    start. ``success`` is when that round ended, 0 without one. Both are Unix seconds.
     """
 
     alike: float
@@ -357,7 +356,7 @@ class PeerTally:
 
 
 class Replication:
-    """Keeps up with peers until it is stopped. ``tallies`` are by URL and direction; any thread may read them."""
+    """Replicates with peers until stopped. ``tallies`` are by URL and direction; thread-safe."""
 
     def __init__(self, service: RegistryService, peers: Sequence[Peer]) -> None:
         self.tallies: Final = {
@@ -376,18 +375,18 @@ class Replication:
             each.start()
 
     def end(self) -> None:
-        """Have all rounds end after the pages that are under way."""
+        """Stop all rounds after their current pages."""
         self._stopping.set()
 
     def join(self, seconds: float) -> None:
-        """Wait for the rounds to have ended; all together have so many seconds."""
+        """Wait up to *seconds* in total for all rounds to end."""
         deadline = time.monotonic() + seconds
         for each in self._threads:
             if each.is_alive():
                 each.join(max(0.0, deadline - time.monotonic()))
 
     def _follow(self, peer: Peer) -> None:
-        backoff = Backoff(min(_FIRST_PAUSE, peer.interval), max(_LONGEST_PAUSE, peer.interval))
+        backoff = Backoff(min(_FIRST_PAUSE, peer.interval), max(_MAX_PAUSE, peer.interval))
         failing = False
         tally = self.tallies[peer.url, peer.directions[0]]
         while not self._stopping.is_set():
@@ -398,18 +397,18 @@ class Replication:
             except DocumentError as error:
                 tally.failures += 1
                 pause = backoff.pause()
-                # The first of several faults is a warning; the others are for debugging.
+                # Only the first of several failures is a warning.
                 level = logging.DEBUG if failing else logging.WARNING
-                _logger.log(level, "replication stands still: %s; next try in %.1f s", error, pause)
+                _logger.log(level, "replication failed: %s; retrying in %.1f s", error, pause)
                 failing = True
-            except Exception:  # nobody waits for this thread, so its end would go unnoticed
+            except Exception:  # nobody joins this thread, so its death would go unnoticed
                 tally.failures += 1
                 pause = backoff.pause()
-                _logger.exception("replication with %s failed; next try in %.1f s", peer.url, pause)
+                _logger.exception("replication with %s failed; retrying in %.1f s", peer.url, pause)
                 failing = True
             else:
                 if failing:
-                    _logger.warning("replication with %s goes on", peer.url)
+                    _logger.warning("replication with %s resumed", peer.url)
                 failing, pause = False, peer.interval
                 backoff.reset()
             self._stopping.wait(pause)

@@ -1,4 +1,4 @@
-"""The database: its tables, SQLite in one file or PostgreSQL, opened and brought to the newest form."""
+"""The database (an SQLite file, or PostgreSQL): opening, migrations, transactions, locks, and tables."""
 
 from __future__ import annotations
 
@@ -39,44 +39,42 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.sql.expression import ClauseElement
 
-# The database: SQLite in one file, or PostgreSQL; opened, brought to the newest form, and its transactions.
-#
-# One writer at a time, over all processes: SQLite by ``BEGIN IMMEDIATE``, PostgreSQL by an advisory lock. Readers see
-# one state of the whole registry for as long as their transaction lasts, and wait for nobody.
+# One writer at a time across processes: SQLite by ``BEGIN IMMEDIATE``, PostgreSQL by an advisory lock. Readers see one
+# snapshot of the registry for their whole transaction, and never wait.
 
-# Claims that one process has at a time over a database, and that end with it however it ends.
+# Locks on a database that one process holds at a time, and that are released when it ends.
 
 _KEY: Final = 7_218_904_117_442_316
-"""Our number among PostgreSQL's advisory locks."""
+"""Id of our advisory lock in PostgreSQL."""
 _SUFFIX: Final = "-delivery"
 _FILE_MODE: Final = 0o600
 
 
 class Claim(Protocol):
-    """Something that is ours until it is released, or until this process ends."""
+    """A lock that this process holds until it releases it or ends."""
 
     @property
     def holds(self) -> bool:
-        """Whether it is ours still; it asks the database."""
+        """Whether this process still holds it; queries the database."""
         ...
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release it."""
         ...
 
 
 class FileClaim:
-    """A lock on a file beside that of SQLite, which the system releases when the process ends."""
+    """A lock on a file beside the SQLite file; the system releases it when the process ends."""
 
     def __init__(self, file: int | None) -> None:
         self._file = file
 
     @classmethod
     def of(cls, database: str | None) -> FileClaim | None:
-        """Return the claim over the database in a file; over one in memory, which nobody else has, it is always ours.
+        """Return the lock of a database file, None if another process holds it; always granted for one in memory.
 
         Raises:
-            OSError: no file can be made there.
+            OSError: the lock file cannot be created.
         """
         if not database or database == ":memory:":
             return cls(None)
@@ -90,25 +88,25 @@ class FileClaim:
 
     @property
     def holds(self) -> bool:
-        """Whether it is ours still."""
+        """Whether this process still holds it."""
         return True
 
     def release(self) -> None:
-        """Let others have it; the file stays."""
+        """Release it; the file stays."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 class SessionClaim:
-    """An advisory lock of PostgreSQL: it ends with its connection, which nothing else uses."""
+    """A PostgreSQL advisory lock, tied to a connection that nothing else uses."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     @classmethod
     def of(cls, connection: Connection) -> SessionClaim | None:
-        """Return the claim, None while another connection has it.
+        """Return the lock, None while another connection holds it.
 
         Raises:
             SQLAlchemyError: the database does not answer.
@@ -126,7 +124,7 @@ class SessionClaim:
 
     @property
     def holds(self) -> bool:
-        """Whether the connection lives, and so the lock."""
+        """Whether the connection, and so the lock, is alive."""
         try:
             self._connection.execute(text("SELECT 1"))
         except SQLAlchemyError:
@@ -134,38 +132,38 @@ class SessionClaim:
         return not self._connection.invalidated
 
     def release(self) -> None:
-        """Let others have it, by ending the connection."""
+        """Release it by closing the connection."""
         self._connection.invalidate()
         self._connection.close()
 
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 7_218_904_117_442_315
-"""Our number among PostgreSQL's advisory locks."""
+"""Id of our advisory lock in PostgreSQL."""
 _BUSY_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 10
 _POOL: Final = 8
-_WHERE: Final = frozenset(("host", "port"))
-"""Of libpq's parameters in a URL those that say where a database is; others may be secrets."""
+_LOCATION_PARAMETERS: Final = frozenset(("host", "port"))
+"""libpq parameters of a URL that say where a database is; others may be secrets."""
 
 _REMEDIES: Final[Mapping[str, str]] = {
-    "SQLITE_NOTADB": "name another file, or put back the database that was there",
-    "SQLITE_CANTOPEN": "make the folder, and let this user write in it",
-    "SQLITE_READONLY": "let this user write to the file and in its folder",
-    "SQLITE_FULL": "make room on the disk",
-    "SQLITE_BUSY": "end the process that holds it, or wait for it",
-    "SQLITE_CORRUPT": "put a copy of the file in its place",
+    "SQLITE_NOTADB": "use another file, or restore a backup of the database",
+    "SQLITE_CANTOPEN": "create the folder, and give this user write access to it",
+    "SQLITE_READONLY": "give this user write access to the file and its folder",
+    "SQLITE_FULL": "free space on the disk",
+    "SQLITE_BUSY": "stop the process that uses it, or wait",
+    "SQLITE_CORRUPT": "restore a backup of the file",
 }
-"""What to do about errors of SQLite, by the beginnings of their names."""
-_OF_SQLITE: Final = "check the file, and who may read and write there"
-_OF_POSTGRESQL: Final = "check that the server runs and can be reached, and user, password and name of the database"
-_NEWER: Final = "use the version of xrouter that served it last, or a later one"
+"""Hints for SQLite errors, by prefix of the error name."""
+_SQLITE_HINT: Final = "check the file and its permissions"
+_POSTGRESQL_HINT: Final = "check that the server runs and is reachable, and the user, password and database name"
+_NEWER_HINT: Final = "use the version of xrouter that last served it, or a later one"
 
 
 class StoreError(Exception):
-    """The database cannot be opened, is of a newer form, or does not answer.
+    """The database cannot be opened, has a newer schema, or does not answer.
 
-    The message is one line that names the place, without a password; ``hint`` is the remedy.
+    The message is one line with the location and without a password; ``hint`` is the remedy.
     """
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -174,7 +172,7 @@ class StoreError(Exception):
 
 
 class Database:
-    """An open database of the newest form; any thread may begin transactions."""
+    """An open, migrated database; any thread may begin transactions."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -182,12 +180,12 @@ class Database:
         self._watchers: list[Callable[[], None]] = []
 
     def watch(self, written: Callable[[], None]) -> None:
-        """Call *written* after every write of this process, on the thread of the write; it has to be quick."""
+        """Call *written* after every write of this process, on the writing thread; it must be fast."""
         self._watchers.append(written)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that sees one state and changes nothing."""
+        """Begin a read-only transaction on one snapshot."""
         with self._engine.connect() as connection:
             if not self._sqlite:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
@@ -196,10 +194,10 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that no other writer overlaps; durable when the block ends, undone when it raises.
+        """Begin an exclusive write transaction: committed durably when the block ends, rolled back when it raises.
 
         Raises:
-            SQLAlchemyError: the database does not answer, or others write for too long.
+            SQLAlchemyError: the database does not answer, or the wait for other writers timed out.
         """
         with self._engine.connect() as connection:
             connection.info["writing"] = True
@@ -217,7 +215,7 @@ class Database:
 
     @contextmanager
     def noting(self) -> Iterator[Connection]:
-        """A transaction on what is no part of the registry. Its writers wait for it with SQLite alone."""
+        """Begin a transaction on tables outside the registry proper; registry writers wait for it only with SQLite."""
         with self._engine.connect() as connection:
             connection.info["writing"] = True
             try:
@@ -227,38 +225,38 @@ class Database:
                 connection.info.pop("writing", None)
 
     def claim(self) -> Claim | None:
-        """Return a claim that one process has at a time, None while another has it.
+        """Return a lock that one process holds at a time, None while another holds it.
 
         Raises:
-            SQLAlchemyError, OSError: the database, or the folder of its file, does not answer.
+            SQLAlchemyError, OSError: the database, or the folder of its file, is unavailable.
         """
         if self._sqlite:
             return FileClaim.of(self._engine.url.database)
         return SessionClaim.of(self._engine.connect())
 
     def close(self) -> None:
-        """Close all connections; those in use are closed when they are given back."""
+        """Close all connections; those in use are closed when they are returned."""
         self._engine.dispose()
 
 
 def open_database(url: str) -> Database:
-    """Open the database at an SQLAlchemy *url* (``sqlite:///FILE`` or ``postgresql+psycopg://...``), made if need be.
+    """Open, or create, the database at an SQLAlchemy *url* (``sqlite:///FILE`` or ``postgresql+psycopg://...``).
 
     Raises:
-        StoreError: it cannot be opened, or is no database of ours.
+        StoreError: it cannot be opened, or is not a registry database.
     """
     try:
         address = make_url(url)
         engine = _sqlite(url) if address.get_backend_name() == "sqlite" else _postgresql(url)
     except ArgumentError as error:
-        raise StoreError("the store's address is no URL of SQLAlchemy") from error
+        raise StoreError("the URL of the store is not a valid SQLAlchemy URL") from error
     database = Database(engine)
     try:
         with database.writing() as connection:
             _upgrade(connection)
     except CommandError as error:
         database.close()
-        raise StoreError(f"the form of the store at {_place(url)} is newer than this version", _NEWER) from error
+        raise StoreError(f"the store at {_place(url)} has a newer schema than this version", _NEWER_HINT) from error
     except (SQLAlchemyError, psycopg.Error, OSError) as error:
         database.close()
         raise store_error(url, error, "cannot be opened") from error
@@ -266,26 +264,26 @@ def open_database(url: str) -> Database:
 
 
 def store_error(url: str, error: Exception, what: str = "does not answer") -> StoreError:
-    """Return an error of the database at a URL as its operator needs it: one line, and the remedy."""
+    """Return a database error for operators: one line, and a hint."""
     message = f"the store at {_place(url)} {what}: {_cause(error)}"
     if make_url(url).get_backend_name() != "sqlite":
-        return StoreError(message, _OF_POSTGRESQL)
+        return StoreError(message, _POSTGRESQL_HINT)
     name = getattr(getattr(error, "orig", None) or error, "sqlite_errorname", "")
-    return StoreError(message, next((hint for each, hint in _REMEDIES.items() if name.startswith(each)), _OF_SQLITE))
+    return StoreError(message, next((hint for each, hint in _REMEDIES.items() if name.startswith(each)), _SQLITE_HINT))
 
 
 def is_full(error: SQLAlchemyError) -> bool:
-    """Whether an error says that the database has no more room."""
+    """Whether an error means that the database has no space left."""
     cause = getattr(error, "orig", None)
     return getattr(cause, "sqlite_errorname", "") == "SQLITE_FULL" or getattr(cause, "sqlstate", "") == "53100"
 
 
 def _place(url: str) -> str:
-    """Return where a database is, as its settings say it: the file, or the URL without what may be a secret."""
+    """Return where a database is: the file, or the URL without possible secrets."""
     address = make_url(url)
     if address.get_backend_name() == "sqlite":
         return str(address.database)
-    shown = {name: value for name, value in address.query.items() if name in _WHERE}
+    shown = {name: value for name, value in address.query.items() if name in _LOCATION_PARAMETERS}
     return address.set(query=shown).render_as_string()
 
 
@@ -302,7 +300,7 @@ def _sqlite(url: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _opened(connection: sqlite3.Connection, _record: Any) -> None:
-        # SQLAlchemy begins transactions below: sqlite3 would begin them at the first write only.
+        # SQLAlchemy begins transactions below: sqlite3 would begin them only at the first write.
         connection.isolation_level = None
         for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "case_sensitive_like=ON"):
             connection.execute(f"PRAGMA {setting}")
@@ -321,20 +319,19 @@ def _postgresql(url: str) -> Engine:
 
 
 def _cause(error: Exception) -> str:
-    """Return the words of the database's own client: those of SQLAlchemy have statements and values in them."""
+    """Return the message of the database driver; SQLAlchemy's contains statements and values."""
     cause = getattr(error, "orig", None) or error
     words = type(error).__name__ if isinstance(cause, SQLAlchemyError) else str(cause)
     return " ".join(words.split())
 
 
-# The tables: entities by their xid, documents beside their versions, history, events, and those to whom they go; and
-# the statements of frequent use over them.
+# The tables (entities by xid, documents, history, events, subscribers, replication), and frequent statements on them.
 #
-# An entity's attributes are one JSON text. What queries look at has a column of its own. ``folded`` is the id in lower
-# case: ids differ in more than case within a collection, so it orders a collection and is where a page begins.
+# An entity's attributes are one JSON text; queried values have their own columns. ``folded`` is the id in lower case,
+# which is unique within a collection: it is the sort key and the page cursor.
 
 METADATA: Final = MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"})
-# Bytes decide what comes first, on both databases: the range after a prefix is then what lies below an xid.
+# Both databases compare bytes, so that the entities below an xid are one range.
 _KEY_TYPE: Final = Text().with_variant(String(collation="C"), "postgresql")
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
 
@@ -352,7 +349,7 @@ REGISTRY: Final = Table(
 
 
 def _entities(name: str, *more: SchemaItem) -> Table:
-    """Return the table of one kind of entity, with *more* columns and indexes than all kinds have."""
+    """Return the table of one kind of entity: the common columns, and *more* columns and indexes."""
     return Table(
         name,
         METADATA,
@@ -462,14 +459,14 @@ PEERS: Final = Table(
     Column("position", BigInteger, nullable=False),
 )
 _SIZES: Final = (1, 2, 4, 8, 16, 24, 32, 64, 128, 250, 500)
-"""How many keys statements that name some have places for."""
+"""Numbers of key parameters for which statements are compiled."""
 Row = tuple[Any, ...]
 
 
 class Statement:
-    """A statement that is compiled once for each kind of database, and run by its driver.
+    """A statement that is compiled once for each kind of database, and executed by its driver.
 
-    SQLAlchemy's own way costs a hundred microseconds each time, which is many times what SQLite takes for a row.
+    Executing it through SQLAlchemy costs some 100 us each time, many times what SQLite needs for a row.
     """
 
     def __init__(self, clause: ClauseElement, columns: Collection[str] | None = None) -> None:
@@ -482,12 +479,12 @@ class Statement:
         return self._run(connection, [values], fetch=True)
 
     def first(self, connection: Connection, values: Mapping[str, Any]) -> Row | None:
-        """Return the first row, None where there is none."""
+        """Return the first row, None if there is none."""
         rows = self._run(connection, [values], fetch=True)
         return rows[0] if rows else None
 
     def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Run it with the values of each row."""
+        """Execute it with the values of each row."""
         if rows:
             self._run(connection, rows, fetch=False)
 
@@ -518,19 +515,19 @@ class Statement:
 
 
 class Among:
-    """A statement about rows of which some keys are named, as many as there are; *build* is given places for them."""
+    """A statement with any number of keys (``IN``); *build* is given their parameters."""
 
     def __init__(self, build: Callable[[list[BindParameter[str]]], ClauseElement]) -> None:
         self._build = build
         self._statements: dict[int, Statement] = {}
 
     def rows(self, connection: Connection, keys: Collection[str], values: Mapping[str, Any]) -> Iterator[Row]:
-        """Yield the rows, by as many statements as the keys need."""
+        """Yield the rows, in as many statements as the keys need."""
         for statement, given in self._parts(keys, values):
             yield from statement.rows(connection, given)
 
     def run(self, connection: Connection, keys: Collection[str]) -> None:
-        """Run it."""
+        """Execute it."""
         for statement, given in self._parts(keys, {}):
             statement.run(connection, [given])
 

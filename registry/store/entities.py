@@ -1,4 +1,4 @@
-"""Entities as they are kept. What only the place of an entity says (its URLs, counts) is not among its attributes."""
+"""Stored entities: classes, reading, and writing. Derived attributes (URLs, counts) are not stored."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from registry.store.engine import (
 
 @dataclass(slots=True)
 class Entity:
-    """What all kinds have in common: ``parent`` is the path of the collection, such as ``/endpoints``."""
+    """The common part of all kinds; ``parent`` is the path of the collection, such as ``/endpoints``."""
 
     parent: str
     id: str
@@ -56,14 +56,14 @@ class Entity:
 
 @dataclass(slots=True)
 class Registry(Entity):
-    """The registry itself; ``id`` is its ``registryid``, ``capabilities`` those that clients have changed."""
+    """The registry entity; ``id`` is its ``registryid``, ``capabilities`` those that clients have changed."""
 
     modelsource: dict[str, Any] = field(default_factory=dict)
     capabilities: dict[str, Any] = field(default_factory=dict)
 
     @property
     def xid(self) -> str:
-        """The root."""
+        """The path of the root."""
         return "/"
 
 
@@ -74,9 +74,9 @@ class GroupEntity(Entity):
 
 @dataclass(slots=True)
 class Resource(Entity):
-    """A resource: times, epoch and attributes are those of its ``meta``; ``counter`` is the last version number made.
+    """A resource: times, epoch and attributes are its ``meta``'s; ``counter`` is the last assigned version number.
 
-    With an ``xref`` it has no versions, and no default one.
+    With an ``xref`` it has no versions and no default version.
     """
 
     xref: str | None = None
@@ -97,7 +97,7 @@ class Resource(Entity):
 
 @dataclass(slots=True)
 class Version(Entity):
-    """A version; its document is kept apart. One that is its own ancestor is a root."""
+    """A version; its document is stored separately. A version that is its own ancestor is a root."""
 
     ancestorid: str = ""
 
@@ -108,20 +108,20 @@ class Version(Entity):
 
 
 def text_of(tree: Mapping[str, Any]) -> str:
-    """Return a tree as the tables keep it."""
+    """Return the JSON text of a tree as stored."""
     return msgspec.json.encode(tree).decode("utf-8")
 
 
-# Reading entities within one transaction: one by one, and collections in order of their ids, a page at a time.
+# Reading entities within one transaction: single ones, and collections in order of ids, a page at a time.
 
 Counted = tuple[Resource, Version | None, int]
 """A resource, its default version, and the number of its versions."""
 PAGE: Final = 500
-"""Rows that are fetched, and keys that are asked for, at a time."""
+"""Rows fetched, and keys queried, at a time."""
 _FOLDED: Final = 3
 _OF_RESOURCE: Final = 12
 _OWN: Final = 8
-"""Columns that all tables of entities begin with; those of one kind follow. By place they cost a third of by name."""
+"""Leading columns common to all entity tables. Access by index costs a third of access by name."""
 
 
 def _named(table: Table, keys: Sequence[BindParameter[str]]) -> Select[Any]:
@@ -208,13 +208,13 @@ def below(xid: str) -> tuple[str, str]:
 
 
 class EntityReader:
-    """Reads over one connection; what it returns is the caller's own."""
+    """Reads entities over one connection; callers may change what it returns."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
     def registry(self) -> Registry | None:
-        """Return the registry itself, None before it was made."""
+        """Return the registry entity, None before it is created."""
         row = _REGISTRY.first(self.connection, {})
         if row is None:
             return None
@@ -223,9 +223,9 @@ class EntityReader:
         return Registry("", name, epoch, createdat, modifiedat, *trees)
 
     def last_change(self) -> tuple[int, str]:
-        """Return number and interaction of the last entry of history; each write that changes anything has some.
+        """Return number and interaction of the last history entry; every write that changes anything has one.
 
-        Without one they are 0 and when the registry began: so what is returned is never that of another registry.
+        Without an entry they are 0 and the registry's creation time, so they identify the state of one registry.
         """
         row = _LAST.first(self.connection, {})
         if row is not None:
@@ -233,7 +233,7 @@ class EntityReader:
         return 0, str(self.connection.execute(select(REGISTRY.c.createdat)).scalar() or "")
 
     def last_moment(self) -> str:
-        """Return the time of the last entry of history, '' before the first: times never go back with the clock."""
+        """Return the time of the last history entry, '' before the first; times never decrease."""
         row = _LAST.first(self.connection, {})
         return "" if row is None else str(row[2])
 
@@ -253,75 +253,76 @@ class EntityReader:
         return None if row is None else _version(row)
 
     def document(self, xid: str) -> bytes | None:
-        """Return the document of a version, None when it has none."""
+        """Return the document of a version, None if it has none."""
         row = _DOCUMENT.first(self.connection, {"xid": xid})
         return None if row is None else bytes(row[0])
 
     def groups(self, parent: str, after: str = "") -> Iterator[GroupEntity]:
-        """Yield the groups of a collection in the order of their ids in lower case, those behind *after*."""
+        """Yield the groups of a collection after *after*, in order of lower-case ids."""
         return (_group(row) for row in self._paged(_PAGE[GROUPS], parent, after))
 
     def resources(self, parent: str, after: str = "") -> Iterator[Resource]:
-        """Yield the resources of a collection, as :meth:`groups`."""
+        """Yield the resources of a collection, like :meth:`groups`."""
         return (_resource(row) for row in self._paged(_PAGE[RESOURCES], parent, after))
 
     def versions(self, parent: str, after: str = "") -> Iterator[Version]:
-        """Yield the versions of a collection, as :meth:`groups`."""
+        """Yield the versions of a collection, like :meth:`groups`."""
         return (_version(row) for row in self._paged(_PAGE[VERSIONS], parent, after))
 
     def leaves(self, parent: str, apart: Collection[str]) -> list[Version]:
-        """Return the versions of a collection that no other descends from, those *apart* left out; of these some
-        of the last, which have the newest among them.
+        """Return the newest versions of a collection without descendants, except those *apart*.
+
+        These are some of the last ones, which include the newest.
         """
         connection, names = self.connection, apart or ("",)
         last = next(_NEWEST_LEAF.rows(connection, names, {"parent": parent}), None)
         if last is None:
             return []
-        # As texts .51Z is before .5Z: what is later than the last text begins with it, but for the Z.
+        # As text .51Z sorts before .5Z: a later time than the last text begins with that text without the Z.
         rows = _LEAVES.rows(connection, names, {"parent": parent, "since": last[0].removesuffix("Z")})
         return [_version(row) for row in rows]
 
     def children(self, parent: str, names: Collection[str]) -> list[Version]:
-        """Return the versions of a collection that descend from those named, each from one of them at once."""
+        """Return the versions of a collection that descend directly from the named ones."""
         return [_version(row) for row in _CHILDREN.rows(self.connection, names, {"parent": parent})]
 
     def other_version(self, parent: str, apart: Collection[str]) -> Version | None:
-        """Return a version of a collection, whichever it is, that is not among those *apart*."""
+        """Return any version of a collection that is not among those *apart*."""
         row = next(_OTHER.rows(self.connection, apart or ("",), {"parent": parent}), None)
         return None if row is None else _version(row)
 
     def groups_of(self, xids: Sequence[str]) -> dict[str, GroupEntity]:
-        """Return those of the groups that are there, by xid."""
+        """Return the groups that exist, by xid."""
         return {each.xid: each for each in map(_group, _BY_XIDS[GROUPS].rows(self.connection, xids, {}))}
 
     def versions_of(self, xids: Sequence[str]) -> dict[str, Version]:
-        """Return those of the versions that are there, by xid."""
+        """Return the versions that exist, by xid."""
         return {each.xid: each for each in map(_version, _BY_XIDS[VERSIONS].rows(self.connection, xids, {}))}
 
     def resources_of(self, xids: Sequence[str]) -> dict[str, Resource]:
-        """Return those of the resources that are there, by xid."""
+        """Return the resources that exist, by xid."""
         return {each.xid: each for each in map(_resource, _BY_XIDS[RESOURCES].rows(self.connection, xids, {}))}
 
     def with_default(self, xid: str) -> tuple[Resource, Version | None] | None:
-        """Return a resource with its default version, None for one that is not there."""
+        """Return a resource with its default version, None if the resource does not exist."""
         row = _SHOWN_ONE.first(self.connection, {"xid": xid})
         return None if row is None else (_resource(row[:_OF_RESOURCE]), _default(row))
 
     def with_defaults(self, parent: str, after: str = "") -> Iterator[Counted]:
-        """Yield the resources of a collection, as :meth:`resources`, with what they show of their versions."""
+        """Yield the resources of a collection, like :meth:`resources`, with default version and number of versions."""
         return (_counted_of(row) for row in self._paged(_SHOWN_PAGE, parent, after))
 
     def with_defaults_of(self, xids: Sequence[str]) -> dict[str, Counted]:
-        """Return those of the resources that are there, by xid, with what they show of their versions."""
+        """Return the resources that exist, by xid, with default version and number of versions."""
         return {row[0]: _counted_of(row) for row in _SHOWN_NAMED.rows(self.connection, xids, {})}
 
     def count(self, parent: str) -> int:
-        """Return how many entities a collection has."""
+        """Return the number of entities of a collection."""
         row = _COUNT[_table_of(parent)].first(self.connection, {"parent": parent})
         return row[0] if row is not None else 0
 
     def counts(self, parents: Sequence[str]) -> Mapping[str, int]:
-        """Return how many entities collections of one kind have; those with none are left out."""
+        """Return the number of entities of collections of one kind; empty ones are left out."""
         if not parents:
             return {}
         return {row[0]: row[1] for row in _COUNTS[_table_of(parents[0])].rows(self.connection, parents, {})}
@@ -331,16 +332,16 @@ class EntityReader:
         return [_resource(row) for row in _REFERRING.rows(self.connection, {"xid": xid})]
 
     def id_of(self, parent: str, folded: str) -> str | None:
-        """Return the id of the entity of a collection that has an id in lower case, None when there is none."""
+        """Return the id of a collection's entity by its lower-case id, None if there is none."""
         row = _ID[_table_of(parent)].first(self.connection, {"parent": parent, "folded": folded})
         return None if row is None else str(row[0])
 
     def group_types(self) -> set[str]:
-        """Return the plural names of the types that there are groups of."""
+        """Return the plural names of group types that have groups."""
         return {row[0].removeprefix("/") for row in self._all(select(GROUPS.c.parent).distinct())}
 
     def resource_types(self, group: str) -> set[str]:
-        """Return the plural names of the types of resources that a group has."""
+        """Return the plural names of resource types that have resources in a group."""
         first, last = below(group)
         query = select(RESOURCES.c.parent).where(RESOURCES.c.xid >= first, RESOURCES.c.xid < last).distinct()
         return {row[0].rpartition("/")[2] for row in self._all(query)}
@@ -349,7 +350,7 @@ class EntityReader:
         return self.connection.execute(query).all()
 
     def _paged(self, page: Statement, parent: str, after: str) -> Iterator[Row]:
-        """Fetch page by page, so that no more than one is in memory however many rows there are."""
+        """Fetch page by page, so that only one page is in memory."""
         while True:
             rows = page.rows(self.connection, {"parent": parent, "after": after})
             yield from rows
@@ -370,7 +371,7 @@ def _tree(text: str) -> dict[str, Any]:
 
 @lru_cache(4)
 def _source(text: str) -> dict[str, Any]:
-    """Read a model source, which is large and nearly always the same; nobody changes it in place."""
+    """Parse a model source; cached, since it is large and rarely changes. Callers must not modify it."""
     return _tree(text)
 
 
@@ -400,9 +401,9 @@ def _first(row: Row) -> tuple[str, str, int, str, str, dict[str, Any]]:
     return parent, name, epoch, createdat, modifiedat, _tree(attributes)
 
 
-# One write: entities that are looked up, changed in memory, and written together with their history and events.
+# One write: entities are looked up, changed in memory, and written together with their history and events.
 #
-# Whoever changes an entity takes it from here and marks it; nothing reaches the database before :meth:`Work.flush`.
+# To change an entity, get it from here and put it back; nothing reaches the database before :meth:`Work.flush`.
 
 E = TypeVar("E", GroupEntity, Resource, Version)
 
@@ -426,9 +427,9 @@ _DELETE: Final = {table: Among(partial(_deleted, table)) for table in (*_KINDS, 
 
 @dataclass(slots=True)
 class PendingWrites(Generic[E]):
-    """Entities of one kind that a write has met: ``before`` as they were, ``now`` as they are, None for not there.
+    """Loaded or changed entities of one kind: ``before`` the write and ``now``; None for not existing.
 
-    Values of attributes are replaced and never changed in place, so that ``before`` shares them.
+    Attribute values are replaced, never modified in place, so that ``before`` can share them.
     """
 
     before: dict[str, E | None] = field(default_factory=dict)
@@ -436,25 +437,25 @@ class PendingWrites(Generic[E]):
     touched: dict[str, None] = field(default_factory=dict)
 
     def met(self, xid: str, entity: E | None) -> E | None:
-        """Take note of what the database has."""
+        """Record a loaded entity."""
         self.before[xid] = None if entity is None else replace(entity, attributes=dict(entity.attributes))
         self.now[xid] = entity
         return entity
 
     def put(self, entity: E) -> None:
-        """Take an entity as new or changed."""
+        """Record an entity as new or changed."""
         self.before.setdefault(entity.xid, None)
         self.now[entity.xid] = entity
         self.touched[entity.xid] = None
 
     def drop(self, xid: str) -> None:
-        """Take an entity away."""
+        """Record an entity as deleted."""
         self.now[xid] = None
         self.touched[xid] = None
 
 
 class Work:
-    """The entities of one write; see the module."""
+    """The entities of one write."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -473,23 +474,23 @@ class Work:
         self._read: dict[str, bytes | None] = {}
 
     def group(self, xid: str) -> GroupEntity | None:
-        """Return a group as it is now."""
+        """Return the current state of a group."""
         return self.groups.now[xid] if xid in self.groups.now else self.groups.met(xid, self.reader.group(xid))
 
     def resource(self, xid: str) -> Resource | None:
-        """Return a resource as it is now."""
+        """Return the current state of a resource."""
         known = self.resources.now
         return known[xid] if xid in known else self.resources.met(xid, self.reader.resource(xid))
 
     def referring(self, xid: str) -> list[Resource]:
-        """Return the resources whose ``xref`` is *xid*, as they are now."""
+        """Return the current resources whose ``xref`` is *xid*."""
         kept = (self.resource(each.xid) for each in self.reader.referring(xid))
         changed = (self.resources.now[each] for each in self.resources.touched)
         there = {each.xid: each for each in (*kept, *changed) if each is not None and each.xref == xid}
         return list(there.values())
 
     def expect(self, xids: Sequence[str]) -> None:
-        """Fetch resources, with their versions, that will be looked up: many at once are quicker than one by one."""
+        """Prefetch resources with their versions, which is faster than one by one."""
         wanted = [xid for xid in xids if xid not in self.resources.now]
         resources = self.reader.resources_of(wanted)
         for xid in wanted:
@@ -499,7 +500,7 @@ class Work:
                 self._complete[f"{xid}/versions"] = []
 
     def put(self, entity: Registry | GroupEntity | Resource) -> None:
-        """Take an entity as changed, or as new."""
+        """Record an entity as changed or new."""
         if isinstance(entity, Registry):
             self.registry_touched = True
         elif isinstance(entity, GroupEntity):
@@ -508,7 +509,7 @@ class Work:
             self.resources.put(entity)
 
     def versions_of(self, resource: Resource) -> dict[str, Version]:
-        """Return all versions of a resource as they are now, by id."""
+        """Return all current versions of a resource, by id."""
         parent = resource.versions
         if parent not in self._complete:
             versions = list(self.reader.versions(parent))
@@ -523,38 +524,38 @@ class Work:
         return {each.id: each for each in kept if each is not None}
 
     def has_all(self, resource: Resource) -> bool:
-        """Whether all versions of a resource were looked up already."""
+        """Whether all versions of a resource are already loaded."""
         return resource.versions in self._complete
 
     def version(self, resource: Resource, name: str) -> Version | None:
-        """Return one version of a resource as it is now."""
+        """Return the current state of a version of a resource."""
         xid, known = f"{resource.versions}/{name}", self.versions.now
         if xid in known or self.has_all(resource):
             return known.get(xid)
         return self.versions.met(xid, self.reader.version(xid))
 
     def version_like(self, resource: Resource, name: str) -> str | None:
-        """Return the id of a version that differs from *name* by case alone, None when there is none."""
+        """Return the id of a version that differs from *name* only in case, None if there is none."""
         like = self._made.get(resource.versions, {}).get(name.lower())
         if like is None and not self.has_all(resource):
             like = self.id_like(resource.versions, name)
         return like if like is not None and like != name and self.version(resource, like) is not None else None
 
     def leaves(self, resource: Resource, apart: Collection[str]) -> list[Version]:
-        """Return :meth:`EntityReader.leaves` as they are now; no other version may have got another ancestor."""
+        """Return the current :meth:`EntityReader.leaves`; requires that no version has changed its ancestor."""
         return self._current(self.reader.leaves(resource.versions, apart))
 
     def children(self, resource: Resource, names: Collection[str]) -> list[Version]:
-        """Return :meth:`EntityReader.children` as they are now; no version may have got another ancestor."""
+        """Return the current :meth:`EntityReader.children`; requires that no version has changed its ancestor."""
         return self._current(self.reader.children(resource.versions, names))
 
     def other_version(self, resource: Resource, apart: Collection[str]) -> Version | None:
-        """Return a version of a resource that is not among those *apart*, None when there is no more."""
+        """Return a version of a resource that is not among those *apart*, None if there is none."""
         other = self.reader.other_version(resource.versions, apart)
         return None if other is None else self._current([other])[0]
 
     def versions_before(self, resource: Resource) -> dict[str, Version]:
-        """Return the versions of a resource that were looked up as they were before the write, by id."""
+        """Return the loaded versions of a resource as they were before the write, by id."""
         parent = resource.versions
         known = self._complete.get(parent)
         if known is None:
@@ -563,7 +564,7 @@ class Work:
         return {each.id: each for each in kept if each is not None}
 
     def add_version(self, version: Version) -> None:
-        """Take a version as new."""
+        """Record a version as new."""
         known, made = self._complete.get(version.parent), self._made.setdefault(version.parent, {})
         if known is not None and self.versions.now.get(version.xid) is None:
             known.append(version.xid)
@@ -571,7 +572,7 @@ class Work:
         self.versions.put(version)
 
     def document(self, version: Version) -> bytes | None:
-        """Return the document of a version as it is now, None when it has none."""
+        """Return the current document of a version, None if it has none."""
         if version.xid in self._documents:
             return self._documents[version.xid]
         if version.xid not in self._read:
@@ -579,16 +580,16 @@ class Work:
         return self._read[version.xid]
 
     def set_document(self, version: Version, body: bytes | None) -> None:
-        """Give a version its document; None takes it away."""
+        """Set the document of a version; None deletes it."""
         self._documents[version.xid] = body
 
     def id_like(self, parent: str, identifier: str) -> str | None:
-        """Return the id in a collection that differs from *identifier* by case alone, None when there is none."""
+        """Return the id in a collection that differs from *identifier* only in case, None if there is none."""
         found = self.reader.id_of(parent, identifier.lower())
         return None if found == identifier else found
 
     def flush(self) -> None:
-        """Write all that changed, but history and events."""
+        """Write all changes, except history and events."""
         if self.registry_touched:
             self._connection.execute(update(REGISTRY).values(_registry_row(self.registry)))
         self._flush(GROUPS, self.groups)
@@ -600,17 +601,17 @@ class Work:
         self._insert(DOCUMENTS, [{"xid": xid, "body": self._documents[xid]} for xid in written])
 
     def record(self, history: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]]) -> None:
-        """Record who did what, and the events about it."""
+        """Store history and events."""
         self._insert(HISTORY, history)
         self._insert(OUTBOX, events)
 
     def add_resource(self, resource: Resource) -> None:
-        """Take a resource as new, without versions."""
+        """Record a resource as new, without versions."""
         self._complete.setdefault(resource.versions, [])
         self.resources.put(resource)
 
     def drop_group(self, xid: str) -> None:
-        """Take a group away, with all that is in it."""
+        """Delete a group with everything in it."""
         first, last = below(xid)
         for table, changes in ((RESOURCES, self.resources), (VERSIONS, self.versions)):
             query = select(table.c.xid).where(table.c.xid >= first, table.c.xid < last)
@@ -624,18 +625,18 @@ class Work:
         self.groups.drop(xid)
 
     def drop_resource(self, resource: Resource) -> None:
-        """Take a resource away, with its versions."""
+        """Delete a resource with its versions."""
         for version in self.versions_of(resource).values():
             self.drop_version(version)
         self.resources.drop(resource.xid)
 
     def drop_version(self, version: Version) -> None:
-        """Take a version away, with its document."""
+        """Delete a version with its document."""
         self.versions.drop(version.xid)
         self._documents[version.xid] = None
 
     def _current(self, versions: Iterable[Version]) -> list[Version]:
-        """Return versions as they are now; those that this write has not met are met."""
+        """Return the current state of versions; those not loaded yet are recorded."""
         current = []
         for each in versions:
             if each.xid not in self.versions.now:

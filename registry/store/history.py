@@ -1,7 +1,7 @@
-"""History: who did what to which entity, newest last; how it is read, and how old entries are removed.
+"""History, replication marks, the event outbox, and subscribers: how each is read, written and pruned.
 
-The newest entry of an entity that is there stays, whatever its age, and so does the newest of all: ETags and the next
-number depend on it.
+The newest history entry of an existing entity is never pruned, nor is the newest of all: ETags and the next number
+depend on it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from registry.store.engine import HELD, HISTORY, MARKS, OUTBOX, PEERS, REPLICA, SUBSCRIBERS, Among, Statement
 from registry.store.entities import below
 
-_LOOKED_AT: Final = 1000
-"""Entries that one transaction looks at, and may take away, so that no write waits long for it."""
-_ASKED: Final = 500
+_PRUNE_SCANNED: Final = 1000
+"""Entries that one pruning transaction scans, so that no write waits long for it."""
+_KEYS_PER_QUERY: Final = 500
 _FETCHED: Final = 50
-"""Entries that are read at a time: each brings its entity as it was, and as it was before."""
+"""Entries read at a time: each has its entity's state, and the previous one."""
 
 
 def newest(connection: Connection) -> int:
@@ -37,10 +37,10 @@ def count(connection: Connection) -> int:
 
 
 def entries(connection: Connection, xid: str, after: int | None, *, oldest: bool, deep: bool) -> Iterator[Row[Any]]:
-    """Yield entries with ``earlier``, the number of the entry before of the same entity, and ``before``, its entity.
+    """Yield entries with number (``earlier``) and entity (``before``) of the previous entry of the same entity.
 
-    Those of one entity alone where *xid* is not '', with what is below it where *deep*; from the newest on, or the
-    *oldest*, and those that follow the number *after*.
+    Only of the entity *xid* unless that is '', with entities below it if *deep*; the newest first, or the *oldest*,
+    and after the entry number *after*.
     """
     former, last = HISTORY.alias(), HISTORY.alias()
     number = HISTORY.c.number
@@ -63,16 +63,16 @@ def entries(connection: Connection, xid: str, after: int | None, *, oldest: bool
 
 
 def beyond(connection: Connection, after: int, upto: int, before: str | None) -> tuple[list[int], int]:
-    """Look at the first entries after *after*, and find those that are up to *upto* or older than *before*, if given.
+    """Find prunable entries after number *after*: up to number *upto*, or older than *before* if given.
 
     Returns:
-        Those that may go, and the number after which to go on, 0 when there is nothing more.
+        Their numbers, and the number to continue after, 0 at the end.
     """
     old = HISTORY.c.number <= upto
     if before is not None:
         old = or_(old, HISTORY.c.at < before)
     query = select(HISTORY.c.number, HISTORY.c.at).where(HISTORY.c.number > after)
-    looked_at = connection.execute(query.order_by(HISTORY.c.number).limit(_LOOKED_AT)).all()
+    looked_at = connection.execute(query.order_by(HISTORY.c.number).limit(_PRUNE_SCANNED)).all()
     if not looked_at:
         return [], 0
     last, at = looked_at[-1]
@@ -80,29 +80,28 @@ def beyond(connection: Connection, after: int, upto: int, before: str | None) ->
     followed = exists().where(and_(later.c.xid == HISTORY.c.xid, later.c.number > HISTORY.c.number))
     within = and_(HISTORY.c.number > after, HISTORY.c.number <= last, HISTORY.c.number < newest(connection))
     removable = select(HISTORY.c.number).where(within, old, or_(HISTORY.c.action == "deleted", followed))
-    # Numbers grow with time, so nothing may go after an entry that is young and within the number.
+    # Numbers grow with time, so the first entry within both limits ends the scan.
     done = last > upto and (before is None or at >= before)
     return list(connection.execute(removable).scalars()), 0 if done else last
 
 
 def remove(connection: Connection, numbers: Sequence[int]) -> int:
-    """Take entries away that may go, as they may from then on; return how many were there."""
+    """Delete prunable entries; return how many existed."""
     gone = 0
-    for start in range(0, len(numbers), _ASKED):
-        few = HISTORY.c.number.in_(numbers[start : start + _ASKED])
+    for start in range(0, len(numbers), _KEYS_PER_QUERY):
+        few = HISTORY.c.number.in_(numbers[start : start + _KEYS_PER_QUERY])
         gone += connection.execute(delete(HISTORY).where(few)).rowcount
     return gone
 
 
-# Marks: who wrote an entity last, and what that writer had seen; deletions leave marks too.
+# Replication marks: the last writer of an entity, and what that writer had seen; deleted entities keep their marks.
 #
-# A mark outlives what it marks. ``position`` orders marks by when this catalog learnt of their state, and both it and
-# ``stamp`` come from one clock, which is ahead of all that this catalog has seen (Lamport).
+# ``position`` orders marks by when this catalog received their state. It and ``stamp`` come from one Lamport clock.
 
 SCOPE: Final = "/messagegroups/"
-"""Groups of messages, and versions of messages in them, which have uids; all else is marked by its xid."""
-_FEW: Final = 16
-"""Names that are asked for one by one."""
+"""Message groups, and versions of their messages, which have uids; everything else is marked by xid."""
+_MAX_SINGLE_LOOKUPS: Final = 16
+"""Up to this many names are queried one by one."""
 
 
 _REPLICA: Final = Statement(select(REPLICA.c.id, REPLICA.c.clock))
@@ -119,11 +118,11 @@ _INSERT: Final = Statement(insert(MARKS), MARKS.c.keys())
 
 @dataclass(slots=True)
 class Mark:
-    """The mark of an entity by its xid, which is ``group`` (``owner`` ''), or of a version of the definition ``owner``.
+    """The mark of an entity with the xid ``group`` (``owner`` is ''), or of a version of the definition ``owner``.
 
-    ``uid`` is the version's in all catalogs; ``name`` is its id here, which may change. ``stamp`` and ``origin`` are
-    the write that its state comes from, and ``seen`` has the last stamp by each origin that this state builds on.
-    ``authority`` is '' where the version names none.
+    ``uid`` identifies the version in all catalogs; ``name`` is its id here, which may change. ``stamp`` and ``origin``
+    identify the write of its state, and ``seen`` has the last stamp of each origin that the state includes.
+    ``authority`` is '' if the version names none.
     """
 
     owner: str
@@ -140,12 +139,12 @@ class Mark:
 
     @property
     def key(self) -> str:
-        """What a mark is kept by."""
+        """The primary key of the mark."""
         return f"{self.owner}#{self.uid}" if self.owner else self.group
 
 
 class WriteMarks:
-    """The marks within one transaction; what is put is written by :meth:`flush`."""
+    """The marks within one transaction; changes are written by :meth:`flush`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -156,33 +155,33 @@ class WriteMarks:
 
     @property
     def latest(self) -> int:
-        """The last stamp that was given out or seen."""
+        """The last stamp that was issued or seen."""
         return self._clock
 
     def tick(self, seen: int = 0) -> int:
-        """Return the next stamp, which is higher than one that was *seen*."""
+        """Issue the next stamp, higher than *seen*."""
         self._clock = max(self._clock, seen) + 1
         return self._clock
 
     def named(self, xids: Sequence[str]) -> dict[str, Mark]:
-        """Return the marks of entities that have one by their xids."""
+        """Return the marks of entities marked by xid."""
         found = {xid: self._put[xid] for xid in xids if xid in self._put}
         for mark in map(_mark, _BY_KEYS.rows(self._connection, xids, {})):
             found.setdefault(mark.group, mark)
         return found
 
     def group(self, xid: str) -> Mark | None:
-        """Return the mark of a group, or of what else is marked by its xid."""
+        """Return the mark of a group, or of another entity marked by xid."""
         if xid in self._put:
             return self._put[xid]
         row = _BY_KEY.first(self._connection, {"key": xid})
         return None if row is None else _mark(row)
 
     def versions(self, definitions: Sequence[str], names: Collection[str] = ()) -> dict[str, dict[str, Mark]]:
-        """Return the marks of versions of definitions, by definition and uid: of all, or at least of those named."""
+        """Return the marks of versions of definitions, by definition and uid: all, or at least those of *names*."""
         by_definition: dict[str, dict[str, Mark]] = {each: {} for each in definitions}
         connection = self._connection
-        if 0 < len(names) <= _FEW:
+        if 0 < len(names) <= _MAX_SINGLE_LOOKUPS:
             found = chain.from_iterable(_BY_NAME.rows(connection, definitions, {"name": each}) for each in names)
         else:
             found = chain(_BY_OWNER.rows(connection, definitions, {}))
@@ -194,12 +193,12 @@ class WriteMarks:
         return by_definition
 
     def names(self, definition: str) -> list[str]:
-        """Return the ids that versions of a definition have or had."""
+        """Return the current and former version ids of a definition."""
         query = select(MARKS.c.name).where(MARKS.c.owner == definition)
         return [str(row[0]) for row in self._connection.execute(query)]
 
     def owner_of(self, uid: str) -> str:
-        """Return the definition here that has a version, '' when it is not known."""
+        """Return the definition that has a version, '' if unknown."""
         known = next((each.owner for each in self._put.values() if each.uid == uid), None)
         if known is not None:
             return known
@@ -207,19 +206,19 @@ class WriteMarks:
         return "" if row is None else str(row[0])
 
     def has_versions(self, group: str) -> bool:
-        """Tell whether a group has versions, or resources, that were not deleted."""
+        """Whether a group has versions or resources that were not deleted."""
         self.flush()
         first, last = below(group)
         query = select(MARKS.c.key).where(MARKS.c.key >= first, MARKS.c.key < last, MARKS.c.deleted.is_(False))
         return self._connection.execute(query.limit(1)).first() is not None
 
     def put(self, mark: Mark) -> None:
-        """Take a mark as new or changed: it is the latest that this catalog learnt of."""
+        """Store a mark, new or changed, at the next position."""
         mark.position = self.tick(mark.stamp)
         self._put[mark.key] = mark
 
     def flush(self) -> None:
-        """Write what was put."""
+        """Write the stored marks."""
         if not self._put:
             return
         _DELETE.run(self._connection, self._put)
@@ -228,43 +227,43 @@ class WriteMarks:
         self._put.clear()
 
     def forget(self) -> None:
-        """Discard what was put since the last flush."""
+        """Discard the marks stored since the last flush."""
         self._put.clear()
 
     def after(self, position: int, limit: int) -> list[Mark]:
-        """Return marks after a position, in their order."""
+        """Return marks after a position, in order."""
         query = select(MARKS).where(MARKS.c.position > position).order_by(MARKS.c.position).limit(limit)
         return [_mark(row) for row in self._connection.execute(query)]
 
     def reached(self, peer: str) -> tuple[str, int]:
-        """Return which catalog a peer was, and how far we have got with it."""
+        """Return the catalog id of a peer, and the position reached with it."""
         row = self._connection.execute(select(PEERS).where(PEERS.c.name == peer)).first()
         return ("", 0) if row is None else (str(row._mapping["catalog"]), int(row._mapping["position"]))
 
     def reach(self, peer: str, catalog: str, position: int) -> None:
-        """Keep how far we have got with a peer."""
+        """Store the position reached with a peer."""
         self._connection.execute(delete(PEERS).where(PEERS.c.name == peer))
         self._connection.execute(insert(PEERS).values(name=peer, catalog=catalog, position=position))
 
 
 def digest_of(attributes: Mapping[str, Any]) -> str:
-    """Return a digest, which is equal for two states of an entity that differ in their authority at most."""
+    """Return a digest of an entity's state, ignoring its authority."""
     plain = {name: value for name, value in attributes.items() if name != "authority"}
     return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
 
 
 MODEL: Final = "/modelsource"
-"""The xid that the model is marked by."""
+"""The xid of the model's mark."""
 
 
 def is_by_xid(xid: str) -> bool:
-    """Tell whether something is marked by its xid alone: all but message groups and what the messages in them have."""
+    """Whether an entity is marked by xid: all except message groups and the versions of their messages."""
     parts = xid.split("/")
     return parts[1] != SCOPE.strip("/") or (len(parts) > 3 and parts[3] != "messages")
 
 
 def marked(versions: Iterable[Mark]) -> dict[str, Mark]:
-    """Return the marks of versions that are there, by their ids."""
+    """Return the marks of existing versions, by version id."""
     return {each.name: each for each in versions if not each.deleted}
 
 
@@ -291,15 +290,15 @@ def _row(mark: Mark) -> dict[str, Any]:
     }
 
 
-# The outbox: events in the order of their writes, which is that of their numbers, until nobody waits for them.
+# The outbox: events numbered in the order of their writes, until all subscribers have them.
 
 _PRUNED: Final = 5000
-"""Rows that one transaction takes away, so that no write waits long for it."""
+"""Rows that one pruning transaction deletes, so that no write waits long for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
-    """One event as it was written with its cause; ``at`` is RFC 3339 in UTC, ``data`` JSON or None."""
+    """One stored event; ``at`` is RFC 3339 in UTC, ``data`` JSON or None."""
 
     number: int
     interaction: str
@@ -313,7 +312,7 @@ _ROWS: Final = select(*(OUTBOX.c[name] for name in OutboxRow.__slots__))
 
 
 def newest_outbox_row(connection: Connection) -> int:
-    """Return the number of the newest event there ever was, 0 before the first."""
+    """Return the number of the newest event ever written, 0 before the first."""
     return connection.execute(select(func.max(OUTBOX.c.number))).scalar() or 0
 
 
@@ -324,31 +323,31 @@ def rows_after(connection: Connection, number: int, limit: int) -> list[OutboxRo
 
 
 def rows_at(connection: Connection, numbers: Collection[int]) -> list[OutboxRow]:
-    """Return those of the events that are there, in order."""
+    """Return the events that still exist, in order."""
     wanted, rows = sorted(numbers), list[OutboxRow]()
-    for start in range(0, len(wanted), _ASKED):
-        query = _ROWS.where(OUTBOX.c.number.in_(wanted[start : start + _ASKED])).order_by(OUTBOX.c.number)
+    for start in range(0, len(wanted), _KEYS_PER_QUERY):
+        query = _ROWS.where(OUTBOX.c.number.in_(wanted[start : start + _KEYS_PER_QUERY])).order_by(OUTBOX.c.number)
         rows += [OutboxRow(*row) for row in connection.execute(query)]
     return rows
 
 
 def count_between(connection: Connection, after: int, upto: int) -> int:
-    """Return how many events there are after one number and up to another."""
+    """Return the number of events after one number and up to another."""
     query = select(func.count()).select_from(OUTBOX).where(OUTBOX.c.number > after, OUTBOX.c.number <= upto)
     return connection.execute(query).scalar_one()
 
 
 def newest_before(connection: Connection, at: str) -> int:
-    """Return the number of the last event before the first that was written at a time or later, in RFC 3339 and UTC."""
+    """Return the number of the last event written before a time (RFC 3339, UTC)."""
     query = select(OUTBOX.c.number).where(OUTBOX.c.at >= at).order_by(OUTBOX.c.number).limit(1)
     first = connection.execute(query).scalar()
     return newest_outbox_row(connection) if first is None else first - 1
 
 
 def prune(connection: Connection) -> bool:
-    """Take away the first events that nobody waits for; tell whether there may be more of them.
+    """Delete the oldest events that no subscriber needs; return whether there may be more.
 
-    The newest stays, since it says where a new subscriber begins.
+    The newest stays, since new subscribers begin there.
     """
     first, last = connection.execute(select(func.min(OUTBOX.c.number), func.max(OUTBOX.c.number))).one()
     if first is None:
@@ -361,17 +360,17 @@ def prune(connection: Connection) -> bool:
 
 
 def _end(connection: Connection, first: int) -> int:
-    """Return the last number that one transaction goes up to: old held events do not count as work."""
+    """Return the last number that one pruning transaction covers; skipped blocked events do not count."""
     held = select(HELD.c.number)
     query = select(OUTBOX.c.number).where(OUTBOX.c.number >= first, OUTBOX.c.number.not_in(held))
     numbers: Sequence[int] = connection.execute(query.order_by(OUTBOX.c.number).limit(_PRUNED)).scalars().all()
     return numbers[-1] if numbers else first
 
 
-# Those to whom events go: of the settings or of the API, how far each has got, and which events are held for it.
+# Subscribers, from the settings or the API: the position of each, and its blocked events.
 #
-# A subscriber has got every event up to its ``position``, but for those that are held. What it has got beyond that
-# counts only when it is recorded: after a crash it comes again.
+# A subscriber has received every event up to its ``position``, except the blocked ones. Events delivered since the last
+# recorded position are sent again after a crash.
 
 Origin = Literal["settings", "api"]
 _COLUMNS: Final = ("id", "origin", "owner", "body", "permission", "revision", "position", "expires")
@@ -379,10 +378,10 @@ _COLUMNS: Final = ("id", "origin", "owner", "body", "permission", "revision", "p
 
 @dataclass(frozen=True, slots=True)
 class SubscriberRow:
-    """One row. ``body`` is JSON, empty for one of the settings; it may hold secrets.
+    """One row. ``body`` is JSON that may contain secrets; empty for a subscriber of the settings.
 
-    ``permission`` is JSON: what a webhook has allowed by callback. ``revision`` grows with every change that delivery
-    has to take note of. ``expires`` is RFC 3339 in UTC, None for never.
+    ``permission`` is JSON: what a webhook has granted by callback. ``revision`` grows with every change that affects
+    delivery. ``expires`` is RFC 3339 in UTC, None for never.
     """
 
     id: str
@@ -397,26 +396,26 @@ class SubscriberRow:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryProgress:
-    """How far one has got: everything up to ``position`` but what is ``held``."""
+    """The progress of a subscriber: all events up to ``position``, except those in ``held``."""
 
     position: int
     held: frozenset[int] = frozenset()
 
 
 def subscribers(connection: Connection) -> list[SubscriberRow]:
-    """Return all, in the order of their ids."""
+    """Return all subscribers, in order of ids."""
     query = select(*(SUBSCRIBERS.c[name] for name in _COLUMNS)).order_by(SUBSCRIBERS.c.id)
     return [SubscriberRow(*row) for row in connection.execute(query)]
 
 
 def revisions(connection: Connection) -> dict[str, tuple[int, str | None]]:
-    """Return revision and expiry of all, by id."""
+    """Return revision and expiry of all subscribers, by id."""
     rows = connection.execute(select(SUBSCRIBERS.c.id, SUBSCRIBERS.c.revision, SUBSCRIBERS.c.expires))
     return {identifier: (revision, expires) for identifier, revision, expires in rows}
 
 
 def subscriber(connection: Connection, identifier: str, *, changing: bool = False) -> SubscriberRow | None:
-    """Return one, None when there is none; with *changing*, others who change it wait."""
+    """Return a subscriber, None if it does not exist; *changing* locks its row."""
     query = select(*(SUBSCRIBERS.c[name] for name in _COLUMNS)).where(SUBSCRIBERS.c.id == identifier)
     query = query.with_for_update() if changing else query
     row = connection.execute(query).first()
@@ -424,20 +423,20 @@ def subscriber(connection: Connection, identifier: str, *, changing: bool = Fals
 
 
 def add(connection: Connection, given: SubscriberRow) -> bool:
-    """Write one down, unless somebody has; tell whether it was new."""
+    """Insert a subscriber unless it exists; return whether it was new."""
     values = {name: getattr(given, name) for name in _COLUMNS}
     return connection.execute(_insert(connection, SUBSCRIBERS).values(values).on_conflict_do_nothing()).rowcount > 0
 
 
 def change(connection: Connection, given: SubscriberRow) -> None:
-    """Replace what one says of itself, and raise its revision; how far it has got stays."""
+    """Replace a subscriber's configuration, and raise its revision; its progress stays."""
     values = {"body": given.body, "permission": given.permission, "expires": given.expires}
     where = SUBSCRIBERS.c.id == given.id
     connection.execute(update(SUBSCRIBERS).where(where).values(revision=SUBSCRIBERS.c.revision + 1, **values))
 
 
 def permit(connection: Connection, given: SubscriberRow, permission: str) -> None:
-    """Replace what a target has allowed, and raise the revision, unless it has changed since *given* was read."""
+    """Replace a target's permission and raise the revision, unless the subscriber has changed since *given*."""
     where = (SUBSCRIBERS.c.id == given.id) & (SUBSCRIBERS.c.permission == given.permission)
     connection.execute(
         update(SUBSCRIBERS).where(where).values(revision=SUBSCRIBERS.c.revision + 1, permission=permission)
@@ -445,7 +444,7 @@ def permit(connection: Connection, given: SubscriberRow, permission: str) -> Non
 
 
 def remove_subscriber(connection: Connection, identifier: str, revision: int | None = None) -> bool:
-    """Take one away, with what is held for it, unless its *revision* is another by now; tell whether it was there."""
+    """Delete a subscriber with its blocked events, if its *revision* still matches; return whether it was deleted."""
     where = SUBSCRIBERS.c.id == identifier
     if revision is not None:
         where &= SUBSCRIBERS.c.revision == revision
@@ -456,17 +455,17 @@ def remove_subscriber(connection: Connection, identifier: str, revision: int | N
 
 
 def held(connection: Connection, identifier: str) -> frozenset[int]:
-    """Return the events that are held for one."""
+    """Return the blocked events of a subscriber."""
     return frozenset(connection.execute(select(HELD.c.number).where(HELD.c.subscriber == identifier)).scalars())
 
 
 def record(connection: Connection, reached: Mapping[str, DeliveryProgress]) -> None:
-    """Write down how far some have got; those that are gone are left out."""
+    """Store the progress of subscribers; deleted ones are skipped."""
     for identifier in set(reached) & set(revisions(connection)):
         progress, before = reached[identifier], held(connection, identifier)
         where = SUBSCRIBERS.c.id == identifier
         if not connection.execute(update(SUBSCRIBERS).where(where).values(position=progress.position)).rowcount:
-            continue  # it was removed since
+            continue  # it was deleted meanwhile
         _release(connection, identifier, sorted(before - progress.held))
         more: Collection[int] = sorted(progress.held - before)
         if more:
@@ -475,7 +474,7 @@ def record(connection: Connection, reached: Mapping[str, DeliveryProgress]) -> N
 
 
 def advance(connection: Connection, identifier: str, upto: int) -> int:
-    """Drop what one has not got up to a number; return how many events that is, wanted or not."""
+    """Drop the events of a subscriber up to a number; return how many that is, matching or not."""
     where = SUBSCRIBERS.c.id == identifier
     position = connection.execute(select(SUBSCRIBERS.c.position).where(where)).scalar()
     if position is None:

@@ -1,4 +1,4 @@
-"""CloudEvents Registry 0.4/0.5: definition groups, endpoints and schema groups, in the names and by the verbs of those.
+"""CloudEvents Registry 0.4/0.5: definition groups, endpoints and schema groups, with their names and methods.
 
-Reads show entities of the store in their older form; writes make core requests of older bodies.
+Reads convert stored entities to the older format; writes convert older bodies to core requests.
 """

@@ -1,4 +1,4 @@
-"""The face itself: requests read, carried out in one transaction, and refusals reported under older names."""
+"""The API of CloudEvents Registry: requests are carried out in one transaction."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from registry.faces.cloudevents.mapping import (
 from registry.faces.cloudevents.views import CloudEventsView, Edition, Headers, ReadRequest, resource_at
 from registry.http.access import MAX_FINDINGS, READING, Call, finding_header, refusal_of, tags
 
-# Core requests that carry out what a client of this face asks for, all of them in one session.
+# Core requests made for a request to this API, in one session.
 
 
 class Requester:
-    """Makes requests in the name of the sender of a call, and keeps what lint says of them."""
+    """Makes core requests on behalf of the sender of a call, and collects lint's findings."""
 
     def __init__(self, session: RegistrySession, call: Call) -> None:
         self._session = session
@@ -62,10 +62,10 @@ class Requester:
         media: str = JSON,
         sticky: bool = False,
     ) -> None:
-        """Do one thing at a place; with *sticky* the version that is written becomes the default one for good.
+        """Carry out a core request; with *sticky* the written version becomes the sticky default version.
 
         Raises:
-            Refusal: it cannot be done.
+            Refusal: it is refused.
         """
         writer = self._call.writer
         request = RegistryRequest(
@@ -87,11 +87,11 @@ class Requester:
 
     @property
     def findings(self) -> Headers:
-        """The headers that show the first findings of lint about what was written."""
+        """The headers with lint's first findings about the writes."""
         return tuple(self._findings[:MAX_FINDINGS])
 
     def hold(self, tag: str, epoch: int, place: ResourcePath, *given: object) -> None:
-        """Make sure that the sender knows the newest state: by conditions, and by epochs that are given.
+        """Raise if conditions or epochs of the request do not match the current state.
 
         Raises:
             Refusal: ``precondition_failed``, ``mismatched_epoch``.
@@ -103,7 +103,7 @@ class Requester:
         check_epoch(epoch, place.xid, *given)
 
     def absent(self, place: ResourcePath, epoch: int | None) -> None:
-        """Make sure that the sender does not want to change what is not there.
+        """Raise if conditions or an epoch of the request require an entity that does not exist.
 
         Raises:
             Refusal: ``precondition_failed``, ``mismatched_epoch``.
@@ -114,7 +114,7 @@ class Requester:
 
 
 def check_epoch(epoch: int, xid: str, *given: object) -> None:
-    """Make sure that each epoch that is given is the present one.
+    """Raise if a given epoch is not the current one.
 
     Raises:
         Refusal: ``mismatched_epoch``.
@@ -125,7 +125,7 @@ def check_epoch(epoch: int, xid: str, *given: object) -> None:
 
 
 def compare(body: Mapping[str, Any], name: str, xid: str, *expected: object) -> None:
-    """Make sure that an identifier of a body is one of those expected.
+    """Raise if an identifier in a body is not one of *expected*.
 
     Raises:
         Refusal: ``mismatched_id``.
@@ -135,16 +135,16 @@ def compare(body: Mapping[str, Any], name: str, xid: str, *expected: object) -> 
         raise Refusal("mismatched_id", xid, singular=name, invalid_id=str(given), expected_id=str(expected[0]))
 
 
-# What a new group brings along: definitions, and schemas with their versions, as core bodies.
+# Definitions and schemas in the body of a new group, as core bodies.
 
 
 def held_by(
     place: ResourcePath, body: Mapping[str, Any], attributes: Mapping[str, Any], links: Links
 ) -> dict[str, Any]:
-    """Return the resources in the body of a group, whose *attributes* are those of 1.0, as the core takes them.
+    """Return the resources in the body of a group as core bodies; *attributes* are the group's in 1.0.
 
     Raises:
-        Refusal: one of them cannot be read.
+        Refusal: one of them is not valid.
     """
     held: dict[str, Any] = {}
     defaults = {name: attributes[name] for name in ("envelope", "protocol") if name in attributes}
@@ -162,10 +162,10 @@ def held_by(
 def _definition(
     place: ResourcePath, tree: Mapping[str, Any], defaults: Mapping[str, Any], links: Links
 ) -> dict[str, Any]:
-    """Return a new definition as the core takes it.
+    """Return the core body of a new definition.
 
     Raises:
-        Refusal: it cannot be read.
+        Refusal: it is not valid.
     """
     body = definition_body(tree)
     form = MessageForm(place.group.plural, place.gid, place.rid, defaults, links)
@@ -173,17 +173,17 @@ def _definition(
 
 
 def core_body(attributes: Mapping[str, Any], times: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes of a message as the core takes them: what stands for another says so in its ``meta``."""
+    """Return the core body of a message's attributes: ``xref`` goes into ``meta``."""
     return {"meta": {XREF: attributes[XREF]}} if XREF in attributes else {**attributes, **times}
 
 
 def _schema(place: ResourcePath, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a new schema as the core takes it: each version follows on the one before it.
+    """Return the core body of a new schema: each version descends from the previous one.
 
-    What the schema says beside its versions is said of the latest, but for the format, which is that of all.
+    Attributes of the schema itself go to its latest version, except the format, which goes to all.
 
     Raises:
-        Refusal: it cannot be read.
+        Refusal: it is not valid.
     """
     top = body_of(tree)
     versions = {name: as_object(each, place.xid) for name, each in collection_of(tree, "versions").items()}
@@ -202,11 +202,11 @@ def _schema(place: ResourcePath, tree: Mapping[str, Any]) -> dict[str, Any]:
     return {"versions": chain}
 
 
-# What all POSTs and PUTs have in common: what is there is looked up, held against what the sender knows, and shown.
+# Common parts of POST and PUT.
 
 
 class Writing:
-    """One POST or PUT. All methods raise :class:`Refusal`; nothing has changed then."""
+    """A POST or PUT request. All methods raise :class:`Refusal`, before anything has changed."""
 
     def __init__(self, session: RegistrySession, call: Call, asked: ParsedRequest) -> None:
         self.session: Final = session
@@ -223,38 +223,38 @@ class Writing:
 
     @property
     def owner(self) -> ResourcePath:
-        """The resource that the request is directed at, or at a version of."""
+        """The requested resource, or the resource of the requested version."""
         place = self.asked.place
         return place if place.kind == "resource" else place.owner
 
     def headers(self) -> dict[str, str | None]:
-        """Return what the headers say, None for what is to be taken away."""
+        """Return the attributes in headers, None for those to delete."""
         return views.given(self.call.head, self.asked.path)
 
     def there(self, place: ResourcePath) -> ShownResource | None:
-        """Return a resource, None when there is none."""
+        """Return a resource, None if it does not exist."""
         return next(shown_resources(self.session.reader, place, "", place.rid), None)
 
     def fresh(self, place: ResourcePath, name: object) -> ResourcePath:
-        """Return the place of a new entity of a collection, by its id or one of ours."""
+        """Return the path of a new entity of a collection, with the given or a generated id."""
         if place.kind == "resources":
-            self.housed(place)
+            self.require_group(place)
         where = place.child(check_id(name if name is not None else str(uuid.uuid4()), place.xid))
         reader = self.session.reader
         if (reader.group if place.kind == "groups" else reader.resource)(where.xid) is not None:
-            raise Refusal("conflict", where.xid, error_detail="it exists already")
+            raise Refusal("conflict", where.xid, error_detail="it already exists")
         self.requester.absent(where, self.asked.epoch)
         return where
 
-    def housed(self, place: ResourcePath) -> None:
-        """Make sure that the group of a new resource is there."""
+    def require_group(self, place: ResourcePath) -> None:
+        """Raise if the group of a new resource does not exist."""
         if self.session.reader.group(place.owner.xid) is None:
             raise Refusal("not_found", place.owner.xid)
 
     def check(self, place: ResourcePath, edition: Edition, tree: Mapping[str, Any]) -> None:
-        """Compare what a request knows of a resource with what is there; it cannot know the number of a new version."""
+        """Raise if identifiers or epoch of a request do not match the resource, or if it numbers a new version."""
         if self.adding and tree.get("version") is not None:
-            why = "the registry gives a new version its number"
+            why = "the registry assigns the number of a new version"
             raise Refusal("extra_xregistry_header", place.xid, name="Registry-version", error_detail=why)
         if edition.version is not None:
             compare(tree, "version", place.xid, edition.version.id)
@@ -262,7 +262,7 @@ class Writing:
         self.requester.hold(tag, edition.epoch, place, self.asked.epoch, tree.get("epoch"))
 
     def resource(self, place: ResourcePath, status: int, name: str = "") -> Reply:
-        """Return the reply that shows a resource as it became, or one version of it."""
+        """Return the reply with the resulting resource, or with one version of it."""
         edition = self.viewer.edition(resource_at(self.session, place), name)
         more = self.fields(place, status)
         if not self.asked.meta:
@@ -273,7 +273,7 @@ class Writing:
         return views.entity(self.viewer.resource(place, edition, "listed", defaults), status, more)
 
     def fields(self, place: ResourcePath, status: int) -> list[tuple[bytes, bytes]]:
-        """Return the headers of a reply: what lint says, and where a new entity is."""
+        """Return the headers of a reply: lint's findings, and the location of a new entity."""
         location = f"{self.call.url}{older_path(place.xid)}".encode("ascii")
         return [*self.requester.findings, *([(b"Location", location)] if status == 201 else [])]
 
@@ -282,10 +282,10 @@ class Writing:
 
 
 class GroupWriting(Writing):
-    """See :class:`Writing`."""
+    """Implements :class:`Writing`."""
 
     def reply(self) -> Reply:
-        """Do it, and return the reply."""
+        """Carry out the request, and return the reply."""
         place = self.asked.place
         tree = object_of(self.call, place.xid)
         if self.adding:
@@ -304,7 +304,7 @@ class GroupWriting(Writing):
         return self._group(place, 200)
 
     def _make(self, place: ResourcePath, tree: Mapping[str, Any], *, held: bool) -> Reply:
-        """Make a group; with *held* make what it holds too, which a PUT has to ignore."""
+        """Create a group; with *held* also its resources, which a PUT must ignore."""
         body = body_of(tree, held=True)
         attributes = GroupForm(place.group.plural, place.gid, self.links).read(present(body.said))
         members = held_by(place, tree, attributes, self.links) if held else {}
@@ -318,17 +318,17 @@ class GroupWriting(Writing):
         return views.entity(shown, status, self.fields(place, status), views.tag_of(self.session, group))
 
 
-# POST and PUT of definitions, which have no versions but the latest, and of their metadata alone.
+# POST and PUT of definitions (which show only their latest version), and of their metadata alone.
 
 _SHARED: Final = ("name", "description", "docs", "tags")
-"""What registry and definition have in common: it stays where a request says nothing of it."""
+"""Attributes that stay if a request does not contain them."""
 
 
 class DefinitionWriting(Writing):
-    """See :class:`Writing`."""
+    """Implements :class:`Writing`."""
 
     def reply(self) -> Reply:
-        """Do it, and return the reply."""
+        """Carry out the request, and return the reply."""
         place = self.asked.place
         needs_body = self.adding or self.asked.meta or self.call.body.strip()
         tree = _with_headers(object_of(self.call, place.xid) if needs_body else {}, self.headers(), place)
@@ -340,7 +340,7 @@ class DefinitionWriting(Writing):
             return self._next(owner, tree)
         shown = self.there(owner)
         if shown is None:
-            self.housed(owner)
+            self.require_group(owner)
             self.requester.absent(owner, self.asked.epoch)
             return self._make(owner, tree, {"versionid": place.vid} if place.vid else {})
         edition = self.viewer.edition(shown, place.vid)
@@ -355,7 +355,7 @@ class DefinitionWriting(Writing):
         return self.resource(place, 201)
 
     def _next(self, place: ResourcePath, tree: Mapping[str, Any]) -> Reply:
-        """Make a version that takes the place of the latest, which the core keeps."""
+        """Create a version that replaces the latest one, which the core keeps."""
         edition = self.viewer.edition(resource_at(self.session, place))
         self.check(place, edition, tree)
         body = self._replacement(place, edition, tree, meta=False)
@@ -367,7 +367,7 @@ class DefinitionWriting(Writing):
     def _replacement(
         self, place: ResourcePath, edition: Edition, tree: Mapping[str, Any], *, meta: bool
     ) -> dict[str, Any]:
-        """Return a definition as the core takes it, once *tree* has replaced it; with *meta* its content stays."""
+        """Return the core body of a definition replaced by *tree*; with *meta* its content stays."""
         form = self.viewer.form(place, self.viewer.defaults(place))
         stored = self.viewer.stored(edition)
         body = definition_body(tree)
@@ -378,17 +378,17 @@ class DefinitionWriting(Writing):
 
 
 def _with_headers(tree: Mapping[str, Any], said: Mapping[str, str | None], place: ResourcePath) -> dict[str, Any]:
-    """Lay what headers say over a body, with which they need to agree; None stays, for what is to be taken away."""
+    """Merge headers into a body, with which they must agree; None deletes."""
     laid = dict(tree)
     for name, value in said.items():
         if laid.get(name) is not None and str(laid[name]) != (value or ""):
-            why = f"the body says otherwise: {str(laid[name])[:80]}"
+            why = f"it differs from the body: {str(laid[name])[:80]}"
             raise Refusal("extra_xregistry_header", place.xid, name=f"Registry-{name}", error_detail=why)
         laid.setdefault(name, value)
     return laid
 
 
-# POST and PUT of schemas and their versions: the body is the document, or, with ``?meta``, the metadata.
+# POST and PUT of schemas and versions: the body is the document, or with ``?meta`` the metadata.
 
 _IDENTITY: Final = ("id", "version", "epoch", "createdOn", "modifiedOn")
 _OF_DOCUMENT: Final = (views.ELSEWHERE, "contenttype")
@@ -396,10 +396,10 @@ _FIRST: Final = "1"
 
 
 class SchemaWriting(Writing):
-    """See :class:`Writing`."""
+    """Implements :class:`Writing`."""
 
     def reply(self) -> Reply:
-        """Do it, and return the reply."""
+        """Carry out the request, and return the reply."""
         place, said = self.asked.place, self.headers()
         if place.kind == "resources":
             return self._make(self.fresh(place, said.get("id")), _FIRST, said)
@@ -414,7 +414,7 @@ class SchemaWriting(Writing):
             if self.asked.meta:
                 raise Refusal("not_found", self.asked.place.xid)
             if shown is None:
-                self.housed(owner)
+                self.require_group(owner)
             self.requester.absent(self.asked.place, self.asked.epoch)
             return self._make(owner, name or _FIRST, said, shown=name)
         edition = self.viewer.edition(shown, name)
@@ -433,7 +433,7 @@ class SchemaWriting(Writing):
         return self.resource(place, 201, shown)
 
     def _next(self, place: ResourcePath, said: Mapping[str, str | None]) -> Reply:
-        """Make a version after the latest, of which it inherits what the request does not say."""
+        """Create a version after the latest, from which it inherits attributes missing in the request."""
         edition = self.viewer.edition(resource_at(self.session, place))
         compare(said, "id", place.xid, place.rid)
         self.check(place, edition, said)
@@ -445,11 +445,11 @@ class SchemaWriting(Writing):
         return self.resource(place, 201)
 
     def _document(self, place: ResourcePath, attributes: dict[str, Any], *, verb: Any = "replace") -> None:
-        """Write a version with the body as its document, unless the attributes say that this is elsewhere."""
+        """Write a version with the body as its document, unless the attributes contain its URL."""
         body, media = self.call.body, self.call.head.header(b"content-type")
         if attributes.get(views.ELSEWHERE) is not None:
             if body:
-                why = "the document is elsewhere, so the body needs to be empty"
+                why = "the document is external, so the body must be empty"
                 raise Refusal("extra_xregistry_header", place.xid, name="Registry-schemaURI", error_detail=why)
             document, kind = Given(None, url=True), None
         else:
@@ -463,7 +463,7 @@ class SchemaWriting(Writing):
 
 
 def _said(stored: Mapping[str, Any], said: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return what a version says once headers have had their say, with None for what they take away."""
+    """Return the attributes of a version updated by headers, with None for deleted ones."""
     form = SchemaForm()
     shown = {name: value for name, value in form.shown(stored).items() if name not in _OF_DOCUMENT}
     named = {name: value for name, value in said.items() if name not in _IDENTITY}
@@ -471,7 +471,7 @@ def _said(stored: Mapping[str, Any], said: Mapping[str, str | None]) -> dict[str
 
 
 def _metadata(stored: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a version once its metadata is replaced; where its document is stays."""
+    """Return the attributes of a version with replaced metadata; the location of its document stays."""
     form, body = SchemaForm(), body_of(tree)
     shown, said = form.shown(stored), body.said
     if views.ELSEWHERE in shown and not any(name.lower() in ("schemauri", views.ELSEWHERE) for name in said):
@@ -479,11 +479,11 @@ def _metadata(stored: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, A
     return {**taken_document(replaced("schemas", form, stored, said)), **body.times}
 
 
-# DELETE: one entity, those that a list names, or all of a collection.
+# DELETE of one entity, of those in a list, or of a whole collection.
 
 
 class Deleting:
-    """Carries one DELETE out. All methods raise :class:`Refusal`; nothing has changed then."""
+    """A DELETE request. All methods raise :class:`Refusal`, before anything has changed."""
 
     def __init__(self, session: RegistrySession, call: Call, asked: ParsedRequest) -> None:
         self._session = session
@@ -493,7 +493,7 @@ class Deleting:
         self._viewer = CloudEventsView(session, call.url, call.max_answer)
 
     def reply(self) -> Reply:
-        """Do it, and return what the entities were."""
+        """Carry it out, and return the last state of the entities."""
         place = self._asked.place
         if place.is_collection:
             return self._several(place)
@@ -533,10 +533,10 @@ class Deleting:
         return views.entity(shown)
 
     def _one(self, place: ResourcePath, given: Mapping[str, Any]) -> tuple[str, msgspec.Raw]:
-        """Return the id of an entity of a list, and what it is, which is known to whoever wants it deleted."""
+        """Return the id and the state of an entity in a list, after checking its epoch."""
         name = given.get("id")
         if not isinstance(name, str):
-            raise Refusal("bad_request", place.xid, error_detail="each object of the list needs an id")
+            raise Refusal("bad_request", place.xid, error_detail="each object in the list needs an id")
         where = place.child(name)
         if place.kind == "groups":
             group = self._session.reader.group(where.xid)
@@ -570,9 +570,9 @@ class Deleting:
         return views.entity(shown)
 
     def _keep_one(self, place: ResourcePath, names: set[str]) -> None:
-        """Make sure that a resource keeps a version; of a definition there is none but the latest."""
+        """Raise if a resource would lose its last version; a definition has only the latest."""
         if names >= self._names(place, self._viewer.edition(resource_at(self._session, place))):
-            why = "a resource keeps one version; delete the resource itself"
+            why = "the last version cannot be deleted; delete the resource"
             raise Refusal("bad_request", place.xid, error_detail=why)
 
     def _names(self, place: ResourcePath, edition: Edition) -> set[str]:
@@ -586,22 +586,22 @@ _RESOURCES: Final[Mapping[str, type[DefinitionWriting | SchemaWriting]]] = {
     "messages": DefinitionWriting,
     "schemas": SchemaWriting,
 }
-"""Who writes resources of a type."""
+"""Writers by resource type."""
 
 
 class CloudEventsFace:
-    """CloudEvents Registry 0.4/0.5; see :class:`registry.http.access.Face`."""
+    """CloudEvents Registry 0.4/0.5; implements :class:`registry.http.access.Face`."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
 
     def reply(self, call: Call) -> Reply:
-        """Carry a request out."""
+        """Carry out a request."""
         with self._service.session(writing=call.head.method not in READING) as session:
             return _reply(session, call)
 
     def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
-        """Report a refusal as the core API does, since the specification leaves open how."""
+        """Return the error reply like the core API; the specification defines none."""
         if refusal.subject.startswith("/"):
             refusal.subject = older_path(refusal.subject)
         return refusal_of(head, url, refusal)

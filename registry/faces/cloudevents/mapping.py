@@ -1,7 +1,7 @@
-"""Entities in their older form and back, by the catalog's own readers and writers of both dialects.
+"""Conversion between stored entities and the older format, with the catalog's readers and writers of both dialects.
 
-``shown`` gives the older form of attributes of 1.0, ``read`` the attributes of an older form; both without identifiers,
-epoch and times. A message that stands for another is one attribute of 1.0, ``xref``.
+``shown`` converts 1.0 attributes to the older format, ``read`` converts back; both without ids, epoch and times.
+A reference to another message is the 1.0 attribute ``xref``.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from registry.http.access import decoded_request as decoded
 from registry.model.attributes import KEY, NAME, Model
 from registry.store.entities import Version
 
-# The collections under their older names, and references to what is in them.
+# Older names of collections, and references.
 
 GROUPS: Final[Mapping[str, str]] = {
     "endpoints": "endpoints",
     "messagegroups": "definitionGroups",
     "schemagroups": "schemaGroups",
 }
-"""The older names of types of groups, by those of 1.0."""
+"""Older names of group types, by 1.0 name."""
 RESOURCES: Final[Mapping[str, str]] = {"messages": "definitions", "schemas": "schemas"}
-"""The older names of types of resources, by those of 1.0."""
+"""Older names of resource types, by 1.0 name."""
 SINGULAR: Final[Mapping[str, str]] = {"messages": "definition", "schemas": "schema"}
 _NEWER: Final = {
     **{older.lower(): newer for newer, older in (*GROUPS.items(), *RESOURCES.items())},
@@ -52,17 +52,17 @@ _NEWER: Final = {
     "schema": "schemas",
     "versions": "versions",
 }
-"""The names of 1.0 by older ones in lower case; the specification itself writes them in several ways."""
+"""1.0 names by lower-case older names; the specification spells them in several ways."""
 _LENGTHS: Final = (2, 4, 6)
 
 
 def newer_name(name: str) -> str | None:
-    """Return the name of 1.0 for a collection, in any letter case; None for what is none."""
+    """Return the 1.0 name of a collection, ignoring case; None if unknown."""
     return _NEWER.get(name.lower())
 
 
 def older_path(xid: str) -> str:
-    """Return the path of an entity or a collection under its older names."""
+    """Return the path of an entity or a collection with older names."""
     parts = xid.split("/")
     for place, names in ((1, GROUPS), (3, RESOURCES)):
         if len(parts) > place:
@@ -72,18 +72,18 @@ def older_path(xid: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """References as a face at *url* writes them: pointers within a *whole* document, else URLs."""
+    """Converts references for an API at *url*: to pointers in a *whole* document, else to URLs."""
 
     url: str
     whole: bool = False
 
     def refer(self, reference: str) -> str:
-        """Write a reference; one that leads elsewhere stays as it is."""
+        """Convert a reference; external ones are unchanged."""
         xid = self.local(reference)
         return reference if xid is None else f"{'#' if self.whole else self.url}{older_path(xid)}"
 
     def local(self, reference: str) -> str | None:
-        """Return the xid that a reference names, as a URL of this face, a pointer or an xid; None for any other."""
+        """Return the xid of a reference (a URL of this API, a pointer or an xid), None if it is external."""
         path = reference.removeprefix(self.url if reference.startswith(f"{self.url}/") else "#")
         parts = path.split("/")[1:]
         if not path.startswith("/") or len(parts) not in _LENGTHS or not all(parts):
@@ -98,7 +98,7 @@ class Links:
         return "".join(f"/{name}/{each}" for name, each in zip(names, parts[1::2], strict=True))
 
 
-# What a request is directed at: a place of the core, under its older path, and the flags of this face.
+# Paths and flags of requests.
 
 MAX_SEGMENTS: Final = 6
 _METHODS: Final = {
@@ -114,7 +114,7 @@ _METHODS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A request taken apart. ``meta``, ``inline`` and ``model`` are flags, whatever their values."""
+    """A parsed request. ``meta``, ``inline`` and ``model`` are flags, whatever their values."""
 
     path: str
     place: ResourcePath
@@ -127,15 +127,15 @@ class ParsedRequest:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods that the place takes."""
+        """The methods allowed at the path."""
         return _METHODS[self.place.kind]
 
 
 def asked(call: Call, model: Model) -> ParsedRequest:
-    """Take a request apart.
+    """Parse a request.
 
     Raises:
-        Refusal: it cannot be read, or there is no such path.
+        Refusal: it is not valid, or the path does not exist.
     """
     path = decoded(call.path, "/")
     segments = [decoded(part, path) for part in call.path.split(b"/") if part]
@@ -146,7 +146,7 @@ def asked(call: Call, model: Model) -> ParsedRequest:
     flags = {name: values[-1] for name, values in given.items()}
     cursor = flags.get("cursor", "")
     if not (cursor.isascii() and cursor.isprintable()):
-        raise Refusal("bad_request", path, error_detail="the cursor is not from this registry")
+        raise Refusal("bad_request", path, error_detail="the cursor is not valid for this registry")
     limit = min(limit_of(flags.get("limit"), path) or call.pages.usual, call.pages.most)
     meta = "meta" in flags and place.kind in ("resource", "version")
     epoch = _epoch(flags.get("epoch"), path)
@@ -154,7 +154,7 @@ def asked(call: Call, model: Model) -> ParsedRequest:
 
 
 def _named(segment: str, index: int, path: str) -> str:
-    """Return what a segment of a path is in the core: ids as they are, collections by their names of 1.0."""
+    """Return a path segment of the core API: ids unchanged, collections by 1.0 name."""
     if index % 2:
         return segment
     name = newer_name(segment)
@@ -167,18 +167,18 @@ def _epoch(text: str | None, path: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
-        raise Refusal("bad_flag", path, detail="epoch needs to be an unsigned integer", flag="epoch")
+        raise Refusal("bad_flag", path, detail="epoch must be an unsigned integer", flag="epoch")
     return int(text)
 
 
-# The model as this face shows it (``GET /?model``).
+# The model in the older format (``GET /?model``).
 
 _GROUP = {"endpoints": "endpoint", "messagegroups": "definitionGroup", "schemagroups": "schemaGroup"}
 _VERSIONS = {"messages": 0, "schemas": -1}
 
 
 def model_of(model: Model) -> dict[str, Any]:
-    """Return the types of groups that the registry has and this face shows, with their resources."""
+    """Return the registry's group types that this API shows, with their resource types."""
     return {
         "groups": [
             {
@@ -196,65 +196,65 @@ def model_of(model: Model) -> dict[str, Any]:
     }
 
 
-# Versions as this face counts them: the latest has the greatest id, where shorter ids are filled up from the left.
+# Order of versions: the latest has the greatest id; shorter ids are padded on the left.
 
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,15}", re.ASCII)
 _DOTTED: Final = re.compile(r"([1-9][0-9]{0,15})((?:\.[0-9]{1,16}){1,3})", re.ASCII)
 
 
 def rank(version: str) -> tuple[int, str]:
-    """Return what versions are compared by: padded with spaces to one length, the shorter is the less."""
+    """Return the sort key of a version id: shorter ids are lower."""
     return len(version), version
 
 
 def latest(versions: Iterable[Version]) -> Version | None:
-    """Return the latest version, None when there is none."""
+    """Return the latest version, None if there is none."""
     return max(versions, key=lambda each: rank(each.id), default=None)
 
 
 def number(version: str) -> int | str:
-    """Return the id of a version as the number that it is, else as it is."""
+    """Return a version id as a number if possible, else unchanged."""
     return int(version) if _NUMBER.fullmatch(version) else version
 
 
 def following(version: str, subject: str) -> str:
-    """Return the id of the version after the latest: one more, or of dotted numbers the next whole one.
+    """Return the version id after the latest one: the next number, or the next major of dotted numbers.
 
     Raises:
-        Refusal: it is unknown which version follows.
+        Refusal: the id has no successor.
     """
     if _NUMBER.fullmatch(version):
         return str(int(version) + 1)
     dotted = _DOTTED.fullmatch(version)
     if dotted is None:
-        why = f"no version follows {version!r} by itself; put the next one at its own path"
+        why = f"the version after {version!r} is unknown; PUT the next one to its own path"
         raise Refusal("bad_request", subject, error_detail=why)
     zeros = re.sub(r"[0-9]", "0", dotted[2])
     return f"{int(dotted[1]) + 1}{zeros}"
 
 
-# What describes an entity, under older and under newer names; what has no place in 1.0 is kept apart, and not lost.
+# Descriptive attributes under older and 1.0 names; those without a 1.0 equivalent are stored in one attribute.
 
 KEPT: Final = "cloudeventsregistry"
-"""The attribute of 1.0 that holds the tags and extension attributes whose names 1.0 does not allow."""
+"""The 1.0 attribute with tags and extension attributes whose names 1.0 does not allow."""
 _NEWER_ATTRIBUTES: Final = {"docs": "documentation"}
 _OWN: Final = frozenset(("labels", KEPT, "id", "tags", "version", "versions", "specversion", *_NEWER_ATTRIBUTES))
-"""Names that mean other things here than as extension attributes of 1.0, and those that are written by another."""
+"""Names with another meaning than as 1.0 extension attributes, and names handled elsewhere."""
 _OLDER: Final = {newer: older for older, newer in _NEWER_ATTRIBUTES.items()}
 
 
 def newer_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an older body says beside its content, under the names of 1.0.
+    """Return the descriptive attributes of an older body under 1.0 names.
 
     Raises:
-        Refusal: its tags are no map.
+        Refusal: its tags are not a map.
     """
     renamed: dict[str, Any] = {}
     kept: dict[str, Any] = {}
     for name, value in given.items():
         if name == "tags":
             if not isinstance(value, Mapping):
-                raise invalid("/", name, "needs to be a map")
+                raise invalid("/", name, "must be a map")
             labels = {key: each for key, each in value.items() if KEY.fullmatch(key)}
             rest = {key: each for key, each in value.items() if key not in labels}
             renamed.update({"labels": labels} if labels else {})
@@ -269,7 +269,7 @@ def newer_names(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def older_names(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an entity of 1.0 says beside its content, under older names: the inverse of :func:`newer_names`."""
+    """Return descriptive attributes of a 1.0 entity under older names: the inverse of :func:`newer_names`."""
     renamed: dict[str, Any] = {}
     for name, value in given.items():
         if name == "deprecated" and isinstance(value, Mapping):
@@ -288,7 +288,7 @@ def older_names(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def present(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is not None."""
+    """Return the members that are not None."""
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -301,25 +301,25 @@ _REFERENCES: Final = ("definitiongroups", "messagegroups")
 
 
 class EntityMapping(Protocol):
-    """The two forms of one kind of entity; ``read`` raises :class:`Refusal`."""
+    """Converts one kind of entity; ``read`` raises :class:`Refusal`."""
 
     def shown(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the older form."""
+        """Return the older format."""
 
     def read(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the attributes of 1.0."""
+        """Return the 1.0 attributes."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupForm:
-    """The forms of a group or an endpoint; *plural* is the name that 1.0 has for its type."""
+    """Converts a group or an endpoint; *plural* is the 1.0 name of its type."""
 
     plural: str
     gid: str
     links: Links
 
     def shown(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the older form."""
+        """Return the older format."""
         if self.plural == "schemagroups":
             return older_names(stored)
         into = _declared({"specversion": _MAPPING_NEWER, self.plural: {self.gid: stored}})
@@ -332,7 +332,7 @@ class GroupForm:
         return {**older_names(other), **config_form(endpoint, lambda each: self.links.refer(written.get(each, each)))}
 
     def read(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the attributes of 1.0."""
+        """Return the 1.0 attributes."""
         if self.plural == "schemagroups":
             return newer_names(body)
         into = _declared({"specversion": _MAPPING_OLDER, GROUPS[self.plural]: {self.gid: body}}, strict=True)
@@ -349,7 +349,7 @@ class GroupForm:
 
 @dataclass(frozen=True, slots=True)
 class MessageForm:
-    """The forms of a message, in a group that gives *defaults* (``envelope``, ``protocol``)."""
+    """Converts a message in a group with *defaults* (``envelope``, ``protocol``)."""
 
     plural: str
     gid: str
@@ -358,14 +358,14 @@ class MessageForm:
     links: Links
 
     def shown(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the older form."""
+        """Return the older format."""
         xref = stored.get(XREF)
         tree = {name: value for name, value in stored.items() if name != XREF}
-        if xref:  # what it shows is another's, whose own base does not count here
+        if xref:  # it shows another message, whose base does not apply here
             tree = {**{name: value for name, value in tree.items() if name not in _BASES}, "meta": {XREF: xref}}
         message = self._message(_MAPPING_NEWER, "messages", tree)
         other = {name: value for name, value in message.other.items() if name != "meta"}
-        # What an endpoint gives its messages applies only there: said of a message, it would apply everywhere.
+        # Defaults of an endpoint apply only there; in a message they would apply everywhere.
         default = self.defaults.get("envelope") if self.plural == "messagegroups" else None
         content = definition_form(message, default, self.links.refer)
         if message.borrowed is not None and self.links.local(message.borrowed) is None and "uri" in stored:
@@ -373,7 +373,7 @@ class MessageForm:
         return {**older_names(other), **content}
 
     def read(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the attributes of 1.0."""
+        """Return the 1.0 attributes."""
         given = {name: value for name, value in body.items() if name not in ("versions", "meta")}
         message = self._message(_MAPPING_OLDER, "definitions", given, strict=True)
         own = dict(message.attributes)
@@ -396,7 +396,7 @@ class MessageForm:
         return into.messages[f"/{self.plural}/{self.gid}/messages/{self.mid}"]
 
     def _schema(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Name a schema of this registry by its xid; one deep in a document, by the pointer to it."""
+        """Refer to a schema of this registry by xid, or by a pointer if it is inside a document."""
         uri = own.get("dataschemauri")
         xid = self.links.local(uri) if uri is not None else None
         if xid is None or "/schemas/" not in xid:
@@ -406,7 +406,7 @@ class MessageForm:
         return {"dataschemauri": None, "dataschemaxid": xid}
 
     def _bases(self, message: DeclaredMessage, body: Mapping[str, Any], *, alone: bool) -> dict[str, Any]:
-        """Return what the message inherits from, or the one that it stands for where it says nothing itself."""
+        """Return the base of a message, or its ``xref`` if it has no content of its own."""
         if message.base is not None:
             return {"basemessage": self.links.local(message.base) or message.base}
         if message.borrowed is None:
@@ -418,20 +418,20 @@ class MessageForm:
 
 
 class SchemaForm:
-    """The forms of a version of a schema, but for its document."""
+    """Converts a version of a schema, except its document."""
 
     def shown(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the older form."""
+        """Return the older format."""
         return older_names({name: value for name, value in stored.items() if name not in CHECKS})
 
     def read(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the attributes of 1.0, with the document as the body has it (``schema``, ``schemabase64``)."""
+        """Return the 1.0 attributes, with the document as in the body (``schema``, ``schemabase64``)."""
         form = schema_form("/schemagroups/g/schemas/s", body)
         return newer_names({name: value for name, value in form.items() if name not in _IDENTITY})
 
 
 def _declared(tree: Mapping[str, Any], *, strict: bool = False) -> Declarations:
-    """Read a document of one entity; with *strict* what it says wrongly is refused, since it would be lost."""
+    """Parse a document of one entity; with *strict* refuse invalid parts, which would be lost."""
     into, findings = Declarations(), Findings()
     read(tree, SourceLocation(""), into, findings)
     wrong = [each for each in findings.sorted() if each.severity == "error"] if strict else []
@@ -441,12 +441,12 @@ def _declared(tree: Mapping[str, Any], *, strict: bool = False) -> Declarations:
 
 
 def _references(body: Mapping[str, Any]) -> dict[str, str]:
-    """Return the references to groups as they are written, by how readers take them: other registries know no other."""
+    """Return references to groups as written, by their parsed form."""
     listed = (value for name, value in body.items() if name.lower() in _REFERENCES and isinstance(value, list))
     return {reference_of(each): each for value in listed for each in value if isinstance(each, str)}
 
 
-# Bodies of requests: what identifies an entity is taken apart from what it says.
+# Bodies of requests: identifiers and content.
 
 _IDENTIFIERS: Final = ("id", "version", "epoch", "self", "specversion", "versions", "versionsurl", "versionscount")
 _HELD: Final = tuple(f"{name}{end}" for name in RESOURCES.values() for end in ("", "url", "count"))
@@ -456,7 +456,7 @@ _TYPES: Final = frozenset(("definitiongroup", "endpoint", "schemagroup", "defini
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a body says: ``said`` under older names, ``times`` under those of 1.0; ``given`` is all of it."""
+    """A parsed body: content (``said``) under older names, ``times`` under 1.0 names; ``given`` is the whole body."""
 
     given: Mapping[str, Any]
     said: Mapping[str, Any]
@@ -464,7 +464,7 @@ class Body:
 
 
 def body_of(tree: Mapping[str, Any], *, held: bool = False) -> Body:
-    """Take a body apart; *held* is for groups, which name what they hold beside what they say."""
+    """Parse a body; *held* is for groups, whose body also has their resources."""
     left_out = {*_IDENTIFIERS, *(_HELD if held else ())}
     said = {name: value for name, value in tree.items() if name.lower() not in left_out and name not in _TIMES}
     kind = said.get("type")
@@ -475,14 +475,14 @@ def body_of(tree: Mapping[str, Any], *, held: bool = False) -> Body:
 
 
 def definition_body(tree: Mapping[str, Any]) -> Body:
-    """Take the body of a definition apart, which may stand in its ``definition`` as listings nest it."""
+    """Parse the body of a definition, which may be nested in ``definition``, as in listings."""
     nested = tree.get("definition")
     rest = {name: value for name, value in tree.items() if name != "definition"}
     return body_of({**nested, **rest} if isinstance(nested, Mapping) else tree)
 
 
 def object_of(call: Call, xid: str) -> Mapping[str, Any]:
-    """Return the JSON object that a call has as body.
+    """Return the JSON object in the body of a call.
 
     Raises:
         Refusal: there is none.
@@ -494,30 +494,30 @@ def object_of(call: Call, xid: str) -> Mapping[str, Any]:
 
 
 def collection_of(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the collection that a group has in its body, empty when it has none.
+    """Return a collection in the body of a group, empty if absent.
 
     Raises:
-        Refusal: it is no map.
+        Refusal: it is not a map.
     """
     collection = body.get(name)
     return {} if collection is None else as_object(collection, name)
 
 
 def list_of(call: Call, xid: str) -> list[Mapping[str, Any]] | None:
-    """Return the entities that the body of a deletion names, None when there is no body.
+    """Return the entities in the body of a deletion, None if there is no body.
 
     Raises:
-        Refusal: it is no list of entities with an ``id`` each.
+        Refusal: it is not a list of objects with an ``id`` each.
     """
     tree = tree_of(call.body, xid)
     if tree is ABSENT:
         return None
     if not isinstance(tree, list) or not all(isinstance(each, dict) for each in tree):
-        raise Refusal("bad_request", xid, error_detail="the body needs to be a list of objects with an id")
+        raise Refusal("bad_request", xid, error_detail="the body must be a list of objects with an id")
     return tree
 
 
-# Documents of schemas as this face shows and takes them: JSON or text in ``schema``, all else in ``schemaBase64``.
+# Documents of schemas in the older format: JSON or text in ``schema``, others in ``schemaBase64``.
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -525,7 +525,7 @@ BYTES: Final = "application/octet-stream"
 
 
 def shown_document(document: bytes) -> dict[str, Any]:
-    """Return the member that shows a document; nothing for an empty one."""
+    """Return the member with a document; none for an empty document."""
     if not document:
         return {}
     tree = _tree(document)
@@ -538,13 +538,13 @@ def shown_document(document: bytes) -> dict[str, Any]:
 
 
 def content_type(document: bytes) -> str:
-    """Return the content type of a document that came without one."""
+    """Return a content type for a document without one."""
     shown = shown_document(document)
     return BYTES if "schemaBase64" in shown else TEXT if isinstance(shown.get("schema", ""), str) else JSON
 
 
 def taken_document(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes of a version as the core takes them: a document that is text by its bytes, and its type."""
+    """Return the core attributes of a version: a text document becomes bytes and a content type."""
     schema = attributes.get("schema")
     if not isinstance(schema, str):
         return dict(attributes)
@@ -554,7 +554,7 @@ def taken_document(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tree(document: bytes) -> Any:
-    """Return the object or array that a document is; None for any other."""
+    """Return the document as object or array, None if it is neither."""
     try:
         tree = msgspec.json.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -562,10 +562,10 @@ def _tree(document: bytes) -> Any:
     return tree if isinstance(tree, dict | list) else None
 
 
-# What an entity says after a client of this face has replaced it: nothing is taken away that the face cannot say.
+# Replacing an entity in the older format without losing attributes that it cannot express.
 #
-# What a client sends back as it was shown leaves what is stored as it is. Attributes that 1.0 alone knows stay until
-# the client names them, with null to take one away.
+# A client that sends back what it read changes nothing. Attributes that only 1.0 has stay until the client names them,
+# with null to delete one.
 
 _BY_FORMAT: Final = frozenset(("protocol", "protocoloptions", "envelopemetadata", "envelopeoptions"))
 _NEWER_ONLY: Final[Mapping[str, frozenset[str]]] = {
@@ -575,26 +575,26 @@ _NEWER_ONLY: Final[Mapping[str, frozenset[str]]] = {
     "schemagroups": frozenset(("format", "icon", "deprecated", "constraints")),
     "schemas": frozenset(("icon", "contenttype", "deprecated")),
 }
-"""Names in older forms that are those of 1.0 alone, which clients of this face cannot be expected to send back."""
+"""Members that only 1.0 has, which clients of this API need not send back."""
 
 
 def replaced(plural: str, form: EntityMapping, stored: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is to be stored when *body* replaces the older form of what is *stored*; see the module.
+    """Return the attributes to store when *body* replaces the older format of *stored*.
 
     Raises:
-        Refusal: the body cannot be read.
+        Refusal: the body is not valid.
     """
     shown = form.shown(stored)
-    # A new format brings its own rules for messages: what the old one had beside it goes with it.
+    # A new format has its own rules for messages: members of the old one are dropped.
     changed = body.get("format") is not None and body["format"] != shown.get("format")
     spared = _NEWER_ONLY[plural] - (_BY_FORMAT if changed else frozenset())
     if body.get("uri") is not None:
-        spared -= {"basemessage"}  # what a definition borrows takes its place
+        spared -= {"basemessage"}  # replaced by xref
     kept = {name: value for name, value in shown.items() if name in spared and name not in body}
     said = form.read({**kept, **{name: value for name, value in body.items() if value is not None}})
     before = form.read(shown)
     if XREF in said or (XREF in stored and said != before):
-        return said  # what stands for another has nothing of its own, and what it showed was the other's
+        return said  # a reference has no content of its own
     if XREF in stored:
         return {XREF: stored[XREF]}
     result: dict[str, Any] = {}

@@ -1,6 +1,6 @@
-"""Entities as this face shows them: whole as a document has them, listed as metadata, or with what they hold nested.
+"""Responses of CloudEvents Registry: entities as whole documents, as metadata, or with nested resources.
 
-Each entity is made JSON as soon as it is complete, and the weight of an answer is bounded, as in the core's views.
+Each entity is encoded as JSON as soon as it is complete, and the size of a response is bounded, as in the core's views.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ from registry.store.entities import PAGE, Entity, GroupEntity, Version
 
 SPECVERSION: Final = "0.5-wip"
 Style = Literal["listed", "nested", "whole"]
-"""Metadata alone; with the resource itself nested in it; or as a document of a whole registry has it."""
+"""Only metadata; with the resource nested in it; or as in a document of the whole registry."""
 _DESCRIBING: Final = ("name", "description", "tags", "docs", "format")
 
 
 @dataclass(frozen=True, slots=True)
 class Edition:
-    """A resource with one of its versions: ``version`` is None where a message stands for one that is not there."""
+    """A resource with one of its versions; ``version`` is None if the target of an ``xref`` does not exist."""
 
     shown: ShownResource
     version: Version | None
 
     @property
     def epoch(self) -> int:
-        """The epoch that clients see: that of the version."""
+        """The epoch that clients see, which is the version's."""
         return self.shown.resource.epoch if self.version is None else self.version.epoch
 
 
 class CloudEventsView:
-    """Shows what a session finds, for a face at *url*; *whole* is for one document of the whole registry."""
+    """Renders entities for an API at *url*; *whole* is for one document of the whole registry."""
 
     def __init__(self, session: RegistrySession, url: str, max_answer: int, *, whole: bool = False) -> None:
         self._reader = session.reader
@@ -80,7 +80,7 @@ class CloudEventsView:
         for plural, older in GROUPS.items():
             if plural not in model.groups:
                 continue
-            # As the specification names them in documents; those within groups are named in its API alone.
+            # Group collections have the names of documents; nested collections those of the API.
             shown[f"{older}Url"] = f"{self._url}/{older}"
             shown[f"{older}Count"] = self._reader.count(f"/{plural}")
             if inline:
@@ -89,7 +89,7 @@ class CloudEventsView:
         return shown
 
     def groups(self, place: ResourcePath, after: str, style: Style) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the groups of a collection, behind an id in lower case."""
+        """Yield the groups of a collection after a lower-case id."""
         groups = self._reader.groups(place.xid, after)
         while batch := list(islice(groups, PAGE)):
             held = [place.child(each.id).collection(name).xid for each in batch for name in _held(place)]
@@ -100,7 +100,7 @@ class CloudEventsView:
     def group(
         self, place: ResourcePath, group: GroupEntity, style: Style, counts: Mapping[str, int] | None = None
     ) -> dict[str, Any]:
-        """Show a group; in any other style than ``listed`` with its resources."""
+        """Show a group, with its resources unless *style* is ``listed``."""
         form = GroupForm(place.group.plural, group.id, self._links).shown(group.attributes)
         shown = {"id": group.id, **self._stamped(group, self._link(place.xid)), **form}
         for plural in _held(place):
@@ -114,25 +114,25 @@ class CloudEventsView:
         return shown
 
     def resources(self, place: ResourcePath, after: str, style: Style) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the resources of a collection, behind an id in lower case."""
+        """Yield the resources of a collection after a lower-case id."""
         defaults = self.defaults(place)
         for each in shown_resources(self._reader, place, after):
             edition = self.edition(each)
             yield each.resource.id, self.resource(place.child(each.resource.id), edition, style, defaults)
 
     def defaults(self, place: ResourcePath) -> Mapping[str, Any]:
-        """Return what the group of a place gives its messages."""
+        """Return the defaults that a group gives its messages."""
         group = self._reader.group(f"/{place.group.plural}/{place.gid}")
         attributes = group.attributes if group is not None else {}
         return {name: attributes[name] for name in ("envelope", "protocol") if isinstance(attributes.get(name), str)}
 
     def stored(self, edition: Edition) -> dict[str, Any]:
-        """Return the attributes of 1.0 of a resource."""
+        """Return the 1.0 attributes of a resource."""
         own = {XREF: edition.shown.resource.xref} if edition.shown.resource.xref else {}
         return {**own, **(edition.version.attributes if edition.version is not None else {})}
 
     def form(self, place: ResourcePath, defaults: Mapping[str, Any]) -> MessageForm | SchemaForm:
-        """Return the two forms of a resource."""
+        """Return the converter of a resource."""
         if place.resource.plural == "schemas":
             return SchemaForm()
         return MessageForm(place.group.plural, place.gid, place.rid, defaults, self._links)
@@ -154,7 +154,7 @@ class CloudEventsView:
     def version(
         self, place: ResourcePath, edition: Edition, defaults: Mapping[str, Any], *, inline: bool
     ) -> dict[str, Any]:
-        """Show a version; *place* is that of the resource."""
+        """Show a version; *place* is the resource's."""
         if place.resource.plural == "messages":
             return self.resource(place, edition, "nested" if inline else "listed", defaults)
         form = SchemaForm().shown(self.stored(edition))
@@ -162,10 +162,10 @@ class CloudEventsView:
         return {"id": name, **self._versioned(place, edition), **form, **(self._document(edition) if inline else {})}
 
     def edition(self, shown: ShownResource, name: str = "") -> Edition:
-        """Return a resource with its version of that name, or with the latest.
+        """Return a resource with the named version, or with the latest.
 
         Raises:
-            Refusal: ``not_found``: it has no such version, or shows none but the latest.
+            Refusal: ``not_found``: it has no such version, or shows only the latest.
         """
         source = shown.source
         version = shown.default
@@ -184,7 +184,7 @@ class CloudEventsView:
         """Return an entity as JSON.
 
         Raises:
-            Refusal: ``too_large``: the answer weighs too much.
+            Refusal: ``too_large``: the response would be too large.
         """
         text = _json(entity)
         self._weight += memoryview(text).nbytes
@@ -193,7 +193,7 @@ class CloudEventsView:
         return text
 
     def _schema(self, place: ResourcePath, edition: Edition, style: Style) -> dict[str, Any]:
-        """Return the versions of a schema: where they are, or all of them, or the document of the latest."""
+        """Return the members for versions of a schema: their URL, all of them, or the latest document."""
         source = edition.shown.source
         if style == "whole" and source is not None:
             each = (Edition(edition.shown, version) for version in self._reader.versions(source.versions))
@@ -226,7 +226,7 @@ def _json(entity: Mapping[str, Any]) -> msgspec.Raw:
 
 
 def _held(place: ResourcePath) -> list[str]:
-    """Return the types of resources of a group that this face shows."""
+    """Return the resource types of a group that this API shows."""
     return [name for name in place.group.resources if name in RESOURCES]
 
 
@@ -234,18 +234,18 @@ def _held(place: ResourcePath) -> list[str]:
 
 PREFIX: Final = b"registry-"
 ELSEWHERE: Final = "schemaurl"
-"""The attribute that says where a document is, which headers call by the singular name and ``URI``."""
+"""The attribute with the URL of a document; its header is the singular name and ``URI``."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", re.ASCII)
 _SHARED: Final = ("id", "name", "description", "docs", "format", "version", "epoch", "self", "createdOn", "modifiedOn")
 _NOT_SHOWN: Final = ("contenttype", "versionsURL", "versionsCount")
-"""What an entity has that is no header of this kind."""
+"""Members without a header."""
 _SPELLED: Final = {name.lower(): name for name in (*_SHARED, "createdBy", "modifiedBy", "schemaBase64")} | {
     "schemauri": ELSEWHERE
 }
 
 
 def header_fields(entity: Mapping[str, Any], *, alone: bool) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the headers that show an entity: its scalars. Without *alone* the body has it too, and those it shares."""
+    """Yield the headers of an entity's scalars; without *alone* the body has the entity as well."""
     for name, value in entity.items():
         scalar = isinstance(value, str | int | float) and _NAME.fullmatch(name)
         if scalar and (alone or name in _SHARED) and name not in _NOT_SHOWN:
@@ -254,7 +254,7 @@ def header_fields(entity: Mapping[str, Any], *, alone: bool) -> Iterator[tuple[b
 
 
 def given(head: RequestHead, path: str) -> dict[str, str | None]:
-    """Return the attributes that headers give, None for those to be taken away.
+    """Return the attributes in headers, None for those to delete.
 
     Raises:
         Refusal: ``header_error``, ``extra_xregistry_header``.
@@ -265,20 +265,20 @@ def given(head: RequestHead, path: str) -> dict[str, str | None]:
         if not raw.lower().startswith(PREFIX) or name == "self":
             continue
         if name in ("definitionuri", "schemabase64", "schema"):
-            why = "this is no attribute that a header can give here"
+            why = "it is not an attribute that can be set by a header here"
             raise Refusal("extra_xregistry_header", path, name=f"Registry-{name}", error_detail=why)
         said[_SPELLED.get(name, name)] = decoded(value, name, path) or None
     return said
 
 
-# What this face answers with: entities with their headers, documents, and pages.
+# Replies: entities with headers, documents, and pages.
 
 Headers = Iterable[tuple[bytes, bytes]]
 _PLAIN: Final = frozenset(chr(code) for code in range(0x20, 0x7F))
 
 
 def entity(shown: Mapping[str, Any], status: int = 200, more: Headers = (), tag: str = "") -> Reply:
-    """Return the reply that is one entity, or a map of some."""
+    """Return the reply with one entity, or a map of entities."""
     tags = ((b"ETag", tag.encode("ascii")),) if tag else ()
     return Reply(status, ((b"Content-Type", JSON), *tags, *more), msgspec.json.encode(shown))
 
@@ -286,7 +286,7 @@ def entity(shown: Mapping[str, Any], status: int = 200, more: Headers = (), tag:
 def tag_of(session: RegistrySession, subject: Edition | GroupEntity) -> str:
     """Return the ETag of a resource or a group.
 
-    What a definition shows depends on the format of its group, and on what stands behind a reference.
+    A definition depends on the format of its group, and on the target of its ``xref``.
     """
     if isinstance(subject, GroupEntity):
         return f'"{subject.epoch}"'
@@ -296,7 +296,7 @@ def tag_of(session: RegistrySession, subject: Edition | GroupEntity) -> str:
 
 
 def page(call: Call, asked: ParsedRequest, members: Mapping[str, msgspec.Raw], after: str, count: int) -> Reply:
-    """Return the reply that is a part of a collection, linked to the next."""
+    """Return the reply with a page of a collection and a link to the next."""
     more: list[tuple[bytes, bytes]] = []
     if after:
         query = urlencode([*((("inline", "true"),) if asked.inline else ()), ("limit", asked.limit), ("cursor", after)])
@@ -315,9 +315,9 @@ def resource(
     *,
     redirect: bool = True,
 ) -> Reply:
-    """Return the reply that is a definition, or the document of a schema, or the way to where that is.
+    """Return the reply with a definition, with the document of a schema, or with a redirect to it.
 
-    *place* is that of the resource; *redirect* is for readers, who want the document.
+    *place* is the resource's; *redirect* is for readers.
     """
     defaults, tag = viewer.defaults(place), tag_of(session, edition)
     if place.resource.plural == "messages":
@@ -337,7 +337,7 @@ def resource(
 
 
 def allow(methods: Iterable[str]) -> tuple[bytes, bytes]:
-    """Return the header that names what a place takes."""
+    """Return the ``Allow`` header."""
     return b"Allow", ", ".join((*methods, "OPTIONS")).encode("ascii")
 
 
@@ -345,7 +345,7 @@ def allow(methods: Iterable[str]) -> tuple[bytes, bytes]:
 
 
 class ReadRequest:
-    """Answers one request from what a session sees. All methods raise :class:`Refusal`."""
+    """A GET request. All methods raise :class:`Refusal`."""
 
     def __init__(self, session: RegistrySession, call: Call, asked: ParsedRequest) -> None:
         self._session = session
@@ -355,7 +355,7 @@ class ReadRequest:
         self._viewer = CloudEventsView(session, call.url, call.max_answer, whole=whole)
 
     def reply(self) -> Reply:
-        """Return the reply; 304 to who has it already."""
+        """Return the reply; 304 if the client's copy is current."""
         asked, kind = self._asked, self._asked.place.kind
         if kind == "registry":
             given = model_of(self._session.model) if asked.model else self._viewer.registry(inline=asked.inline)
@@ -370,7 +370,7 @@ class ReadRequest:
         group = self._session.reader.group(self._asked.place.xid)
         if group is None:
             raise Refusal("not_found", self._asked.place.xid)
-        if self._asked.inline:  # what it holds changes without its epoch
+        if self._asked.inline:  # its resources change without its epoch
             return entity(self._viewer.group(self._asked.place, group, "whole"))
         shown = self._viewer.group(self._asked.place, group, "listed")
         return entity(shown, tag=tag_of(self._session, group))

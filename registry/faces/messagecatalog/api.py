@@ -1,4 +1,4 @@
-"""The face of CNCF Message Catalog 0.1 (section 4), and the look-up of versions by their URIs."""
+"""The API of CNCF Message Catalog 0.1 (section 4), and the lookup of versions by URI."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from registry.replication.peers import PAGE, changes_after
 from registry.store.entities import GroupEntity, Version
 from registry.store.history import WriteMarks
 
-# What is written to a message catalog: one core request for each, within one transaction with what it looks up.
+# Writes: one core request each, in one transaction with its lookups.
 
 _MAX_NUMBER: Final = 10**18
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of a write: the core's answer, the place to be shown, and whether it is new."""
+    """The result of a write: the core's response, the path to show, and whether it is new."""
 
     answer: Response
     target: CatalogPath
@@ -65,7 +65,7 @@ class Done:
 
 
 class CatalogWriter:
-    """Writes within one transaction, for one call. All methods raise Refusal, by which nothing is written."""
+    """Writes within one transaction for one call. All methods raise Refusal, which rolls it back."""
 
     def __init__(self, session: RegistrySession, call: Call, authority: str) -> None:
         self._session = session
@@ -77,22 +77,22 @@ class CatalogWriter:
         self._highest: dict[str, int] = {}
 
     def put_groups(self, body: Mapping[str, Any]) -> Done:
-        """Take in the groups of a catalog's document."""
+        """Write the groups of a catalog's document."""
         listed = body.get("groups")
         if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
-            raise invalid("/", "groups", "needs to be a list of objects")
+            raise invalid("/", "groups", "must be a list of objects")
         given: dict[str, Any] = {}
         for each in listed:
             name = check_new_id(each.get("id"), "/")
             if name in given:
-                raise invalid("/", "groups", f"has {name} twice")
+                raise invalid("/", "groups", f"contains {name} twice")
             given[name] = self._group_body(CatalogPath("group", name), each)
         answer = self._perform("patch", CatalogPath("catalog"), given)
         self._check_relations(given)
         return Done(answer, CatalogPath("catalog"))
 
     def put_group(self, target: CatalogPath, body: Mapping[str, Any]) -> Done:
-        """Create or update a group, and take in the definitions that its document has."""
+        """Create or update a group, with the definitions in its document."""
         check_new_id(target.group, target.path)
         created = self._reader.group(f"/{GROUPS}/{target.group}") is None
         given = self._group_body(target, body)
@@ -101,7 +101,7 @@ class CatalogWriter:
         return Done(answer, target, created)
 
     def put_definition(self, target: CatalogPath, body: Mapping[str, Any]) -> Done:
-        """Take in a whole definition with its versions; those that are there already need to be the same."""
+        """Write a whole definition with its versions; existing ones must be equal."""
         group = self._catalog.group_of(target)
         created = self._catalog.latest(target) is None
         versions = self._versions(target, group, body)
@@ -127,7 +127,7 @@ class CatalogWriter:
         return Done(answer, place, True)
 
     def delete(self, target: CatalogPath) -> Done:
-        """Take away what the path names, with all that is in it."""
+        """Delete the entity at the path, with everything in it."""
         if target.version or target.definition:
             self._catalog.shown(target)
         elif target.group:
@@ -153,7 +153,7 @@ class CatalogWriter:
         )
 
     def _hold(self, target: CatalogPath, latest: Version | None) -> None:
-        """Compare the conditions of a new version with the definition as it is."""
+        """Check the conditions for a new version against the current definition."""
         head = self._call.head
         matches, known = (tags(head.header(name)) for name in (b"if-match", b"if-none-match"))
         if matches is None and known is None:
@@ -182,7 +182,7 @@ class CatalogWriter:
         return {**given, **({MESSAGES: messages} if messages else {})}
 
     def _formatted(self, target: CatalogPath, known: GroupEntity, given: dict[str, Any]) -> dict[str, Any]:
-        """Keep the format, or change that of a group that has no definitions yet."""
+        """Check the format; it may change only while the group has no definitions."""
         if not {"envelope", "protocol"} & given.keys():
             return given
         now = format_of(known.attributes.get("envelope"), known.attributes.get("protocol"))
@@ -190,15 +190,15 @@ class CatalogWriter:
             return {name: value for name, value in given.items() if name not in ("envelope", "protocol")}
         wanted = format_of(given.get("envelope"), given.get("protocol"))
         if not all(wanted == each and not now for each in self._catalog.formats(target)):
-            raise Refusal("conflict", target.path, error_detail="there are definitions of another format")
+            raise Refusal("conflict", target.path, error_detail="the group has definitions of another format")
         return {"envelope": None, "protocol": None, **given}
 
     def _versions(
         self, target: CatalogPath, group: GroupEntity, body: Mapping[str, Any], before: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Return the new versions of a document by their numbers.
+        """Return the new versions of a document, by number.
 
-        A version that exists and is equal is left out; one that exists and differs is a conflict.
+        An existing version is skipped if equal, and a conflict if different.
         """
         check_new_id(target.definition, target.path)
         versions: dict[str, Any] = dict(before or {})
@@ -216,7 +216,7 @@ class CatalogWriter:
             known = self._reader.version(f"{target.xid}/versions/{number}")
             there = known.attributes if known is not None else versions.get(number)
             if there is not None and there != given:
-                why = f"version {number} exists already, and differs"
+                why = f"version {number} already exists and differs"
                 raise Refusal("conflict", target.path, error_detail=why)
             if there is None:
                 versions[number] = new[number] = given
@@ -228,16 +228,16 @@ class CatalogWriter:
             taken = [number_of(name) or 0 for name in versions]
             return str(max([self._next(target) - 1, *taken]) + 1)
         if isinstance(given, str) and number_of(given) is None:
-            return given  # what only the core API makes, and this one shows
+            return given  # ids created by the core API are accepted
         number = number_of(given) if isinstance(given, str) else given
         if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < _MAX_NUMBER:
-            raise invalid(target.path, "version", "needs to be a number above 0")
+            raise invalid(target.path, "version", "must be a positive integer")
         return str(number)
 
     def _next(self, target: CatalogPath) -> int:
-        """Return the next number of a definition: above all that are there, and above all that were given out.
+        """Return the next version number of a definition: above all existing and all former ones.
 
-        Marks outlive what they mark, the definition included.
+        Former ones are known from marks, which remain after deletions.
         """
         if target.xid not in self._highest:
             resource = self._reader.resource(target.xid)
@@ -248,7 +248,7 @@ class CatalogWriter:
         return self._highest[target.xid] + 1
 
     def _inherited(self, given: dict[str, Any], latest: Version | None, target: CatalogPath) -> dict[str, Any]:
-        """Lay a new version over what the latest says of the definition, and what 0.1 cannot say of a version."""
+        """Overlay attributes of the latest version that belong to the definition, or that 0.1 cannot express."""
         if latest is not None:
             self._same_authority(given, latest.attributes.get("authority"), target)
             kept = {name: value for name, value in latest.attributes.items() if name not in OWN}
@@ -258,7 +258,7 @@ class CatalogWriter:
         return {name: value for name, value in given.items() if value is not None}
 
     def _same_authority(self, given: dict[str, Any], known: object, target: CatalogPath) -> None:
-        """Make sure that a version is of its definition's authority, which is immutable (section 2.2.4)."""
+        """Raise if a version has another authority than its definition; it is immutable (section 2.2.4)."""
         asked = given.get("authority") or known or self._authority
         if asked != (known or self._authority):
             why = f"the authority of this definition is {known or self._authority}"
@@ -268,7 +268,7 @@ class CatalogWriter:
             given["authority"] = known
 
     def _check_relations(self, groups: Mapping[str, Any]) -> None:
-        """Make sure that ``relatedto`` names definitions of the same group (2.2.4), now that all are written."""
+        """Raise if ``relatedto`` names a definition outside the group (2.2.4); called after all are written."""
         for group, body in groups.items():
             for name, definition in body.get(MESSAGES, {}).items():
                 for version in definition["versions"].values():
@@ -289,19 +289,19 @@ METHODS: Final[Mapping[str, tuple[str, ...]]] = {
     "versions": ("GET", "HEAD", "OPTIONS"),
     "version": ("GET", "HEAD", "DELETE", "OPTIONS"),
 }
-"""What can be done where."""
+"""Allowed methods by kind of path."""
 _CONFLICTS: Final = frozenset(("compatibility_violation", "mismatched_version_attribute"))
 _Headers = list[tuple[bytes, bytes]]
 
 
 class MessageCatalogFace:
-    """See :class:`registry.http.access.Face`. ``?definitions`` and ``?versions`` show documents that are whole."""
+    """Implements :class:`registry.http.access.Face`. ``?definitions`` and ``?versions`` return whole documents."""
 
     def __init__(self, service: RegistryService) -> None:
         self._service = service
 
     def reply(self, call: Call) -> Reply:
-        """Carry a request out."""
+        """Carry out a request."""
         target, method = target_of(call.path), call.head.method
         if method not in METHODS[target.kind]:
             raise Refusal("action_not_supported", target.path or "/", action=method, allow=_allow(target).decode())
@@ -313,32 +313,32 @@ class MessageCatalogFace:
         return self._take(call) if target.kind == "catalog" and method == "POST" else self._write(call, target)
 
     def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
-        """Report a refusal as a problem (RFC 9457); what a policy or an authority forbids is a conflict."""
+        """Return the problem (RFC 9457) of a refusal; violated policies and authorities are conflicts."""
         return refusal_reply(refusal)
 
     def _authority(self, call: Call) -> str:
         return self._service.authority or call.url
 
     def _give(self, call: Call) -> Reply:
-        """Answer with the changes after a position, for other catalogs (:mod:`registry.replication`)."""
+        """Return the changes after a position, for other catalogs (:mod:`registry.replication`)."""
         query = query_of(call.head.query)
         position = query["changes"][0]
         if not (position.isascii() and position.isdecimal() and len(position) < 19):
-            raise Refusal("bad_request", "/", error_detail="changes needs to be a position")
+            raise Refusal("bad_request", "/", error_detail="changes must be a position")
         limit = limit_of(query["limit"][0] if "limit" in query else None, "/") or PAGE
         with self._service.session(writing=False) as session:
             page = changes_after(session.reader, int(position), self._authority(call), limit, whole="whole" in query)
         return Reply(200, ((b"Content-Type", JSON),), encoded(page))
 
     def _take(self, call: Call) -> Reply:
-        """Take in the changes of another catalog; a sender that may write nothing is refused before the write lock."""
+        """Apply the changes of another catalog; senders without any write permission are refused before locking."""
         if not call.writer.writes:
-            raise Refusal("forbidden", "/", error_detail="changes are for writers")
+            raise Refusal("forbidden", "/", error_detail="only writers may send changes")
         page = decoded(call.body)
         if page is None:
-            raise Refusal("parsing_data", "/", error_detail="the body needs to be changes of a catalog")
+            raise Refusal("parsing_data", "/", error_detail="the body is not a valid page of changes")
         if len(page.changes) > PAGE:
-            raise Refusal("bad_request", "/", error_detail=f"a page has {PAGE} changes at most")
+            raise Refusal("bad_request", "/", error_detail=f"a page must not exceed {PAGE} changes")
         with self._service.session(writing=True) as session:
             author = Author(call.writer.name, call.writer.administrator, call.writer.may_write)
             applier = Applier(session, author, self._authority(call))
@@ -411,7 +411,7 @@ class DefinitionLookup:
         self._catalog = catalog
 
     def reply(self, call: Call) -> Reply:
-        """Carry a request out."""
+        """Carry out a request."""
         if call.path.strip(b"/"):
             raise Refusal("api_not_found", call.path.decode("latin-1"))
         allow = (b"Allow", b"GET, HEAD, OPTIONS")
@@ -421,7 +421,7 @@ class DefinitionLookup:
             raise Refusal("action_not_supported", "/", action=call.head.method, allow=allow[1].decode())
         values = query_of(call.head.query).get("uri", [])
         if len(values) != 1:
-            raise Refusal("bad_request", "/", error_detail="uri is needed exactly once")
+            raise Refusal("bad_request", "/", error_detail="uri must occur exactly once")
         with self._service.session(writing=False) as session:
             shown = _looked_up(
                 CatalogReader(session, self._service.authority or f"{call.registry}{self._catalog}"), values[0]
@@ -432,19 +432,19 @@ class DefinitionLookup:
         return Reply(200, ((b"Content-Type", JSON), etag), msgspec.json.encode(shown.body))
 
     def refused(self, head: RequestHead, url: str, refusal: Refusal) -> Reply:
-        """Report a refusal."""
+        """Return the problem of a refusal."""
         return refusal_reply(refusal)
 
 
 def refusal_reply(refusal: Refusal) -> Reply:
-    """Return the problem that a refusal is to clients of this face."""
+    """Return the problem reply of a refusal."""
     status = 409 if refusal.name in _CONFLICTS else refusal.status
     headers: _Headers = [(b"Content-Type", PROBLEM)]
-    allow = refusal.args_given.pop("allow", "")
+    allow = refusal.title_args.pop("allow", "")
     if allow:
         headers.append((b"Allow", allow.encode("ascii")))
     if refusal.name in ("server_busy", "rate_limited"):
-        headers.append((b"Retry-After", refusal.args_given.get("seconds", "1").encode("ascii")))
+        headers.append((b"Retry-After", refusal.title_args.get("seconds", "1").encode("ascii")))
     return Reply(status, tuple(headers), msgspec.json.encode({**refusal.body(), "status": status}))
 
 
@@ -481,7 +481,7 @@ def _written(writer: CatalogWriter, call: Call, target: CatalogPath, body: Any) 
     if call.head.method == "DELETE":
         return writer.delete(target)
     if not isinstance(body, Mapping):
-        raise Refusal("parsing_data", target.path or "/", error_detail="the body needs to be a JSON object")
+        raise Refusal("parsing_data", target.path or "/", error_detail="the body must be a JSON object")
     if call.head.method == "POST":
         return writer.post_version(target, body)
     return {"catalog": lambda: writer.put_groups(body), "group": lambda: writer.put_group(target, body)}.get(
@@ -493,11 +493,11 @@ def _page(call: Call, query: Mapping[str, list[str]], target: CatalogPath) -> Li
     path = target.path or "/"
     for name in ("limit", "cursor", *FILTERS):
         if len(query.get(name, ())) > 1:
-            raise Refusal("bad_request", path, error_detail=f"{name} is given more than once")
+            raise Refusal("bad_request", path, error_detail=f"{name} occurs more than once")
     limit = limit_of(query["limit"][0] if "limit" in query else None, path)
     cursor = query.get("cursor", [""])[0]
     if not (cursor.isascii() and (cursor.isprintable())):
-        raise Refusal("bad_request", path, error_detail="the cursor is not from this registry")
+        raise Refusal("bad_request", path, error_detail="the cursor is not valid for this registry")
     wanted = {name: query[name][0] for name in FILTERS if name in query}
     return ListRequest(min(limit or call.pages.usual, call.pages.most), cursor, wanted, call.max_answer)
 

@@ -1,4 +1,4 @@
-"""Documents of Message Catalog 0.1 as attributes of the core: read by the catalog's reader of that dialect."""
+"""Conversion between stored entities and documents of Message Catalog 0.1, and reading of catalogs."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from registry.http.access import decoded_request as decoded
 from registry.model.attributes import ModelAttribute, fault_of
 from registry.store.entities import GroupEntity, Version
 
-# Entities of the store as documents of Message Catalog 0.1.
+# Stored entities as documents of Message Catalog 0.1.
 #
-# What 0.1 has no word for stands beside the rest under its own name, as section 2.2.4 permits: a document that is taken
-# in again gives what it came from.
+# Attributes unknown to 0.1 are included under their own names, as section 2.2.4 permits, so that reading a document
+# restores the stored entity.
 
 SPECVERSION: Final = "0.1"
 LONG_TEXT: Final = "documentationtext"
-"""Where documentation is kept that is no URL: 0.1 has text there, 1.0 has a URL."""
+"""The attribute for documentation that is not a URL: 0.1 has text, 1.0 a URL."""
 COMMON: Final = ("description", "documentation", "tags", "relatedto", "relatedvia", "relation")
-"""What 0.1 says of a definition beside its id, format and authority."""
+"""Attributes of a definition in 0.1, besides id, format and authority."""
 OWN: Final = frozenset((*CONTENT, *SELECTORS, "definition"))
-"""Attributes of 1.0 that are the content of a version."""
+"""1.0 attributes with the content of a version."""
 _LAST: Final = ("version", "createdtimeutc", "definition")
 
 
 def shown_group(group: GroupEntity) -> dict[str, Any]:
-    """Return a group without its definitions; one that core writers gave no format has none."""
+    """Return a group without its definitions; it may lack a format if it was written by the core API."""
     given = dict(group.attributes)
     form = format_of(given.pop("envelope", None), protocol := given.pop("protocol", None))
     if group.attributes.get("envelope") is not None and protocol is not None:
@@ -52,7 +52,7 @@ def shown_group(group: GroupEntity) -> dict[str, Any]:
 
 
 def shown_version(name: str, version: Version, group: GroupEntity, authority: str) -> dict[str, Any]:
-    """Return a version of the definition *name* by itself; *authority* is that of definitions that name none."""
+    """Return a single version of the definition *name*; *authority* is the default."""
     given = dict(version.attributes)
     text = written({key: value for key, value in given.items() if key in OWN})
     given = {key: value for key, value in given.items() if key not in OWN}
@@ -67,10 +67,7 @@ def shown_version(name: str, version: Version, group: GroupEntity, authority: st
 
 
 def shown_definition(versions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a definition with versions that were shown singly, the latest last: what it has is common to them.
-
-    A version has what differs from that.
-    """
+    """Return a definition from its single versions, the latest last: common attributes are moved to the definition."""
     listed = list(versions)
     common = {key: value for key, value in listed[-1].items() if key not in _LAST}
     own: list[dict[str, Any]] = []
@@ -82,7 +79,7 @@ def shown_definition(versions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _described(given: dict[str, Any]) -> dict[str, Any]:
-    """Take what 0.1 has words for out of *given*."""
+    """Remove and return the attributes of *given* that 0.1 knows."""
     text = given.pop(LONG_TEXT, None)
     attributes: dict[str, Any] = {name: given.pop(name) for name in COMMON if name in given}
     return {**attributes, "documentation": text} if text is not None else attributes
@@ -98,15 +95,15 @@ _SERVED: Final = frozenset(
         *("messages", "messagesurl", "messagescount", "createdtimeutc", "updatedtimeutc"),
     )
 )
-"""Members that only a server gives: they are not taken, whatever they say."""
+"""Members that only the server sets; they are ignored in requests."""
 _LISTS: Final = ("definitions", "messagedefinitions")
 
 
 def group_attributes(body: Mapping[str, Any], name: str, known: GroupEntity | None) -> dict[str, Any]:
-    """Return the attributes of a group, with None for those of 0.1 that the body does not have.
+    """Return the attributes of a group, with None for 0.1 attributes missing in the body.
 
     Raises:
-        Refusal: something is missing or invalid.
+        Refusal: something is missing or not valid.
     """
     check_identity(body, name, f"/{name}")
     given = {key: value for key, value in body.items() if key not in (*_IDS, *_SERVED, *_LISTS, "format")}
@@ -119,45 +116,45 @@ def group_attributes(body: Mapping[str, Any], name: str, known: GroupEntity | No
 
 
 def definitions_of(body: Mapping[str, Any], subject: str) -> list[Mapping[str, Any]]:
-    """Return the definitions that a group's document has.
+    """Return the definitions in a group's document.
 
     Raises:
-        Refusal: they are no list of objects.
+        Refusal: they are not a list of objects.
     """
     definitions: list[Mapping[str, Any]] = []
     for name in _LISTS:
         listed = body.get(name) if body.get(name) is not None else []
         if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
-            raise invalid(subject, name, "needs to be a list of objects")
+            raise invalid(subject, name, "must be a list of objects")
         definitions += listed
     return definitions
 
 
 def versions_in(body: Mapping[str, Any], subject: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the versions that a definition's document has, each with what is common; or the one that it is.
+    """Yield the versions in a definition's document with common attributes; or the document itself as a version.
 
     Raises:
-        Refusal: they are no list of objects, or there are none.
+        Refusal: they are not a list of objects, or the list is empty.
     """
     if "versions" not in body:
         yield body
         return
     listed = body["versions"]
     if not isinstance(listed, list) or not listed or not all(isinstance(each, Mapping) for each in listed):
-        raise invalid(subject, "versions", "needs to be a list of objects, and not empty")
+        raise invalid(subject, "versions", "must be a non-empty list of objects")
     common = {name: value for name, value in body.items() if name not in ("versions", "version", "definition")}
     for each in listed:
         for name in ("id", "format"):
             if name in each and name in common and each[name] != common[name]:
-                raise invalid(subject, name, "needs to be the same in all versions")
+                raise invalid(subject, name, "must be the same in all versions")
         yield {**common, **each}
 
 
 def version_attributes(body: Mapping[str, Any], name: str, group: GroupEntity, subject: str) -> dict[str, Any]:
-    """Return the attributes of a version of the definition *name*; those that the body sets to null are None.
+    """Return the attributes of a version of the definition *name*; null in the body is None.
 
     Raises:
-        Refusal: something is missing or invalid.
+        Refusal: something is missing or not valid.
     """
     check_identity(body, name, subject)
     content = body.get("definition")
@@ -179,17 +176,17 @@ def version_attributes(body: Mapping[str, Any], name: str, group: GroupEntity, s
         given |= _documented(body, subject)
     if attributes.get("envelope") not in (None, CLOUDEVENTS) and attributes.get("protocol") is None:
         attributes = {key: value for key, value in attributes.items() if key != "envelopemetadata"}
-        attributes["definition"] = dict(content)  # of a format defined elsewhere: it stays as it was written
+        attributes["definition"] = dict(content)  # of another format: stored unchanged
     if attributes.get("envelope") == CLOUDEVENTS and "basemessage" not in attributes:
         _check_event(attributes, name, subject)
     return {**given, **attributes}
 
 
 def check_identity(body: Mapping[str, Any], name: str, subject: str) -> None:
-    """Make sure that a document is what its place says.
+    """Raise if a document does not match its path.
 
     Raises:
-        Refusal: its id or the version of the specification is another.
+        Refusal: its id or ``specversion`` differs.
     """
     given = body.get("id")
     if given is not None and given != name:
@@ -202,7 +199,7 @@ def check_identity(body: Mapping[str, Any], name: str, subject: str) -> None:
 def _selectors(holder: Mapping[str, Any], subject: str) -> dict[str, str]:
     form = holder["format"]
     if not isinstance(form, str) or not form.strip():
-        raise invalid(subject, "format", "needs to be a text that is not empty")
+        raise invalid(subject, "format", "must be a non-empty string")
     read = read_format(holder, SourceLocation(subject), _silent())
     selectors = {"envelope": read.envelope, "protocol": read.protocol}
     return {name: value for name, value in selectors.items() if value is not None}
@@ -213,7 +210,7 @@ def _silent() -> DocumentReader:
 
 
 def _formatted(body: Mapping[str, Any], form: Format, subject: str) -> dict[str, Any]:
-    """Return a definition without its versions, whose format is that of its group, if that has one."""
+    """Return a definition without its versions, with the format of its group if that has one."""
     document = {key: value for key, value in body.items() if key != "versions"}
     wanted = format_of(form.envelope, form.protocol)
     if document.get("format") is not None:
@@ -228,40 +225,40 @@ def _formatted(body: Mapping[str, Any], form: Format, subject: str) -> dict[str,
 
 
 def _is_wrong(severity: str, rule: str) -> bool:
-    """Tell whether 0.1 forbids what a finding names: fields of AMQP, MQTT and NATS are not extensible (section 3)."""
+    """Whether a finding is an error in 0.1: fields of AMQP, MQTT and NATS are not extensible (section 3)."""
     return severity == "error" or rule == "unknown-option"
 
 
 def _check_texts(given: Mapping[str, Any], subject: str) -> None:
     for name in (*COMMON, "authority"):
         if given.get(name) is not None and not isinstance(given[name], str):
-            raise invalid(subject, name, "needs to be a text")
+            raise invalid(subject, name, "must be a string")
     if given.get("authority") and (why := fault_of(given["authority"], _URI)):
         raise invalid(subject, "authority", why)
 
 
 def _check_event(attributes: Mapping[str, Any], name: str, subject: str) -> None:
-    """Check an event against section 3.2.1: it has a type, which is its id."""
+    """Check an event by section 3.2.1: its type is required, and equals its id."""
     kind = attributes.get("envelopemetadata", {}).get("type")
     value = kind.get("value") if isinstance(kind, dict) else kind
     if value is None:
         raise Refusal("required_attribute_missing", subject, list="definition.attributes.type")
     if value != name:
-        raise invalid(subject, "definition.attributes.type", f"needs to be the id of the definition, {name}")
+        raise invalid(subject, "definition.attributes.type", f"must be the id of the definition, {name}")
 
 
 def _documented(body: Mapping[str, Any], subject: str) -> dict[str, Any]:
-    """Return documentation as the core keeps it: a URL under its name, any other text beside it."""
+    """Return documentation as stored: a URL under its name, other text in LONG_TEXT."""
     text = body.get("documentation")
     if text is not None and not isinstance(text, str):
-        raise invalid(subject, "documentation", "needs to be a text")
+        raise invalid(subject, "documentation", "must be a string")
     url = bool(text) and not fault_of(text, _URL)
     return {"documentation": text if url else None, LONG_TEXT: None if url else text}
 
 
-# What is read of a message catalog: lists page by page, groups, definitions and versions.
+# Reading groups, definitions, versions, and lists of them.
 
-# Places of a message catalog: its paths (section 4.1), and the URIs of versions (section 2.2.2).
+# Paths (section 4.1), and URIs of versions (section 2.2.2).
 
 Kind = Literal["catalog", "group", "definitions", "definition", "versions", "version"]
 GROUPS: Final = "messagegroups"
@@ -273,7 +270,7 @@ _SEGMENT: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2}){1
 
 @dataclass(frozen=True, slots=True)
 class CatalogPath:
-    """What a path names; ids are '' where it is not so deep."""
+    """A parsed path; ids below it are ''."""
 
     kind: Kind
     group: str = ""
@@ -296,12 +293,12 @@ class CatalogPath:
 
     @property
     def xid(self) -> str:
-        """The xid in the core API, that of a collection included."""
+        """The xid in the core API, or the path of a collection."""
         return "/" + "/".join(self.segments)
 
     @property
     def path(self) -> str:
-        """The path below the catalog, which begins with a slash where there is one."""
+        """The path below the catalog, '' or with a leading slash."""
         parts = [self.group]
         if self.kind != "group" and self.group:
             parts.append(DEFINITIONS)
@@ -312,15 +309,15 @@ class CatalogPath:
         return "".join(f"/{quote(part, safe='@:!$&()*+,;=~')}" for part in parts if part)
 
     def below(self, kind: Kind, *, definition: str = "", version: str = "") -> CatalogPath:
-        """Return a place further down, in the same group."""
+        """Return a path below, in the same group."""
         return CatalogPath(kind, self.group, definition or self.definition, version)
 
 
 def target_of(path: bytes) -> CatalogPath:
-    """Read the raw path below the catalog.
+    """Parse the raw path below the catalog.
 
     Raises:
-        Refusal: there is nothing like it.
+        Refusal: there is no such path.
     """
     text = decoded(path, "/")
     parts = [decoded(part, text) for part in path.split(b"/")]
@@ -341,19 +338,19 @@ def target_of(path: bytes) -> CatalogPath:
 
 
 def check_new_id(name: object, subject: str) -> str:
-    """Return the id of something new.
+    """Return *name* if it is valid as a new id.
 
     Raises:
-        Refusal: it is no ``segment-nz-nc`` of RFC 3986; the core says what else it cannot be.
+        Refusal: it is not a ``segment-nz-nc`` of RFC 3986; the core checks the rest.
     """
     if not isinstance(name, str) or not _SEGMENT.fullmatch(name):
-        why = "it needs to be a segment without colon of RFC 3986, of at most 128 characters"
+        why = "it must be an RFC 3986 path segment without colon, of at most 128 characters"
         raise Refusal("malformed_id", subject, id=str(name), error_detail=why)
     return name
 
 
 def split_uri(uri: str) -> tuple[str, CatalogPath] | None:
-    """Return the authority and the place that a version's URI is made of; None when it is none."""
+    """Split a version's URI into authority and path; None if it is not one."""
     head, marker, tail = uri.rpartition(f"/{DEFINITIONS}/")
     parts = tail.split("/")
     cut = max(head.rfind("/"), head.rfind(":") if head.lower().startswith("urn:") else -1)
@@ -367,12 +364,12 @@ def split_uri(uri: str) -> tuple[str, CatalogPath] | None:
 
 
 FILTERS: Final = ("id", "format", "description", "tags", "authority", "relatedto", "relation")
-"""Attributes by whose value lists are filtered, as query parameters of their names."""
+"""Attributes by which lists can be filtered, as query parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListRequest:
-    """How many entries, after which one, with which values; ``weight`` bounds what they take as JSON."""
+    """A page of a list: entries at most, cursor, and filters; ``weight`` is the maximum size of the JSON."""
 
     limit: int
     after: str
@@ -382,7 +379,7 @@ class ListRequest:
 
 @dataclass(frozen=True, slots=True)
 class Representation:
-    """What an answer shows, and its ETag ('' without one). ``after`` is where the next page begins, '' for nowhere."""
+    """The content of a response, and its ETag ('' for none). ``after`` is the cursor of the next page, '' for none."""
 
     body: Any
     etag: str = ""
@@ -390,7 +387,7 @@ class Representation:
 
 
 class CatalogReader:
-    """Reads within one transaction; *authority* is that of definitions that name none. All methods raise Refusal."""
+    """Reads within one transaction; *authority* is the default of definitions. All methods raise Refusal."""
 
     def __init__(self, session: RegistrySession, authority: str) -> None:
         self._session = session
@@ -398,14 +395,14 @@ class CatalogReader:
         self._authority = authority
 
     def groups(self, page: ListRequest, *, whole: bool) -> Representation:
-        """List groups, with *whole* each with all its definitions."""
+        """List groups; with *whole* including all definitions."""
         left = _Weight(page.weight)
         show = (lambda each: self._whole_group(each, left)) if whole else shown_group
         entries = ((each.id, show(each)) for each in self._reader.groups(f"/{GROUPS}", page.after))
         return _listed(entries, page, left, "/")
 
     def group(self, target: CatalogPath, weight: int, *, whole: bool) -> Representation:
-        """Show a group, with *whole* with all its definitions."""
+        """Show a group; with *whole* including all definitions."""
         group = self.group_of(target)
         if whole:
             return Representation(self._whole_group(group, _Weight(weight)))
@@ -423,7 +420,7 @@ class CatalogReader:
         return _listed(entries, page, left, target.path)
 
     def definition(self, target: CatalogPath, weight: int, *, whole: bool) -> Representation:
-        """Show the latest version of a definition, with *whole* the definition with all its versions."""
+        """Show the latest version of a definition; with *whole* the definition with all versions."""
         group, shown = self.group_of(target), self.shown(target)
         latest = self._latest(shown)
         if latest is None or shown.source is None:
@@ -434,7 +431,7 @@ class CatalogReader:
         return Representation(body, f'"{shown.source.epoch}-{latest.epoch}"')
 
     def versions(self, target: CatalogPath, page: ListRequest) -> Representation:
-        """List the versions of a definition, by their numbers."""
+        """List the versions of a definition, by number."""
         group, shown = self.group_of(target), self.shown(target)
         listed = self._versions(shown)
         start = next((at for at, each in enumerate(listed, 1) if each.id == page.after), 0) if page.after else 0
@@ -452,7 +449,7 @@ class CatalogReader:
         return Representation(shown_version(target.definition, version, group, self._authority), f'"{version.epoch}"')
 
     def shown(self, target: CatalogPath) -> ShownResource:
-        """Return a definition with what it may borrow from another."""
+        """Return a definition, with the target of its ``xref``."""
         place = self._place(target.below("definitions"))
         shown = next(shown_resources(self._reader, place, "", target.definition), None)
         if shown is None:
@@ -463,7 +460,7 @@ class CatalogReader:
         """Return the group of a path.
 
         Raises:
-            Refusal: it is not there.
+            Refusal: it does not exist.
         """
         group = self._reader.group(f"/{GROUPS}/{target.group}")
         if group is None:
@@ -471,7 +468,7 @@ class CatalogReader:
         return group
 
     def latest(self, target: CatalogPath) -> Version | None:
-        """Return the latest version of a definition, None when there is no such definition."""
+        """Return the latest version of a definition, None if it does not exist."""
         try:
             return self._latest(self.shown(target))
         except Refusal:
@@ -494,7 +491,7 @@ class CatalogReader:
         return sorted(self._reader.versions(shown.source.versions), key=lambda each: rank(each.id))
 
     def _latest(self, shown: ShownResource) -> Version | None:
-        """Return the latest version, which need not be the default one of the core."""
+        """Return the latest version, which may differ from the core's default version."""
         if shown.count < 2:
             return shown.default
         return self._versions(shown)[-1]
@@ -517,7 +514,7 @@ class CatalogReader:
 
 
 class _Weight:
-    """Bounds what one answer takes."""
+    """Limits the size of one response."""
 
     def __init__(self, most: int) -> None:
         self._left = most

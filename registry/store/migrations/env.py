@@ -1,6 +1,6 @@
-"""How Alembic runs a migration here: over the connection that the store hands in, within its transaction."""
+"""Alembic environment: migrations run on the store's connection, within its transaction."""
 
-# Small: Alembic wants it in a file of this name.
+# Small: Alembic requires a file of this name.
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""``xrouter registry``: the registry as a service, and its store by hand."""
+"""``xrouter registry``: serve and manage a registry."""

@@ -1,6 +1,6 @@
-"""``xrouter registry``: each command has a module of its own."""
+"""The command group ``xrouter registry``."""
 
-# Small: help is shown without loading what the commands need.
+# Small: help is shown without loading the commands.
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``xrouter registry``: serving, replication, history, copies, import and export."""
+"""``xrouter registry``: serve, pull, push, history, backup, restore, export, import and init."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from router.errors import CatalogUnavailable, RouterError, StateError
 from router.logs import configure_logs, get_logger
 from router.terminal import counted, say, write_document
 
-# ``xrouter registry serve``: the service.
+# ``xrouter registry serve``
 
 _TICK = 0.5
 _GRACE = 10.0
 
 
 def serve(config: ConfigArgument) -> None:
-    """Serve the registry until SIGTERM or Ctrl-C; what is in flight is finished.
+    """Serve the registry until SIGTERM or Ctrl-C; requests in flight are completed.
 
     Example: xrouter registry serve registry.yaml
     """
@@ -71,21 +71,19 @@ def serve(config: ConfigArgument) -> None:
     try:
         while not stop.wait(_TICK):
             if not server.alive:
-                raise RouterError("the registry's server ended by itself", hint="its log says why")
+                raise RouterError("the registry's server stopped unexpectedly", hint="see its log for the cause")
     finally:
         server.stop(_GRACE)
     log.info("stopped")
 
 
-# ``xrouter registry pull`` and ``push``: one round of replication with the peers of the settings.
+# ``xrouter registry pull`` and ``push``: one round of replication with the configured peers.
 
-UrlArgument = Annotated[
-    str | None, typer.Argument(metavar="URL", help="One of `replication`; without it, all of them.")
-]
+UrlArgument = Annotated[str | None, typer.Argument(metavar="URL", help="One peer of `replication`; default: all.")]
 
 
 def pull(config: ConfigArgument, url: UrlArgument = None) -> None:
-    """Take what other catalogs have changed since the last time, whatever `direction` says.
+    """Pull changes from other catalogs since the last pull, regardless of `direction`.
 
     Example: xrouter registry pull registry.yaml
     """
@@ -93,7 +91,7 @@ def pull(config: ConfigArgument, url: UrlArgument = None) -> None:
 
 
 def push(config: ConfigArgument, url: UrlArgument = None) -> None:
-    """Give other catalogs what has changed here since the last time, whatever `direction` says.
+    """Push changes to other catalogs since the last push, regardless of `direction`.
 
     Example: xrouter registry push registry.yaml
     """
@@ -105,7 +103,7 @@ def _replicate(config: Path, url: str | None, direction: Literal["pull", "push"]
     peers = [each for each in settings.peers if url in (None, each.url)]
     if not peers:
         named = ", ".join(each.url for each in settings.peers) or "none"
-        raise RouterError(f"there is no such catalog in replication: {url or config}", hint=f"there are {named}")
+        raise RouterError(f"no such catalog in replication: {url or config}", hint=f"configured are {named}")
     with opened(config) as service:
         for peer in peers:
             done = PeerExchange(service).run(peer, direction)
@@ -113,53 +111,53 @@ def _replicate(config: Path, url: str | None, direction: Literal["pull", "push"]
             for subject, why in done.reported:
                 say(f"refused: {subject}: {why}", err=True)
             if done.refused:
-                raise RouterError(f"{peer.url}: {counted(done.refused, 'change')} refused", hint="the first are above")
+                raise RouterError(f"{peer.url}: {counted(done.refused, 'change')} refused", hint="see above")
 
 
-# ``xrouter registry history``: who changed what, and when.
+# ``xrouter registry history``
 
 _PAGE: Final = 500
 _PAGE_BYTES: Final = 8 * 2**20
 _LONGEST: Final = 200
-"""Characters of a value that are shown as text."""
+"""Characters of a value in text output."""
 _SERVED: Final = ("/epoch", "/modifiedat", "/createdat")
 
 
 class HistoryForm(StrEnum):
-    """How entries are written."""
+    """Output format of entries."""
 
     text = "text"
     json = "json"
 
 
 def history(
-    source: Annotated[str, typer.Argument(metavar="CONFIG|URL", help="Settings file, or URL, of the registry.")],
-    xid: Annotated[str, typer.Argument(metavar="XID", help="Entity, such as /endpoints/e; without it, all.")] = "",
-    below: Annotated[bool, typer.Option("--below", help="Entities below that one too.")] = False,
-    oldest: Annotated[bool, typer.Option("--oldest", help="The oldest first.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Entries at most.")] = 50,
+    source: Annotated[str, typer.Argument(metavar="CONFIG|URL", help="Settings file or URL of the registry.")],
+    xid: Annotated[str, typer.Argument(metavar="XID", help="Entity, such as /endpoints/e; default: all.")] = "",
+    below: Annotated[bool, typer.Option("--below", help="Include entities below it.")] = False,
+    oldest: Annotated[bool, typer.Option("--oldest", help="Show the oldest first.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Maximum number of entries.")] = 50,
     form: Annotated[HistoryForm, typer.Option("--format", help="Text, or JSON, one entry a line.")] = HistoryForm.text,
     logins: LoginsOption = None,
 ) -> None:
-    """Show who changed what and when, the newest first; `who` of a URL needs credentials there.
+    """Show who changed what and when, newest first; names of writers at a URL need credentials.
 
     Example: xrouter registry history registry.yaml /messagegroups/orders --below
     """
     if xid and not xid.startswith("/"):
-        raise RouterError(f"{xid} is no xid", hint="write the path of the entity, such as /endpoints/e")
+        raise RouterError(f"{xid} is not a valid xid", hint="use the path of the entity, such as /endpoints/e")
     asked = changes.Question(xid, below, oldest, None, limit)
     if is_url(source):
-        _write(_of_url(source, asked, logins), form)
+        _write(_entries_at_url(source, asked, logins), form)
         return
     with opened(Path(source), lint=False) as service, service.session(writing=False) as session:
         connection = session.reader.connection
         _write(_pages(asked, lambda each: changes.page(connection, each, _PAGE_BYTES)[0]), form)
 
 
-def _of_url(url: str, asked: changes.Question, logins: Path | None) -> Iterator[Mapping[str, Any]]:
+def _entries_at_url(url: str, asked: changes.Question, logins: Path | None) -> Iterator[Mapping[str, Any]]:
     reads = fetcher(logins)
     url = reads.address(url)
-    reads.reach.name(origin_of(url), Trust.OPERATOR)  # who runs the command names it, wherever it is
+    reads.reach.name(origin_of(url), Trust.OPERATOR)  # the operator names it, so any address is allowed
 
     def page(each: changes.Question) -> list[dict[str, Any]]:
         query = {"limit": str(each.limit), "sort": "number=asc" if each.oldest else "number=desc"}
@@ -173,7 +171,7 @@ def _of_url(url: str, asked: changes.Question, logins: Path | None) -> Iterator[
             raise CatalogUnavailable(str(error), hint=error.hint or "check the URL and `--logins`") from error
         except msgspec.MsgspecError as error:
             raise CatalogUnavailable(
-                f"{url} has no history: {error}", hint="it needs to be a registry of xrouter"
+                f"{url} has no history: {error}", hint="use the URL of an xrouter registry"
             ) from error
 
     return _pages(asked, page)
@@ -182,7 +180,7 @@ def _of_url(url: str, asked: changes.Question, logins: Path | None) -> Iterator[
 def _pages(
     asked: changes.Question, page: Callable[[changes.Question], list[dict[str, Any]]]
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield entries until there are none, or as many as are asked for; a page may be short and not the last."""
+    """Yield up to the requested number of entries; a short page need not be the last one."""
     left, after = asked.limit, asked.after
     while left:
         found = page(changes.Question(asked.xid, asked.below, asked.oldest, after, min(left, _PAGE)))
@@ -201,7 +199,7 @@ def _write(entries: Iterator[Mapping[str, Any]], form: HistoryForm) -> None:
         say(f"{entry['at']}  {entry.get('who') or '-'}  {entry['action']}  {entry['xid']}")
         changed = entry.get("changed")
         if changed is None:
-            say("    what it changed is not kept any more")
+            say("    changes unknown: the previous entry was pruned")
             continue
         for pointer, values in changed.items():
             if pointer not in _SERVED:
@@ -220,9 +218,9 @@ def _short(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-# ``xrouter registry backup`` and ``restore``: all of a registry in one file, with its history and subscriptions.
+# ``xrouter registry backup`` and ``restore``: one file with everything, including history and subscriptions.
 
-ForceOption = Annotated[bool, typer.Option("--force", help="Write over what is there.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite existing data.")]
 
 
 def backup(
@@ -230,7 +228,7 @@ def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write: SQLite's, or a dump of pg_dump.")],
     force: ForceOption = False,
 ) -> None:
-    """Copy all of a registry, while it is served or not; the file is there as a whole or not at all.
+    """Back up a registry, even while it is served; the file appears complete or not at all.
 
     Example: xrouter registry backup registry.yaml registry.backup
     """
@@ -238,22 +236,22 @@ def backup(
     check_free(file, force=force)
     with _reported(file):
         back_up(settings.store, file)
-    say(f"{file} has all of the registry")
+    say(f"backup written to {file}")
 
 
 def restore(
     config: ConfigArgument,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="File that `backup` wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File written by `backup`.")],
     force: ForceOption = False,
 ) -> None:
-    """Make a registry what a copy says, while nobody serves it; all that it has is replaced.
+    """Restore a registry from a backup while it is not served; its contents are replaced.
 
     Example: xrouter registry restore registry.yaml registry.backup --force
     """
     _, settings = load_registry(config)
     with _reported(file):
         put_back(settings.store, file, force=force)
-    say(f"the registry is as {file} has it")
+    say(f"registry restored from {file}")
 
 
 @contextmanager
@@ -264,23 +262,23 @@ def _reported(file: Path) -> Iterator[None]:
         raise StateError(str(error), hint=error.hint) from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise RouterError(f"{error.filename or file}: {reason}", hint="check the path and its rights") from error
+        raise RouterError(f"{error.filename or file}: {reason}", hint="check the path and its permissions") from error
 
 
-# ``xrouter registry export``: a registry as one document.
+# ``xrouter registry export``
 
 
 def export_document(
     config: ConfigArgument,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="File to write; without it, standard output.")
+        Path | None, typer.Argument(metavar="FILE", help="File to write; default: standard output.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write the whole registry as one xRegistry document, such as `import` and the router take.
+    """Write the whole registry as one xRegistry document, for `import` and for the router.
 
-    It has the model and the capabilities where they are not those that every registry begins with. History and
-    subscriptions are in a `backup` alone.
+    It includes the model and the capabilities if they differ from the defaults. History and subscriptions are only in a
+    `backup`.
 
     Example: xrouter registry export registry.yaml catalog.xreg.json
     """
@@ -296,7 +294,7 @@ def export_document(
     write_text(f"{text}\n", file)
 
 
-# ``xrouter registry import``: a document into a registry.
+# ``xrouter registry import``
 
 _CONFIGURED: Final = ("modelsource", "model", "capabilities")
 _SERVED_HINT: Final = (
@@ -310,7 +308,7 @@ _SERVED_HINT: Final = (
     "createdat",
     "modifiedat",
 )
-"""What a registry says of itself, and what names the document's form: settings and the server give those."""
+"""Attributes set by settings and server, and those that identify the document format."""
 
 
 def import_document(
@@ -318,16 +316,14 @@ def import_document(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="xRegistry 1.0 document, JSON or YAML.")],
     model: Annotated[
         bool | None,
-        typer.Option("--model/--no-model", help="Take the document's model and capabilities, or leave ours."),
+        typer.Option("--model/--no-model", help="Use the document's model and capabilities, or keep the registry's."),
     ] = None,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Keep its epochs and times; for a registry without groups.")
-    ] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Keep its epochs and times; only without groups.")] = False,
 ) -> None:
-    """Write a document into the registry, its own attributes too, in one transaction: all of it, or none.
+    """Import a document into the registry, including the registry's attributes, in one transaction.
 
-    A document whose model or capabilities are not ours is refused unless an option says whose are to be in force.
-    Epochs in it do not count, but with --exact.
+    A document with another model or other capabilities is refused without --model or --no-model. Its epochs are ignored
+    without --exact.
 
     Example: xrouter registry import registry.yaml catalog.xreg.json
     """
@@ -335,12 +331,12 @@ def import_document(
     with opened(config) as service, service.session(writing=True) as session:
         if exact and any(next(session.reader.groups(f"/{plural}"), None) for plural in session.model.groups):
             hint = "import without --exact, or into a new registry"
-            raise RouterError("epochs and times are kept in a registry without groups alone", hint=hint)
+            raise RouterError("epochs and times can only be kept in a registry without groups", hint=hint)
         configured = _configured(tree, session, file, model)
         known = {**session.model.groups, **_groups_of(configured)}
         given = {name: tree[name] for name in known if isinstance(tree.get(name), dict)}
         if not given:
-            hint = "`xrouter catalog convert` makes xRegistry 1.0 of other dialects"
+            hint = "convert other dialects to xRegistry 1.0 with `xrouter catalog convert`"
             raise CatalogUnavailable(f"{file} has none of {', '.join(sorted(known))}", hint=hint)
         own = _own(tree, known)
         if own or configured:
@@ -359,10 +355,10 @@ def _perform(session: RegistrySession, verb: Verb, body: Any, exact: Mapping[str
 
 
 def _configured(tree: Mapping[str, Any], session: RegistrySession, file: Path, model: bool | None) -> dict[str, Any]:
-    """Return what of a document's model and capabilities is to be taken.
+    """Return the model and capabilities of a document to import.
 
     Raises:
-        RouterError: they are not ours, and nobody said whose count.
+        RouterError: they differ from the registry's, and no option says which to use.
     """
     read = {
         name: session.perform(RegistryRequest("read", (name,), f"/{name}", "")).body
@@ -371,12 +367,12 @@ def _configured(tree: Mapping[str, Any], session: RegistrySession, file: Path, m
     }
     other = {name: tree[name] for name, ours in read.items() if tree[name] is not None and tree[name] != ours}
     if "modelsource" in tree:
-        other.pop("model", None)  # which follows from it
+        other.pop("model", None)  # derived from it
     elif "model" in other:
         other["modelsource"] = other.pop("model")
     if other and model is None:
-        hint = "take those of the document with --model, or leave ours with --no-model"
-        raise RouterError(f"{file} has other {' and '.join(sorted(other))} than this registry", hint=hint)
+        hint = "use the document's with --model, or keep the registry's with --no-model"
+        raise RouterError(f"{file} has different {' and '.join(sorted(other))} than this registry", hint=hint)
     return other if model else {}
 
 
@@ -387,31 +383,31 @@ def _groups_of(configured: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own(tree: Mapping[str, Any], groups: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the registry's own attributes; names that the model does not have are refused when they are written."""
+    """Return the registry's own attributes; unknown names are refused on writing."""
     shown = {f"{plural}{end}" for plural in groups for end in ("", "url", "count")}
     passed = {*_SERVED_HINT, *_CONFIGURED, *shown}
     return {name: value for name, value in tree.items() if name not in passed}
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return the document of a file, or of a folder that is one."""
+    """Return the document in a file or folder."""
     findings = Findings()
     documents = read_documents([file], findings)
     if len(documents) > 1:
-        raise DocumentError(f"{file} holds several documents", file=str(file), hint="import one after the other")
+        raise DocumentError(f"{file} contains several documents", file=str(file), hint="import them one by one")
     for each in findings.sorted():
         if each.severity == "error":
-            raise DocumentError(each.message, file=str(file), hint=each.hint or "correct it; nothing was imported")
+            raise DocumentError(each.message, file=str(file), hint=each.hint or "fix it; nothing was imported")
         say(f"{each.severity}: {each.message}", err=True)
     tree: dict[str, Any] = documents[0].tree
     return tree
 
 
-# ``xrouter registry init``: the store of a registry.
+# ``xrouter registry init``
 
 
 def init(config: ConfigArgument) -> None:
-    """Make the store of a registry, or bring it to the form of this version; `serve` does so too.
+    """Create the store of a registry, or migrate it to this version; `serve` does so too.
 
     Example: xrouter registry init registry.yaml
     """

@@ -1,4 +1,4 @@
-"""The settings of a registry: one YAML file and the environment, with secrets by reference only, as the router's."""
+"""The settings of a registry: a YAML file and the environment; secrets by reference only, like the router's."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ from router.settings.sinks.kafka import KafkaSink
 from router.settings.sinks.messages import AmqpSink, HttpSink, MqttSink, NatsSink
 from router.settings.values import Duration, Section, Size, Texts, absolute
 
-# Settings of a registry's events: subscribers of the operator, with the clients of the router's sinks, and limits.
+# Settings of events: the operator's subscribers, which use the clients of the router's sinks, and limits.
 
 _NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _OF_ROUTERS: Final = ("endpoint", "lineage", "pass_headers", "max_destinations", "missing", "key", "in_flight")
-"""Keys of sinks that say what is done with records."""
+"""Keys of sinks that only apply to a router's records."""
 Entity = Literal["registry", "model", "modelsource", "capabilities", "group", "resource", "version"]
 
 
@@ -66,12 +66,12 @@ class _Target(RemoteSink):
     """A sink of the router as the target of a registry's events."""
 
     def mode_for(self, binding: Binding) -> Mode:
-        """Return the content mode: that of the settings, else binary where the protocol has headers."""
+        """Return the content mode: the configured one, else binary if the protocol has headers."""
         asked: Mode | None = getattr(self, "mode", None)
         return asked or ("binary" if binding.binary else "structured")
 
     def address_of(self, binding: Binding) -> AddressOf:
-        """Return what makes the address of an event from its attributes."""
+        """Return the function from an event's attributes to its destination."""
         address = parse_address(self.template, binding.sending)
         return lambda attributes: address.expand(_values(attributes))
 
@@ -79,7 +79,7 @@ class _Target(RemoteSink):
         """Return a client.
 
         Raises:
-            OSError, GatewayError: something that waiting does not repair.
+            OSError, GatewayError: a permanent failure.
         """
         try:
             return BrokerSender(self.publisher(name, self.binding(None), None))
@@ -91,13 +91,13 @@ class KafkaTarget(KafkaSink, _Target):
     """Topics."""
 
     def address_of(self, binding: Binding) -> AddressOf:
-        """Return what makes the topic of an event."""
+        """Return the function from an event's attributes to its topic."""
         topic = parse_name(self.topic)
         return lambda attributes: topic.expand(_values(attributes))
 
 
 class MqttTarget(MqttSink, _Target):
-    """Topics of MQTT."""
+    """An MQTT topic."""
 
 
 class AmqpTarget(AmqpSink, _Target):
@@ -109,7 +109,7 @@ class NatsTarget(NatsSink, _Target):
 
 
 class WebhookTarget(HttpSink, _Target):
-    """Webhooks, which want a body with each event: so structured mode, unless another is asked for."""
+    """A webhook. It expects a body, so structured mode is the default."""
 
     def mode_for(self, binding: Binding) -> Mode:
         """Return the content mode."""
@@ -132,63 +132,63 @@ class WebhookTarget(HttpSink, _Target):
 
 
 class SubscriberSettings(Section):
-    """One subscriber, and which events it gets: all of them by default."""
+    """One subscriber and its events: all by default."""
 
     to: Annotated[KafkaTarget | MqttTarget | AmqpTarget | NatsTarget | WebhookTarget, Field(discriminator="type")] = (
-        Field(description="Where to, as in `sinks` of the router.")
+        Field(description="Target, as in `sinks` of the router.")
     )
-    types: Texts = Field((), description="Types of events, such as `io.xregistry.resource.deleted`.")
+    types: Texts = Field((), description="Event types, such as `io.xregistry.resource.deleted`.")
     entities: tuple[Entity, ...] = Field((), description="Kinds of entities, such as `resource`.")
-    below: Texts = Field((), description="Xids, such as `/messagegroups/g`; what is below them is meant as well.")
+    below: Texts = Field((), description="Xids, such as `/messagegroups/g`; entities below them are included.")
     events: tuple[Literal["xregistry", "messagecatalog"], ...] = Field(
-        ("xregistry",), description="Of which specification: `xregistry`, `messagecatalog` or both."
+        ("xregistry",), description="Specifications of the events: `xregistry`, `messagecatalog` or both."
     )
 
 
 class EventsSettings(Section):
-    """Whom the registry notifies of changes."""
+    """Notification of changes."""
 
     subscribers: dict[Annotated[str, Field(pattern=_NAME)], SubscriberSettings] = Field(
-        {}, description="Subscribers by name, the same ones in all processes over one database."
+        {}, description="Subscribers by name; must be the same in all processes that share a database."
     )
     subscriptions: bool = Field(True, description="Whether writers and administrators may subscribe over HTTP.")
-    allow_addresses: Texts = Field(
-        (), description="Hosts and networks that are not public and may be named as sinks over HTTP."
-    )
-    max_subscriptions: int = Field(100, ge=0, description="Subscriptions over HTTP at a time.")
-    origin: str = Field(
-        "", description="Our name in the handshake of webhooks; unset is the host of `base_url`.", pattern=r"^[!-~]*$"
-    )
+    allow_addresses: Texts = Field((), description="Private hosts and networks that clients may name as sinks.")
+    max_subscriptions: int = Field(100, ge=0, description="Maximum number of subscriptions over HTTP.")
+    origin: str = Field("", description="Our name to webhooks; default: the host of `base_url`.", pattern=r"^[!-~]*$")
     keep: Duration = Field(
-        timedelta(days=7), gt=timedelta(0), description="How long an event is tried; then it is dropped and counted."
+        timedelta(days=7), gt=timedelta(0), description="How long an event is retried; then it is dropped and counted."
     )
     max_waiting: int = Field(
-        1_000_000, ge=1, description="Events that may wait for one subscriber; more are dropped and counted."
+        1_000_000,
+        ge=1,
+        description="Maximum number of events waiting for one subscriber; more are dropped and counted.",
     )
     max_held: int = Field(
-        1_000, ge=1, description="Events of one subscriber in memory; when all of them are held it gets no further."
+        1_000, ge=1, description="Events of one subscriber in memory; when all are blocked, delivery to it stops."
     )
-    max_pause: Duration = Field(timedelta(minutes=1), gt=timedelta(0), description="Longest pause between two tries.")
+    max_pause: Duration = Field(timedelta(minutes=1), gt=timedelta(0), description="Longest pause between attempts.")
     poll: Duration = Field(
-        timedelta(milliseconds=250), gt=timedelta(0), description="How soon writes of other processes are seen."
+        timedelta(milliseconds=250),
+        gt=timedelta(0),
+        description="Interval at which writes of other processes are noticed.",
     )
 
 
 def event_faults(given: EventsSettings) -> Iterator[Fault]:
-    """Yield what contradicts itself; a fault names the remedy and no secret."""
+    """Yield contradictions; messages name the remedy and no secret."""
     for name, each in given.subscribers.items():
         key = f"events.subscribers.{name}.to"
         for field in sorted(set(_OF_ROUTERS) & each.to.model_fields_set):
-            yield f"{key}.{field}", "is for sinks of the router; leave it out"
+            yield f"{key}.{field}", "applies only to sinks of the router; remove it"
         yield from each.to.faults(key, events=True, letters=False)
         yield from each.to.login_faults(key)
         yield from remote_faults(key, each.to)
         if getattr(each.to, "qos", 1) == 0:
-            yield f"{key}.qos", "is 0, which no broker confirms; write 1"
+            yield f"{key}.qos", "is 0, which no broker confirms; use 1"
 
 
 def delivery_settings(given: EventsSettings, catalog: str) -> DeliverySettings:
-    """Return how events are delivered; *catalog* is the path of the Message Catalog, '' without one."""
+    """Return the delivery settings; *catalog* is the path of the Message Catalog API, '' without one."""
     return DeliverySettings(
         {name: _delivery(name, each) for name, each in given.subscribers.items()},
         given.subscriptions,
@@ -218,97 +218,95 @@ def _values(attributes: Mapping[str, str]) -> dict[str, str]:
 
 
 MESSAGE_CATALOG: Final = "messagecatalog"
-"""The face whose paths events of the Message Catalog name."""
+"""The API whose paths are used in events of the Message Catalog."""
 PREFIX: Final = "XREGISTRY_"
-"""Begins the variables that override settings."""
+"""Prefix of environment variables that override settings."""
 _PORT: Final = 8090
 _ORIGIN: Final = re.compile(r"https?://(?:[a-z0-9.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?", re.ASCII)
-"""An origin as browsers write it, in lower case."""
+"""An origin as browsers send it, in lower case."""
 _SECRET: Final = frozenset(("password", "sslpassword"))
-"""Secrets among libpq's parameters, which a URL may have as its query."""
+"""Secret libpq parameters, which a URL may have in its query."""
 
 
 class StoreSettings(Section):
-    """Where the registry is kept: a file of SQLite, or a database of PostgreSQL."""
+    """The database of the registry: an SQLite file, or PostgreSQL."""
 
-    path: str = Field("./registry.db", description="File of the SQLite database.")
-    url: str | None = Field(None, description="Database of PostgreSQL instead, as postgresql://USER@HOST/NAME.")
+    path: str = Field("./registry.db", description="SQLite database file.")
+    url: str | None = Field(None, description="PostgreSQL database to use instead, as postgresql://USER@HOST/NAME.")
     password: SecretStr | None = Field(None, description="Password for `url`, by reference.")
 
 
 class ServingSettings(HttpSettings):
     """How the registry listens."""
 
-    port: int = Field(_PORT, ge=0, le=65535, description="Port; 0 takes a free one.")
-    max_body: Size = Field(16 * 2**20, gt=0, description="Largest request body; more is answered 413.")
+    port: int = Field(_PORT, ge=0, le=65535, description="Port; 0 selects a free one.")
+    max_body: Size = Field(16 * 2**20, gt=0, description="Maximum size of a request body; if larger, 413.")
     cors: Texts = Field(
-        (), description="Origins whose web pages may use it, such as https://ui.example; `*` for all. Without it, none."
+        (), description="Origins whose web pages may use it, such as https://ui.example; `*` for all. Default: none."
     )
 
 
 class RoleSettings(Section):
-    """Who of `http.auth`, or of those with certificates by common name, may do what; all of them may read."""
+    """Permissions of the users of `http.auth`, or of certificates by common name; all of them may read."""
 
-    administrators: Texts = Field((), description="Names that may do everything.")
+    administrators: Texts = Field((), description="Users who may do everything.")
     writers: dict[str, Texts] = Field(
-        {}, description="By name, the groups that one may write to, such as `/messagegroups/*`."
+        {}, description="Groups that a user may write to, by name, such as `/messagegroups/*`."
     )
-    anonymous: bool = Field(False, description="Whether everybody may read without credentials.")
+    anonymous: bool = Field(False, description="Whether anybody may read without credentials.")
 
 
 class PeerSettings(CatalogLogin):
-    """Another catalog to replicate with, and who we are to it; see `catalog.logins` of the router for the login."""
+    """Another catalog to replicate with, and the login to it, as in `catalog.logins` of the router."""
 
     url: str = Field(
         description="URL of its message catalog, such as https://other.example/messagecatalog.",
         pattern=r"^https?://[^\s/?#@\\]+(?:/[^\s?#]*[^\s?#/])?$",
     )
-    direction: Direction = Field("both", description="Whether changes are taken from it, given to it, or both.")
-    interval: Duration = Field(timedelta(seconds=10), gt=timedelta(0), description="How often changes are looked for.")
-    allow_plaintext_password: bool = Field(False, description="Whether a secret may go over a connection without TLS.")
+    direction: Direction = Field("both", description="Whether changes are pulled from it, pushed to it, or both.")
+    interval: Duration = Field(timedelta(seconds=10), gt=timedelta(0), description="Interval between two rounds.")
+    allow_plaintext_password: bool = Field(False, description="Whether a secret may be sent without TLS.")
 
 
 class HistorySettings(Section):
-    """How much is kept of who did what; the newest entry of each entity that is there always stays."""
+    """Retention of the history; the newest entry of each existing entity is always kept."""
 
-    keep: Duration | None = Field(None, gt=timedelta(0), description="For how long; unset is for ever.")
-    max_entries: int = Field(10_000_000, ge=1, description="How many entries, the newest ones.")
+    keep: Duration | None = Field(None, gt=timedelta(0), description="Retention time; default: unlimited.")
+    max_entries: int = Field(10_000_000, ge=1, description="Maximum number of entries.")
 
 
 class RegistryFile(Section):
     """A settings file."""
 
-    registryid: str = Field("registry", description="The registry's id, given once, when it is made.")
-    base_url: str = Field("", description="URL that clients know it by; unset is the host that they name.")
-    store: StoreSettings = Field(StoreSettings(), description="The store.")
-    http: ServingSettings = Field(ServingSettings(), description="How it listens.")
-    open: bool = Field(False, description="Whether everybody may do everything; on loopback addresses alone.")
-    roles: RoleSettings = Field(RoleSettings(), description="Who may do what.")
+    registryid: str = Field("registry", description="Id of the registry; used only when it is created.")
+    base_url: str = Field("", description="URL of the registry for clients; default: the host of each request.")
+    store: StoreSettings = Field(StoreSettings(), description="Where data is stored.")
+    http: ServingSettings = Field(ServingSettings(), description="The HTTP server.")
+    open: bool = Field(False, description="Whether anybody may do everything; only on loopback addresses.")
+    roles: RoleSettings = Field(RoleSettings(), description="Permissions.")
     lint: Literal["refuse", "report", "off"] = Field(
-        "refuse", description="Whether writes that make errors for lint are refused, reported, or not looked at."
+        "refuse", description="Whether writes with lint errors are refused or reported, or not checked."
     )
-    writes_per_second: float = Field(200.0, gt=0, description="Writes of one sender in a second.")
-    write_burst: int = Field(1000, ge=1, description="Writes of one sender at once.")
-    max_answer: Size = Field(64 * 2**20, gt=0, description="Largest answer; more is answered 406.")
-    faces: dict[str, str] = Field(
-        {}, description="Older APIs over the same store, by name, each with its path, such as `/cloudevents`."
-    )
-    events: EventsSettings = Field(EventsSettings(), description="Whom it notifies of changes.")
-    metrics: MetricsSettings | None = Field(None, description="Where /metrics is; unset is nowhere.")
+    writes_per_second: float = Field(200.0, gt=0, description="Maximum rate of writes of one sender.")
+    write_burst: int = Field(1000, ge=1, description="Maximum burst of writes of one sender.")
+    max_answer: Size = Field(64 * 2**20, gt=0, description="Maximum size of a response; larger ones are answered 406.")
+    faces: dict[str, str] = Field({}, description="Paths of older APIs by name, such as `/cloudevents`.")
+    events: EventsSettings = Field(EventsSettings(), description="Notification of changes.")
+    metrics: MetricsSettings | None = Field(None, description="Where /metrics is served; default: nowhere.")
     authority: str = Field(
         "",
-        description="URI of who controls messages that name no authority; unset is the message catalog of `base_url`.",
+        description="Authority (URI) of messages that name none; default: the message catalog of `base_url`.",
         pattern=r"^(?:[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9\-._~:/?@!$&'()*+,;=%]+)?$",
     )
-    replication: tuple[PeerSettings, ...] = Field((), description="Catalogs that have the same messages.")
-    history: HistorySettings = Field(HistorySettings(), description="How much of its history is kept.")
+    replication: tuple[PeerSettings, ...] = Field((), description="Catalogs to replicate with.")
+    history: HistorySettings = Field(HistorySettings(), description="Retention of the history.")
     log: LogSettings = Field(LogSettings(), description="Logging.")
 
 
 def load_registry(path: Path, environ: Mapping[str, str] | None = None) -> tuple[RegistryFile, RegistrySettings]:
     """Read a settings file, overridden by ``XREGISTRY_...`` variables of *environ* (the process's own if None).
 
-    They are spelled as those of the router. Relative paths start from the folder of the file.
+    They are spelled like the router's. Relative paths are relative to the file's folder.
 
     Raises:
         ConfigError: it cannot be read, a key is unknown, or a value is invalid.
@@ -324,25 +322,25 @@ def load_registry(path: Path, environ: Mapping[str, str] | None = None) -> tuple
 
 
 def admit(given: RegistryFile, path: Path) -> None:
-    """Make sure that nobody serves a registry that strangers may change.
+    """Raise if the settings let nobody use the registry, or let strangers change it.
 
     Raises:
-        ConfigError: nobody is let in, or everybody who reaches the address is.
+        ConfigError: nobody has access, or everybody who can reach the address has.
     """
     http = given.http
     if http.auth is None and http.tls is not None and http.tls.ca is not None:
-        return  # certificates say who everybody is
+        return  # certificates identify clients
     if http.auth is None and not given.open:
-        hint = "give http.auth, or http.tls.ca for certificates, or `open: true` for a registry on this machine alone"
+        hint = "set http.auth, or http.tls.ca for certificates, or `open: true` for a registry only on this machine"
         raise ConfigError(f"{path}: nobody may use this registry", file=str(path), key="http.auth", hint=hint)
     if http.auth is None and not is_loopback(http.host):
-        hint = "give http.auth, or listen at 127.0.0.1"
-        raise ConfigError(f"{path}: open is for loopback addresses", file=str(path), key="open", hint=hint)
+        hint = "set http.auth, or listen on 127.0.0.1"
+        raise ConfigError(f"{path}: open is allowed only on loopback addresses", file=str(path), key="open", hint=hint)
     known = http.auth.names if http.auth is not None else ()
     for name in (*given.roles.administrators, *given.roles.writers):
         if name not in known:
-            hint = f"it has {', '.join(known) or 'none'}"
-            raise ConfigError(f"{path}: http.auth has nobody named {name!r}", file=str(path), key="roles", hint=hint)
+            hint = f"users are {', '.join(known) or 'none'}"
+            raise ConfigError(f"{path}: http.auth has no user {name!r}", file=str(path), key="roles", hint=hint)
 
 
 def _settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
@@ -380,15 +378,18 @@ def _faults(given: RegistryFile) -> Iterator[tuple[str, str]]:
     try:
         Reach(given.events.allow_addresses)
     except ValueError as error:
-        yield "events.allow_addresses", f"names no network: {error}; write one such as 10.0.0.0/8"
+        yield "events.allow_addresses", f"is not a valid network: {error}; use one such as 10.0.0.0/8"
     for number, origin in enumerate(given.http.cors):
         if origin != ANY and not _ORIGIN.fullmatch(origin):
-            yield f"http.cors.{number}", "names no origin; write one such as https://ui.example, without a path, or *"
+            yield (
+                f"http.cors.{number}",
+                "is not a valid origin; use one such as https://ui.example, without a path, or *",
+            )
     for name, face in given.faces.items():
         if f"{face}/".startswith((f"{PATH}/", f"{PERMISSIONS}/")):
-            yield f"faces.{name}", f"is where subscriptions are; choose a path other than {PATH} and {PERMISSIONS}"
+            yield f"faces.{name}", f"is reserved for subscriptions; use a path other than {PATH} and {PERMISSIONS}"
         if f"{face}/".startswith(f"{HISTORY}/"):
-            yield f"faces.{name}", f"is where history is; choose a path other than {HISTORY}"
+            yield f"faces.{name}", f"is reserved for history; use a path other than {HISTORY}"
     yield from event_faults(given.events)
 
 
@@ -407,14 +408,14 @@ def _authority(given: RegistryFile) -> str:
 
 def _peers(given: RegistryFile, path: Path) -> Iterator[Peer]:
     if given.replication and not _authority(given):
-        hint = "give authority, or base_url, by which other catalogs know whose messages are written here"
+        hint = "set authority or base_url, which identify messages written here to other catalogs"
         raise ConfigError(f"{path}: replication needs an authority", file=str(path), key="authority", hint=hint)
     for index, each in enumerate(given.replication):
         key = f"replication.{index}"
         faults = list(one_login_faults(key, each, needed=False))
         shows = each.bearer is not None or each.bearer_file is not None or each.password is not None
         if shows and each.url.startswith("http:") and not each.allow_plaintext_password:
-            faults.append((f"{key}.url", f"would carry a secret in plain text; {REMEDY}"))
+            faults.append((f"{key}.url", f"would send a secret in plain text; {REMEDY}"))
         for where, fault in faults:
             raise ConfigError(f"{path}: {where}: {fault}", file=str(path), key=where, problems=(f"{where}: {fault}",))
         yield Peer(each.url, each.direction, each.interval.total_seconds(), Logins([login_of(each)]))
@@ -426,28 +427,28 @@ def _store(given: StoreSettings, base: Path, path: Path) -> str:
     try:
         url = make_url(given.url)
     except ArgumentError:
-        raise ConfigError(f"{path}: store.url is no URL", file=str(path), key="store.url") from None
+        raise ConfigError(f"{path}: store.url is not a valid URL", file=str(path), key="store.url") from None
     if url.password is not None or not _SECRET.isdisjoint(url.query):
-        hint = "leave it out there, and give store.password as ${VAR} or file:/path"
-        raise ConfigError(f"{path}: store.url holds a password", file=str(path), key="store.url", hint=hint)
+        hint = "remove it there, and set store.password to ${VAR} or file:/path"
+        raise ConfigError(f"{path}: store.url contains a password", file=str(path), key="store.url", hint=hint)
     if url.get_backend_name() != "postgresql":
-        hint = "write postgresql://USER@HOST/NAME, or store.path for SQLite"
-        raise ConfigError(f"{path}: store.url is no PostgreSQL", file=str(path), key="store.url", hint=hint)
+        hint = "use postgresql://USER@HOST/NAME, or store.path for SQLite"
+        raise ConfigError(f"{path}: store.url is not a PostgreSQL URL", file=str(path), key="store.url", hint=hint)
     secret: Any = given.password.get_secret_value() if given.password is not None else None
     return url.set(drivername="postgresql+psycopg", password=secret).render_as_string(hide_password=False)
 
 
-# Opening a registry for one command, with errors as commands report them.
+# Opening a registry for one command.
 
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file of the registry.")]
 
 
 @contextmanager
 def opened(config: Path, *, lint: bool = True) -> Iterator[RegistryService]:
-    """Open the registry of a settings file, made if need be; without *lint* writes are not looked at.
+    """Open, or create, the registry of a settings file; without *lint* writes are not checked.
 
     Raises:
-        RouterError: it cannot be opened, or what the block does is refused.
+        RouterError: it cannot be opened, or a request in the block is refused.
     """
     _, settings = load_registry(config)
     try:
@@ -465,10 +466,10 @@ def opened(config: Path, *, lint: bool = True) -> Iterator[RegistryService]:
 
 
 def unopened(error: StoreError) -> RouterError:
-    """Return the error that ends a command when a store cannot be opened, or does not answer any more."""
-    return StateError(str(error), hint=f"{error.hint}; store in the settings says where it is" if error.hint else "")
+    """Return a command's error for a store that cannot be opened or does not answer."""
+    return StateError(str(error), hint=f"{error.hint}; its location is `store` in the settings" if error.hint else "")
 
 
 def refused(refusal: Refusal) -> RouterError:
-    """Return a refusal as the error that ends a command."""
+    """Return a command's error for a refused request."""
     return RouterError(refusal.title, hint=refusal.detail)

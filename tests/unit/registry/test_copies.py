@@ -169,7 +169,7 @@ def test_a_document_loses_nothing_when_it_is_asked_not_to(tmp_path: Path, config
 @pytest.mark.parametrize(
     ("change", "options", "told"),
     [
-        ({}, [], "other capabilities and modelsource than this registry"),
+        ({}, [], "different capabilities and modelsource than this registry"),
         ({}, ["--no-model"], "shelves"),
         ({"nonsense": {"a": {}}}, ["--model"], "nonsense"),
     ],

@@ -87,16 +87,16 @@ def test_the_commands_start_without_spark() -> None:
     ("settings", "told"),
     [
         ("{}", "nobody may use this registry"),
-        ("open: true\nhttp: {host: 0.0.0.0}", "open is for loopback addresses"),
+        ("open: true\nhttp: {host: 0.0.0.0}", "open is allowed only on loopback addresses"),
         ("open: true\nnothing: 1", "nothing"),
         ("http: {auth: {bearer: {me: secret}}}", "a secret must not be in plain text"),
-        ("store: {url: 'postgresql://u:p@h/d'}", "store.url holds a password"),
+        ("store: {url: 'postgresql://u:p@h/d'}", "store.url contains a password"),
         ("open: true\nreplication: [{url: 'http://127.0.0.1:1/messagecatalog'}]", "replication needs an authority"),
         ("open: true\nauthority: urn:x\nreplication: [{url: 'http://h/c', bearer: 'a'}]", "must not be in plain text"),
         ("open: true\nauthority: urn:x\nreplication: [{url: 'http://h/c', bearer: '${HOME}'}]", "in plain text"),
         ("open: true\nauthority: urn:x\nreplication: [{url: 'http://h/c', password: '${HOME}'}]", "username"),
         ("open: true\nauthority: urn:x\nreplication: [{url: 'ftp://h'}]", "replication.0.url"),
-        ("open: true\nroles: {administrators: [me]}", "http.auth has nobody named 'me'"),
+        ("open: true\nroles: {administrators: [me]}", "http.auth has no user 'me'"),
     ],
 )
 def test_settings_that_cannot_be(settings: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

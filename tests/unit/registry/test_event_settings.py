@@ -70,7 +70,7 @@ def test_what_a_subscriber_wants(tmp_path: Path, wanted: dict[str, Any], count: 
 @pytest.mark.parametrize(
     ("subscriber", "told"),
     [
-        ({"to": {**KAFKA, "endpoint": "/endpoints/e"}}, "is for sinks of the router"),
+        ({"to": {**KAFKA, "endpoint": "/endpoints/e"}}, "applies only to sinks of the router"),
         ({"to": {**KAFKA, "topic": "{nothing}"}}, "nothing"),
         ({"to": {"type": "kafka", "topic": "t"}}, "bootstrap_servers"),
         ({"to": {"type": "mqtt", "uri": "mqtt://b", "topic": "t", "qos": 0}}, "no broker confirms"),
@@ -88,7 +88,7 @@ def test_what_contradicts_itself_is_refused(tmp_path: Path, subscriber: dict[str
 def test_networks_that_are_none_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "registry.yaml"
     path.write_text("open: true\nevents: {allow_addresses: [10.0.0.0/99]}\n")
-    with pytest.raises(ConfigError, match="names no network"):
+    with pytest.raises(ConfigError, match="is not a valid network"):
         load_registry(path)
 
 

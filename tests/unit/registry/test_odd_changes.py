@@ -127,7 +127,7 @@ def test_changes_are_for_writers_a_page_at_a_time(tmp_path: Path) -> None:
         known = version("theirs", "m", "0000000000000009.x", 9)
         assert give(one, known, headers=admin)["applied"] == 1
         (refused,) = give(one, known, headers=clerk)["refused"]
-        assert refused[1] == "these credentials may not write to /messagegroups/theirs."
+        assert refused[1] == "these credentials do not allow writes to /messagegroups/theirs."
 
 
 def test_a_uid_counts_at_the_place_that_a_change_names(one: Side) -> None:
@@ -161,9 +161,9 @@ def told(catalog: str, position: int, *, more: bool) -> Reply:
     [
         (lambda count: told("x", 0, more=True), "again and again"),
         (lambda count: told("x", 7, more=True), "again and again"),
-        (lambda count: told(f"x{count}", 7, more=True), "another catalog each time"),
-        (lambda count: told("x", 2**63, more=False), "gives no changes"),
-        (lambda count: told("x", -1, more=False), "gives no changes"),
+        (lambda count: told(f"x{count}", 7, more=True), "a different catalog at each request"),
+        (lambda count: told("x", 2**63, more=False), "did not return changes"),
+        (lambda count: told("x", -1, more=False), "did not return changes"),
     ],
     ids=["no position", "one position", "many catalogs", "beyond all positions", "before all positions"],
 )
@@ -184,7 +184,7 @@ def test_no_peer_makes_a_push_endless(one: Side) -> None:
         )
         assert one.exchange.run(Peer(f"{web.url}/c"), "push").sent == 2
         one.post("g", "m", "y")
-        with pytest.raises(DocumentError, match="another catalog each time"):
+        with pytest.raises(DocumentError, match="a different catalog at each request"):
             one.exchange.run(Peer(f"{web.url}/c"), "push")
 
 

@@ -114,14 +114,14 @@ def test_every_page_has_a_policy_that_runs_nothing_and_links_that_lead_somewhere
 
 
 def test_the_root_lists_all_types_and_custom_ones(shop: httpx.Client) -> None:
-    types = {each[0]: each[1:] for each in rows(seen(shop, "/"), "Types of groups")}
+    types = {each[0]: each[1:] for each in rows(seen(shop, "/"), "Group types")}
     assert types["robots"] == ["1", "programs"] and types["messagegroups"] == ["1", "messages"]
     assert ["wash", "Washing"] == rows(seen(shop, "/robots/r2"), "/robots/r2/programs")[0][:2]
 
 
 def test_a_message_shows_what_counts_and_where_it_comes_from(shop: httpx.Client) -> None:
     tree = seen(shop, PLACED)
-    counts = {name: more for name, *more in rows(tree, "What counts")}
+    counts = {name: more for name, *more in rows(tree, "Effective definition")}
     assert counts["protocol"] == ["HTTP", "", "", "/messagegroups/shop"]
     base = "/messagegroups/shop/messages/order"
     assert counts["envelopemetadata.source"][:3] == ["/shops/{shop}", "uritemplate", "yes"]
@@ -137,12 +137,12 @@ def test_versions_are_compared(shop: httpx.Client) -> None:
     assert any("currency" in line for line in added) and not tree.xpath("//code[@class='del']")
     back = seen(shop, f"{SCHEMA}?view=diff&from=2&to=1")
     assert back.xpath("//code[@class='del']/text()") == [line.replace("+", "-", 1) for line in added]
-    assert "None differs" in text_of(back)
+    assert "No differences" in text_of(back)
     seen(shop, f"{SCHEMA}?view=diff&from=1&to=9", 404)
     changed = "/robots/r2/programs/dry"
     for version, name in (("a", "Old"), ("b", "New")):
         shop.put(f"{changed}/versions/{version}", json={"name": name}).raise_for_status()
-    found = rows(seen(shop, f"{changed}?view=diff&from=a&to=b"), "Attributes that differ")
+    found = rows(seen(shop, f"{changed}?view=diff&from=a&to=b"), "Different attributes")
     assert found == [["/name", '"Old"', '"New"']]
 
 
@@ -165,7 +165,7 @@ def test_findings_of_an_entity_and_of_all(tmp_path: Path) -> None:
             found = rows(tree, "Findings")
             assert any("away" in each[3] and each[1] == "warning" for each in found), path
         assert tree.xpath("//a[@href='/messagegroups/shop/messages/odd']")
-        assert "There are none." in text_of(seen(client, f"{SCHEMA}?view=findings"))
+        assert "No findings." in text_of(seen(client, f"{SCHEMA}?view=findings"))
         many = {f"m{number:03d}": message for number in range(150)}
         client.post("/messagegroups/shop/messages", json=many).raise_for_status()
         linted, path = set(), "/?view=findings"
@@ -181,7 +181,7 @@ def test_collections_and_searches_go_on_behind_a_link(tmp_path: Path, monkeypatc
         fill(client)
         many = {f"r{number:03d}": {"name": f"Robot {number:03d}"} for number in range(120)}
         client.post("/robots", json=many).raise_for_status()
-        monkeypatch.setattr(looking, "LOOKED_AT", 40)
+        monkeypatch.setattr(looking, "MAX_SCANNED", 40)
 
         def all_of(path: str, name: str) -> list[str]:
             found: list[str] = []
@@ -296,9 +296,9 @@ def test_links_stay_below_the_path_of_the_registry(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_said_on_a_page(shop: httpx.Client) -> None:
-    assert "cannot be found" in text_of(seen(shop, "/messagegroups/away", 404))
-    assert "cannot be found" in text_of(seen(shop, "/messagegroups/away/messages", 404))
-    assert "unknown type" in text_of(seen(shop, "/nothing", 400))
+    assert "was not found" in text_of(seen(shop, "/messagegroups/away", 404))
+    assert "was not found" in text_of(seen(shop, "/messagegroups/away/messages", 404))
+    assert "Unknown group type" in text_of(seen(shop, "/nothing", 400))
     for query in ("view=away", "view=history&cursor=x", "q=%00", "view=history&view=diff", "cursor=%E4"):
         seen(shop, f"/messagegroups?{query}", 400)
     seen(shop, "/messagegroups?view=findings", 404)

@@ -300,4 +300,4 @@ def test_rounds_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert status_of(["registry", "push", str(config), one.url]) == 0
         assert "2 changes, 0 of them new" in capsys.readouterr().out
         assert status_of(["registry", "pull", str(config), "http://other.example/c"]) == 1
-        assert "there is no such catalog" in capsys.readouterr().err
+        assert "no such catalog in replication" in capsys.readouterr().err

@@ -1,1 +1,1 @@
-"""One module for each step; the newest is what :mod:`registry.store.engine` says."""
+"""Migrations, one module for each step."""

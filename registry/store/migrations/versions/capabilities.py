@@ -12,5 +12,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; nobody has chosen anything yet."""
+    """Add the column, empty."""
     op.add_column("registry", sa.Column("capabilities", sa.Text, nullable=False, server_default="{}"))

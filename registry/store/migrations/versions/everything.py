@@ -1,4 +1,4 @@
-"""Marks of all that registries send to one another, not of messages alone."""
+"""Replication marks for all entities, not only messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOT_MESSAGES = (
 
 
 def upgrade() -> None:
-    """Mark the model and what is there as written here; digests are made when they are needed."""
+    """Mark the model and all entities as written here; digests are computed later."""
     connection = op.get_bind()
     row = connection.execute(sa.text("SELECT id, clock FROM replica")).one()
     origin, clock = str(row[0]), int(row[1])

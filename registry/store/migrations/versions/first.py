@@ -1,4 +1,4 @@
-"""The first form of the tables."""
+"""The first version of the tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _entity(*more: sa.Column[Any]) -> list[sa.Column[Any]]:
 
 
 def upgrade() -> None:
-    """Make all tables."""
+    """Create all tables."""
     op.create_table(
         "registry",
         sa.Column("id", sa.Text, primary_key=True),

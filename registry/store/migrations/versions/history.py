@@ -1,4 +1,4 @@
-"""History by entity and number: whether an entry is the newest of its entity is one look."""
+"""Index history by entity and number, to find the newest entry of an entity."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make one index of the other."""
+    """Replace the index."""
     op.drop_index("ix_history_xid", "history")
     op.create_index("ix_history_xid_number", "history", ["xid", "number"])

@@ -1,4 +1,4 @@
-"""Versions by ancestor and by time, marks by name: a write looks at those around it, however many there are."""
+"""Index versions by ancestor and time, and marks by name, so that writes scale to many versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the indexes."""
+    """Create the indexes."""
     op.create_index("ix_versions_parent_ancestorid", "versions", ["parent", "ancestorid"])
     op.create_index("ix_versions_parent_createdat", "versions", ["parent", "createdat"])
     op.drop_index("ix_marks_owner", "marks")

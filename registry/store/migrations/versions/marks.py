@@ -1,4 +1,4 @@
-"""Who wrote what of message groups, in which order: what catalogs send to one another."""
+"""Replication marks of message groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _key() -> sa.types.TypeEngine[str]:
 
 
 def upgrade() -> None:
-    """Make the tables, and mark what is there as written here."""
+    """Create the tables, and mark existing entities as written here."""
     marks = op.create_table(
         "marks",
         sa.Column("key", _key(), primary_key=True),
@@ -48,7 +48,7 @@ def upgrade() -> None:
 
 
 def _mark_all(marks: sa.Table, origin: str) -> int:
-    """Mark all groups and versions; their digests are not known yet, which the next write of each puts right."""
+    """Mark all groups and versions; digests are computed by the next write of each."""
     connection = op.get_bind()
     query = "SELECT xid FROM {} WHERE xid >= '/messagegroups/' AND xid < '/messagegroups0' ORDER BY xid"
     clock = 0

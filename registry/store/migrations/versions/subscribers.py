@@ -1,4 +1,4 @@
-"""Those to whom events go: how far each has got, and what is held for it."""
+"""Subscribers: progress, and blocked events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _key() -> sa.types.TypeEngine[str]:
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables."""
     op.create_table(
         "subscribers",
         sa.Column("id", _key(), primary_key=True),

@@ -60,7 +60,7 @@ def test_a_file_that_is_no_database(
     (tmp_path / "other.db").write_bytes(b"a picture, say" * 1000)
     message, hint = told(command_of(name, tmp_path, "{path: other.db}", monkeypatch), capsys)
     assert f"{tmp_path}/other.db" in message and "not a database" in message
-    assert "name another file" in hint and (tmp_path / "other.db").read_bytes().startswith(b"a picture")
+    assert "use another file" in hint and (tmp_path / "other.db").read_bytes().startswith(b"a picture")
 
 
 @pytest.mark.parametrize("name", ["init", "import", "export", "serve"])
@@ -83,7 +83,7 @@ def test_a_password_in_the_url_is_refused_and_not_shown(
     command = command_of("init", tmp_path, f"{{url: 'postgresql://registry{given}'}}", monkeypatch)
     assert status_of(command) not in (0, STATE)
     output, errors = capsys.readouterr()
-    assert "store.url holds a password" in errors and "sesame" not in output + errors
+    assert "store.url contains a password" in errors and "sesame" not in output + errors
 
 
 def test_a_store_is_named_without_what_may_be_a_secret() -> None:
@@ -97,7 +97,7 @@ def test_a_folder_that_is_not_there(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     message, hint = told(command_of(name, tmp_path, "{path: no/registry.db}", monkeypatch), capsys)
-    assert f"{tmp_path}/no/registry.db" in message and "make the folder" in hint
+    assert f"{tmp_path}/no/registry.db" in message and "create the folder" in hint
 
 
 @pytest.mark.parametrize("made", [True, False], ids=["with a store", "without"])
@@ -114,7 +114,7 @@ def test_a_folder_that_only_others_may_write_to(
             each.chmod(0o555 if each.is_dir() else 0o444)
         with nobody():
             message, hint = told(command, capsys)
-        assert f"{folder}/registry.db" in message and "let this user write" in hint
+        assert f"{folder}/registry.db" in message and "this user write access" in hint
     finally:
         folder.chmod(0o755)
         shutil.rmtree(folder)
@@ -129,7 +129,7 @@ def test_a_store_of_a_later_version(
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     database.close()
     message, hint = told(command_of(name, tmp_path, "{path: registry.db}", monkeypatch), capsys)
-    assert f"{tmp_path}/registry.db" in message and "newer than this version" in message
+    assert f"{tmp_path}/registry.db" in message and "newer schema than this version" in message
     assert "use the version of xrouter" in hint
 
 
