@@ -56,7 +56,7 @@ Row = tuple[str, str, str]
 def show(
     xid: Annotated[str, typer.Argument(metavar="XID", help="Of a message, endpoint, group, schema or version.")],
     sources: Sources,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")] = OutputFormat.text,
     logins: LoginsOption = None,
 ) -> None:
     """Show one thing of a catalog in effect; of a message, where each value comes from and what it overrides.
@@ -174,7 +174,9 @@ def _table(form: Mapping[str, Any], rows: list[Row]) -> Table:
 
 def list_definitions(
     sources: Sources,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object a line.")] = OutputFormat.text,
+    format: Annotated[
+        OutputFormat, typer.Option("--format", help="`json` prints one object per line.")
+    ] = OutputFormat.text,
     logins: LoginsOption = None,
 ) -> None:
     """List the effective message definitions, after inheritance.
@@ -258,7 +260,7 @@ UNREADABLE: Final = 2
 def diff(
     old: Annotated[str, typer.Argument(metavar="A", help="File, folder or URL of the catalog as it was.")],
     new: Annotated[str, typer.Argument(metavar="B", help="The same of the catalog as it is to be.")],
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")] = OutputFormat.text,
     logins: LoginsOption = None,
 ) -> None:
     """Show what changed for consumers from catalog A to B, and whether it is compatible.

@@ -106,7 +106,9 @@ def list_letters(
         list[ByOption] | None, typer.Option("--by", help="What to count by; may be repeated; `none` leaves counts out.")
     ] = None,
     reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object a line.")] = OutputFormat.text,
+    format: Annotated[
+        OutputFormat, typer.Option("--format", help="`json` prints one object per line.")
+    ] = OutputFormat.text,
 ) -> None:
     """List dead letters: counts by reason, endpoint and nearest definition, then the newest.
 
@@ -433,7 +435,7 @@ def show(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
     letter: Annotated[str, typer.Argument(metavar="ID", help="Id of the letter, or how it begins.")],
     reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")] = OutputFormat.text,
 ) -> None:
     """Show one dead letter whole, why it is one, and what the catalog would make of it now.
 

@@ -59,7 +59,7 @@ def test_version_and_help(xrouter: Any) -> None:
         (["catalog", "list", "nowhere.json"], 4, "nowhere.json does not exist"),
         (["run", "nowhere.yaml"], 3, "nowhere.yaml"),
         (["emit", "--catalog", MARKET, "--message", SALE], 1, "store, till, receipt"),
-        (["emit", "--catalog", MARKET, "--message", SALE, "--context", "store"], 1, "name=value"),
+        (["emit", "--catalog", MARKET, "--message", SALE, "--context", "store"], 1, "NAME=VALUE"),
         (["emit", "--catalog", MARKET, "--message", SALE, *CONTEXT, "--to", "ftp://x"], 1, "ftp://x"),
         (["emit", "--catalog", MARKET, "--message", SALE, *CONTEXT, "--to", "kafka://x/t"], 1, "target of KAFKA"),
         (["demo", "--keep", str(ROOT)], 1, "is not empty"),
@@ -196,7 +196,7 @@ def test_doctor_looks_at_the_shadow(xrouter: Any, tmp_path: Path) -> None:
 
 def test_doctor_says_that_few_files_may_be_opened(xrouter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("router.examining.descriptor_limit", lambda: 1024)
-    assert "up to 1024; fewer senders can be connected at a time" in " ".join(xrouter("doctor")[1].split())
+    assert "up to 1024; this limits concurrent connections" in " ".join(xrouter("doctor")[1].split())
 
 
 def test_doctor_finds_a_java_that_is_missing(xrouter: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

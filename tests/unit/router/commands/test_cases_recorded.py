@@ -68,7 +68,7 @@ def test_recording_is_bounded_and_writes_over_nothing(xrouter: XRouter, tmp_path
     output = tmp_path / "a.cases.yaml"
     arguments = (output, "--catalog", GREENHOUSE, "--record", records)
     assert "2 cases recorded" in xrouter(*arguments, "--count", 2)[1]
-    assert "is there already" in xrouter(*arguments)[2]
+    assert "already exists" in xrouter(*arguments)[2]
     assert "9 cases recorded" in xrouter(*arguments, "--force")[1]
     records.write_text(f"{json.dumps(valve())}\n\n[]")
     assert "records.jsonl:3: a record is a JSON object" in xrouter(*arguments, "--force")[2]

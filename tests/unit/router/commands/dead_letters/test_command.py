@@ -93,7 +93,7 @@ def test_a_file_that_goes_beside_the_catalog(xrouter: Any, config: Path, name: s
     assert len(catalog.endpoints[unmatched.PLANT].candidates) == 5
 
     status, _, err = xrouter(config, "--output", draft)
-    assert status == 1 and "is there already" in err
+    assert status == 1 and "already exists" in err
     assert xrouter(config, "--output", draft, "--force")[0] == 0
 
 
