@@ -280,45 +280,43 @@ def match(
     catalog: CatalogOption,
     more: MorePaths = None,
     endpoint: Annotated[
-        str | None, typer.Option(metavar="XID", help="Candidates are those of this endpoint, for every record.")
+        str | None, typer.Option(metavar="XID", help="For all records, use the candidates of this endpoint.")
     ] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option(metavar="XID", help="Candidates are this message group, for every record; may be repeated."),
+        typer.Option(metavar="XID", help="For all records, use this message group as candidates; repeatable."),
     ] = None,
     validate: Annotated[
         Validate,
-        typer.Option(help="When bodies are held against the schemas of definitions; what routes ask is not looked at."),
+        typer.Option(help="When to validate bodies against their schemas; routes are ignored."),
     ] = Validate.ambiguous,
-    explain: Annotated[bool, typer.Option("--explain", help="Explain outcomes to people, not in JSON.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Explain each outcome as text instead of JSON.")] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help=f"With --explain: all candidates, not just the best {BEST}.")
+        bool, typer.Option("--all", help=f"With --explain: show all candidates, not only the best {BEST}.")
     ] = False,
     allow: AllowAddresses = None,
     base_uri: BaseUri = "",
     logins: LoginsOption = None,
     ambiguous: Annotated[
-        Tied, typer.Option(help="What takes a record that several definitions match equally well.")
+        Tied, typer.Option(help="Outcome of a record that several definitions match equally well.")
     ] = Tied.dead_letter,
     framing: Annotated[
         MatchFraming,
-        typer.Option(
-            help="With which frame of a schema registry bodies of Kafka begin; `auto`: some with `confluent`."
-        ),
+        typer.Option(help="Kafka: schema id framing of bodies; `auto`: `confluent` where present."),
     ] = MatchFraming.auto,
     expect: Annotated[
         str | None,
         typer.Option(
             OPTION,
             metavar="OUTCOME|FILE",
-            help="What should become of each record, as the cases of `xrouter test` say it; a list has one for each.",
+            help="Expected outcome, as in cases of `xrouter test`; a list has one per record.",
         ),
     ] = None,
 ) -> None:
-    """Say for each native record which definition takes it, or why none does.
+    """Match native records on standard input to definitions, and print one outcome per record.
 
-    With neither --endpoint nor --group the record's own endpoint decides, else every definition is a candidate.
-    With --expect it ends with 1 when something is not so, and says what on standard error.
+    Candidates are those of --endpoint or --group, else of the record's own endpoint, else all definitions.
+    With --expect, differences are printed on standard error, and the exit code is 1 if there are any.
 
     Example: xrouter match --catalog catalog.xreg.json --endpoint /endpoints/garden --explain <records.jsonl
     """

@@ -269,7 +269,7 @@ class ChangeTally:
                 kept.append(sample(chunk, each))
 
     def fails(self, kinds: Iterable[DifferenceKind]) -> bool:
-        """Tell whether there is a difference of one of these kinds."""
+        """Whether there is a difference of one of these kinds."""
         return any(self.kinds[kind] for kind in kinds)
 
     def to_json(
@@ -561,49 +561,46 @@ class FailOn(StrEnum):
 
 
 def plan(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings; their catalog is the one before.")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file, with the current catalog.")],
     new: Annotated[
         list[str],
-        typer.Option("--new", metavar="CATALOG", help="File, folder or URL of the new catalog; may be repeated."),
+        typer.Option("--new", metavar="CATALOG", help="File, folder or URL of the new catalog; repeatable."),
     ],
     last: Annotated[
         int | None,
         typer.Option(
-            "--last", metavar="N", min=1, max=MOST, help=f"The last N records of each place; {LAST} by default."
+            "--last", metavar="N", min=1, max=MOST, help=f"The newest N records per source; {LAST} by default."
         ),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help=f"Records from then on (2026-01-02T03:04:05Z, a day, 2h ago), at most the last {MOST} of each place.",
+            help=f"Records since then (2026-01-02T03:04:05Z, a date, 2h); at most {MOST} per source.",
         ),
     ] = None,
     origins: Annotated[
         list[RecordSource] | None,
-        typer.Option(
-            "--from", help="Take records of these alone; may be repeated. All three, unless --records is given."
-        ),
+        typer.Option("--from", help="Where to read records; repeatable. By default all three, or none with --records."),
     ] = None,
     records: Annotated[
         list[Path] | None,
-        typer.Option("--records", metavar="FILE", help="Records as `match` takes them, or cases; may be repeated."),
+        typer.Option("--records", metavar="FILE", help="File of records for `match`, or of cases; repeatable."),
     ] = None,
     fail_on: Annotated[
         list[FailOn] | None,
         typer.Option(
-            "--fail-on", help="Differences that end with 1; may be repeated. By default dead-letter and definition."
+            "--fail-on", help="Changes that cause exit code 1; repeatable. By default dead-letter and definition."
         ),
     ] = None,
-    samples: Annotated[int, typer.Option(metavar="N", min=0, max=1_000, help="Samples of each kind.")] = 5,
+    samples: Annotated[int, typer.Option(metavar="N", min=0, max=1_000, help="Samples per kind of change.")] = 5,
     reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
     format: Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")] = OutputFormat.text,
 ) -> None:
-    """Judge the last records under the catalog of the settings and under a new one, and show what would change.
+    """Evaluate recent records with the current and a new catalog, and show which outcomes would change.
 
-    Records are those of topics, of the inbox as far as it still has them, of dead letters, and of files. Nothing is
-    written, committed or started. Ends with 0 when nothing is taken away, 1 when records would become dead letters or
-    change their definition (see --fail-on).
+    Records are read from topics, inbox, dead letters and files. Nothing is written or committed. Exit code 1: records
+    would become dead letters or change their definition (see --fail-on).
 
     Example: xrouter plan router.yaml --new next.xreg.json --last 5000
     """
@@ -611,7 +608,7 @@ def plan(
         raise typer.BadParameter("--last and --since exclude each other; give one of them")
     chosen = fail_on or [FailOn.letter, FailOn.definition]
     if FailOn.none in chosen and len(chosen) > 1:
-        raise typer.BadParameter("--fail-on none goes alone")
+        raise typer.BadParameter("--fail-on none cannot be combined with others")
     settings = load_settings(config)
     configure_logs(settings.log)
     old, old_marks = _loaded(list(settings.catalog.source), settings)

@@ -83,7 +83,7 @@ class TapFilter:
     wanted: bool = True
 
     def holds(self, values: Callable[[str], Sequence[str]]) -> bool:
-        """Tell whether it holds of what *values* gives for its name."""
+        """Whether it holds of what *values* gives for its name."""
         return any(fnmatch.fnmatchcase(value, self.glob) for value in values(self.name)) is self.wanted
 
 
@@ -98,7 +98,7 @@ class Choice:
     conditions: tuple[TapFilter, ...] = ()
 
     def takes(self, endpoint: str | None, message: str | None, reason: str | None) -> bool:
-        """Tell whether an outcome may be shown, as far as these say: ``message`` None is a dead letter."""
+        """Whether an outcome may be shown, as far as these say: ``message`` None is a dead letter."""
         return (
             (not self.outcome or (self.outcome == "routed") == (message is not None))
             and (not self.reasons or reason in self.reasons)
@@ -107,7 +107,7 @@ class Choice:
         )
 
     def fits(self, values: Callable[[str], Sequence[str]]) -> bool:
-        """Tell whether all conditions hold of a sample."""
+        """Whether all conditions hold of a sample."""
         return all(condition.holds(values) for condition in self.conditions)
 
 
@@ -125,15 +125,17 @@ def choice_of(
         RouterError: an option cannot be read, or there is no such outcome or reason; names it.
     """
     if outcome is not None and outcome not in OUTCOMES:
-        raise RouterError(f"--outcome {outcome!r} is none", hint=f"there are {' and '.join(OUTCOMES)}")
+        raise RouterError(f"--outcome {outcome!r} is not an outcome", hint=f"use {' or '.join(OUTCOMES)}")
     for reason in reasons or ():
         if reason not in REASONS:
             near = get_close_matches(reason, REASONS, 1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(REASONS)}"
-            raise RouterError(f"--reason {reason!r} is no reason of dead letters", hint=hint)
+            raise RouterError(f"--reason {reason!r} is not a dead-letter reason", hint=hint)
     for option, given in (("--endpoint", endpoints), ("--message", messages), ("--where", where)):
         if len(given or ()) > MOST or any(len(each) > LONGEST for each in given or ()):
-            raise RouterError(f"{option} is too much", hint=f"give it {MOST} times at most, of {LONGEST} characters")
+            raise RouterError(
+                f"{option} is given too often or is too long", hint=f"at most {MOST} times {LONGEST} characters"
+            )
     conditions = tuple(_condition(text) for text in where or ())
     return Choice(tuple(endpoints or ()), tuple(messages or ()), outcome or "", frozenset(reasons or ()), conditions)
 
@@ -486,7 +488,7 @@ def following(plan: Plan, note: Callable[[str], None]) -> Iterator[list[Follower
                 note(f"the inbox is not read: {error}")
         if not followers:
             hint = "start the router once, or name endpoints with topics under sources"
-            raise ConfigError("nothing can be tapped: no topic is read, and there is no inbox yet", hint=hint)
+            raise ConfigError("nothing to tap: no source is a topic, and there is no inbox yet", hint=hint)
         yield followers
 
 
@@ -521,39 +523,39 @@ RATE: Final = 10.0
 
 
 def tap(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings of the router; it need not run.")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file; the router need not be running.")],
     endpoint: Annotated[
-        list[str] | None, typer.Option("--endpoint", metavar="XID", help="Records of this endpoint, `*` for any text.")
+        list[str] | None, typer.Option("--endpoint", metavar="XID", help="Only this endpoint, with `*` as wildcard.")
     ] = None,
     message: Annotated[
-        list[str] | None, typer.Option("--message", metavar="XID", help="Records of this definition, `*` for any text.")
+        list[str] | None, typer.Option("--message", metavar="XID", help="Only this definition, with `*` as wildcard.")
     ] = None,
-    outcome: Annotated[str | None, typer.Option("--outcome", help="`routed` or `dead-letter`.")] = None,
+    outcome: Annotated[str | None, typer.Option("--outcome", help="Only `routed` or `dead-letter`.")] = None,
     reason: Annotated[
-        list[str] | None, typer.Option("--reason", metavar="CODE", help="Dead letters of this reason; repeatable.")
+        list[str] | None,
+        typer.Option("--reason", metavar="CODE", help="Only dead letters with this reason; repeatable."),
     ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(
             "--where",
             metavar="NAME=GLOB",
-            help="Or NAME!=GLOB, of attributes.X, context.X, native.X, or /a/b in a JSON body; all given must hold.",
+            help="Or NAME!=GLOB. NAME is attributes.X, context.X, native.X, or /a/b in a JSON body; all must match.",
         ),
     ] = None,
-    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="End after so many samples.")] = None,
-    rate: Annotated[float, typer.Option("--rate", min=0.1, max=1000, help="Samples a second at most.")] = RATE,
+    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Exit after this many samples.")] = None,
+    rate: Annotated[float, typer.Option("--rate", min=0.1, max=1000, help="Maximum samples per second.")] = RATE,
     reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
     format: Annotated[
         TapFormat,
-        typer.Option("--format", help="`json` is one object a line; `record` the record alone, as `match` takes it."),
+        typer.Option("--format", help="`json` prints one object per line; `record` the input of `match`."),
     ] = TapFormat.text,
 ) -> None:
-    """Show a live sample of records as they arrive: before, after, and with their verdicts, until Ctrl-C.
+    """Show a live sample of incoming records, with the resulting event or the reason for a dead letter.
 
-    Reads topics and the inbox, from now on beside the router, with a consumer of its own: nothing is committed, and
-    the stream is not touched. They are judged by settings and catalog as they are when it starts. What comes faster
-    than it is shown is passed over, and counted at the end. `xrouter test --record -` makes cases of what
-    `--format record` gives.
+    Runs until Ctrl-C. Reads new records of topics and inbox with its own consumer and commits no offsets, so the router
+    is not affected. Settings and catalog are loaded once, at startup. Records above the rate limit are skipped, and
+    counted at the end. Pipe `--format record` into `xrouter test --record -` to create test cases.
 
     Example: xrouter tap router.yaml --outcome dead-letter --where native.topic=orders -n 5
     """

@@ -192,15 +192,15 @@ class StatusClient:
             with self._client.stream("GET", url) as response:
                 body = _bounded(response, url, time.monotonic() + SECONDS)
         except httpx.HTTPError as error:
-            raise RouterError(f"{url} does not answer: {_problem(error)}", hint=_HINT) from None
+            raise RouterError(f"{url} does not respond: {_problem(error)}", hint=_HINT) from None
         if response.status_code != httpx.codes.OK:
-            raise RouterError(f"{url} answers {response.status_code}", hint=_HINT)
+            raise RouterError(f"{url} returns {response.status_code}", hint=_HINT)
         try:
             form = msgspec.json.decode(body, type=StatusVersion)
             if form.format == FORMAT:
                 return StatusResponse(body, msgspec.json.decode(body, type=StatusFigures))
         except msgspec.MsgspecError as error:
-            raise RouterError(f"{url} is not what a router answers: {error}", hint=_HINT) from None
+            raise RouterError(f"{url} is not a router's status: {error}", hint=_HINT) from None
         message = f"{url} has format {form.format}, and this is for format {FORMAT}"
         raise RouterError(message, hint="use the xrouter of the version that runs there")
 
@@ -226,7 +226,7 @@ def metrics_address(metrics: MetricsSettings) -> str:
         RouterError: it says no port.
     """
     if not metrics.port:
-        raise RouterError("metrics.port is 0: each start takes another port", hint="set metrics.port to one of its own")
+        raise RouterError("metrics.port is 0: the port differs at each start", hint="set metrics.port to a fixed port")
     return f"http://{reached(metrics.host)}:{metrics.port}"
 
 
@@ -246,7 +246,7 @@ def _bounded(response: httpx.Response, url: str, until: float) -> bytes:
     for part in response.iter_bytes():
         body += part
         if len(body) > MOST_BYTES:
-            raise RouterError(f"{url} answers with more than {MOST_BYTES >> 20} MiB", hint=_HINT)
+            raise RouterError(f"{url} returns more than {MOST_BYTES >> 20} MiB", hint=_HINT)
         if time.monotonic() > until:
             raise httpx.ReadTimeout(f"not whole in {SECONDS:.0f} s")
     return bytes(body)
@@ -399,17 +399,19 @@ def _age(seconds: float) -> str:
 
 
 def top(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings of the router that runs on this machine.")],
-    every: Annotated[float, typer.Option("--every", min=0.5, max=3600, metavar="SECONDS", help="Between looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, as where the output is no terminal.")] = False,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is /status.json as it is.")] = (
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings of a router on this machine.")],
+    every: Annotated[
+        float, typer.Option("--every", min=0.5, max=3600, metavar="SECONDS", help="Refresh interval.")
+    ] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is /status.json unchanged.")] = (
         OutputFormat.text
     ),
 ) -> None:
-    """Show what flows in a running router, what waits and why, until Ctrl-C.
+    """Show throughput, lag and blocked batches of a running router, until Ctrl-C.
 
-    Asks the port of `metrics` (deploy/STATUS.md), as the status page does. Where the output is no terminal, one look is
-    written as rows, the kind of each first.
+    Reads /status.json of the `metrics` port (deploy/STATUS.md), like the status page. If the output is not a terminal,
+    prints one snapshot as rows that start with their kind.
 
     Example: xrouter top router.yaml
     """

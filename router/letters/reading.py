@@ -72,7 +72,7 @@ def readable_sinks(settings: Settings, wanted: Sequence[str] = ()) -> tuple[str,
     )
     for name in wanted:
         if name not in takers:
-            raise ConfigError(f"sink {name} takes no dead letters", key="dead_letters.sinks", hint=others)
+            raise ConfigError(f"sink {name} has no dead letters", key="dead_letters.sinks", hint=others)
         if name not in readable:
             raise ConfigError(f"dead letters in sink {name} cannot be read back", key=f"sinks.{name}", hint=others)
     if not readable:
@@ -171,7 +171,9 @@ def in_table(name: str, sink: TableSink, spill: Path, wanted: Wanted) -> list[Le
         fragments, schema = _of_folder(Path(sink.path)) if parquet else _of_delta(name, sink.path)
         return _rows(name, fragments, schema, wanted)
     except (DeltaError, OSError, pa.ArrowException) as error:
-        raise SinkError(name, f"{sink.path} cannot be read: {error}", hint="check the path and its rights") from error
+        raise SinkError(
+            name, f"{sink.path} cannot be read: {error}", hint="check the path and its permissions"
+        ) from error
 
 
 def _of_delta(name: str, uri: str) -> tuple[Iterable[Any], pa.Schema]:
@@ -244,7 +246,7 @@ def in_files(name: str, sink: JsonLinesSink, spill: Path, wanted: Wanted) -> lis
             if len(letters) >= LOOK_OFFSETS:
                 break
     except OSError as error:
-        raise SinkError(name, f"{sink.path} cannot be read: {error.strerror}", hint="check its rights") from error
+        raise SinkError(name, f"{sink.path} cannot be read: {error.strerror}", hint="check its permissions") from error
     return _chosen(letters, wanted)
 
 
@@ -287,22 +289,21 @@ def _newest_files(folder: Path, suffix: str) -> list[Path]:
 # Which dead letters are meant: one filter, and one set of options, for every command that takes letters.
 
 Reasons = Annotated[
-    list[str] | None, typer.Option("--reason", metavar="CODE", help="Letters of this reason; may be repeated.")
+    list[str] | None, typer.Option("--reason", metavar="CODE", help="Only dead letters with this reason; repeatable.")
 ]
 Endpoints = Annotated[
     list[str] | None,
-    typer.Option("--endpoint", metavar="XID", help="Letters of this endpoint, `*` for any text; may be repeated."),
+    typer.Option("--endpoint", metavar="XID", help="Only this endpoint, with `*` as wildcard; repeatable."),
 ]
 Messages = Annotated[
     list[str] | None,
-    typer.Option(
-        "--message", metavar="XID", help="Letters with this definition among the nearest, `*` for any text; repeatable."
-    ),
+    typer.Option("--message", metavar="XID", help="Only with this nearest definition, `*` as wildcard; repeatable."),
 ]
 Since = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Letters from that time on: 2026-01-02T03:04:05Z, a day, or 2h ago.")
+    str | None,
+    typer.Option(metavar="TIME", help="Only since this time: 2026-01-02T03:04:05Z, a date, or an age such as 2h."),
 ]
-Until = Annotated[str | None, typer.Option(metavar="TIME", help="Letters from before that time, written as --since.")]
+Until = Annotated[str | None, typer.Option(metavar="TIME", help="Only before this time; same formats as --since.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +323,7 @@ class Filter:
     standings: frozenset[Standing] = frozenset()
 
     def takes(self, letter: Letter, standing: Standing) -> bool:
-        """Tell whether the filter takes a letter of that standing."""
+        """Whether the filter takes a letter of that standing."""
         return (
             (not self.ids or letter.id in self.ids)
             and (not self.reasons or letter.reason in self.reasons)
@@ -359,7 +360,7 @@ def filter_of(
         if reason not in REASONS:
             near = get_close_matches(reason, REASONS, 1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(REASONS)}"
-            raise RouterError(f"--reason {reason!r} is no reason of dead letters", hint=hint)
+            raise RouterError(f"--reason {reason!r} is not a dead-letter reason", hint=hint)
     return Filter(
         frozenset(ids or ()),
         frozenset(reasons or ()),
@@ -386,7 +387,7 @@ def moment_of(text: str | None, option: str) -> datetime | None:
         ago = parse_duration(text.strip().removesuffix("ago"))
     except ValueError as error:
         hint = f"write {option} 2026-01-02T03:04:05Z, {option} 2026-01-02, or {option} 2h for two hours ago"
-        raise RouterError(f"{option} {text!r} is no time", hint=hint) from error
+        raise RouterError(f"{option} {text!r} is not a valid time", hint=hint) from error
     assert isinstance(ago, timedelta)
     return datetime.now(UTC) - ago
 
@@ -498,10 +499,14 @@ def find_letter(letters: Iterable[Letter], prefix: str) -> Letter:
         if len(matches) > _NAMED:
             break
     if not matches:
-        raise RouterError(f"there is no dead letter {prefix!r}", hint="`xrouter dead-letters list` shows their ids")
+        raise RouterError(
+            f"no dead letter has an id that starts with {prefix!r}", hint="`xrouter dead-letters list` shows their ids"
+        )
     if len(matches) > 1:
         names = ", ".join(letter.id for letter in matches[:_NAMED]) + (", …" if len(matches) > _NAMED else "")
-        raise RouterError(f"several dead letters begin with {prefix!r}: {names}", hint="give more of the id")
+        raise RouterError(
+            f"several dead letters have ids that start with {prefix!r}: {names}", hint="give more of the id"
+        )
     return matches[0]
 
 

@@ -111,7 +111,7 @@ class Redactor:
         return replace(redaction, letter=shown)
 
     def hides(self, name: str, path: str = "") -> bool:
-        """Tell whether values under this name (at this path, such as ``headers.x-card``) are sensitive."""
+        """Whether values under this name (at this path, such as ``headers.x-card``) are sensitive."""
         if self._marks.everything:
             return True
         known = [name.lower(), path.lower()]

@@ -467,7 +467,7 @@ class _OpenBatches:
         self._batch_of: dict[str, tuple[str, ...]] = {}
 
     def has(self, letter: str) -> bool:
-        """Tell whether a letter is in one of them."""
+        """Whether a letter is in one of them."""
         return letter in self._batch_of
 
     def in_the_way(self, each: Chosen, earlier: str | None) -> Iterator[ReplayBatch]:

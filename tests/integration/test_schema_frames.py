@@ -194,7 +194,7 @@ def test_emit_writes_frames(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
         assert body.startswith(head), message
     for message, more, told in (
         ("Ride", ("--schema-id", "300"), "protocoloptions.schemaid should be '12' and is '300'"),
-        ("Order", (), "no id is known of the schema of"),
+        ("Order", (), "the schema id of"),
         ("Order", ("--schema-id", "4294967296"), "does not fit into four bytes"),
         ("Order", ("--schema-id", "x"), "does not fit into four bytes"),
     ):

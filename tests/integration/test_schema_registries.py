@@ -218,7 +218,7 @@ def test_a_registry_is_mirrored_and_then_needed_no_more(
         assert status_of(["schemas", "pull", str(config), "--subject", "nobody"]) == 1
         assert "schema registry lake has no subject nobody" in capsys.readouterr().err
         assert status_of(["schemas", "pull", str(config), "--registry", "sea"]) == 1
-        assert "known are lake" in capsys.readouterr().err
+        assert "known: lake" in capsys.readouterr().err
         url = front.url
     assert ids_of(url, tmp_path / "state" / "schemas" / "lake").written(str(ids["ride"])) is not None
     assert status_of(["schemas", "pull", str(config)]) == 5

@@ -136,7 +136,7 @@ def _explain(rule: str | None) -> None:
     if rule != ALL_RULES and rule not in table:
         near = get_close_matches(rule, table, 1)
         hint = f"did you mean {near[0]}?" if near else f"`xrouter check --explain {ALL_RULES}` shows them all"
-        raise RouterError(f"there is no rule {rule}", hint=hint)
+        raise RouterError(f"unknown rule {rule}", hint=hint)
     chosen = table.values() if rule == ALL_RULES else [table[rule]]
     say("\n\n".join(explanation(each) for each in chosen))
     raise typer.Exit(CLEAN)
@@ -148,12 +148,12 @@ def check(
         Path | None, typer.Option("--config", metavar="CONFIG", help="Settings to check against the catalog.")
     ] = None,
     format: Annotated[
-        CheckFormat, typer.Option("--format", help="`json` is one list, `sarif` one SARIF 2.1.0 log.")
+        CheckFormat, typer.Option("--format", help="`json` prints one list, `sarif` a SARIF 2.1.0 log.")
     ] = CheckFormat.text,
     everything: Annotated[
         bool, typer.Option("--all", help=f"Text: show more than {FOLDED_ABOVE} findings of one rule in one file.")
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="End with 1 also when there are warnings.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also if there are warnings.")] = False,
     allow: AllowAddresses = None,
     logins: LoginsOption = None,
     _explained: Annotated[
@@ -163,11 +163,13 @@ def check(
             metavar="RULE",
             callback=_explain,
             is_eager=True,
-            help=f"Show what a rule finds, its consequence and its basis, or those of `{ALL_RULES}` rules, and end.",
+            help=f"Explain a rule (or `{ALL_RULES}`): what it finds, why, and its basis; then exit.",
         ),
     ] = None,
 ) -> None:
-    """Check catalogs. Ends with 0 when there are no errors, 1 when there are, 2 when a source cannot be read.
+    """Lint catalogs, and with --config settings.
+
+    Exit codes: 0 no errors, 1 errors, 2 a source cannot be read.
 
     Example: xrouter check catalog.xreg.json --config router.yaml
     """
@@ -310,7 +312,7 @@ def witness_record(overlap: Overlap) -> dict[str, Any]:
 
 
 def _asks_structured(binding: Binding, overlap: Overlap) -> bool:
-    """Tell whether the native content type that is asked for is that of structured events."""
+    """Whether the native content type that is asked for is that of structured events."""
     return overlap.values.get(f"p.{binding.rule.content_type}", "").lower().startswith(_STRUCTURED)
 
 
@@ -345,11 +347,11 @@ def _judged(
 
 
 def _matches(outcome: Mapping[str, Any]) -> bool:
-    """Tell whether a record matches; whether it can be mapped does not count, since settings may change that."""
+    """Whether a record matches; whether it can be mapped does not count, since settings may change that."""
     return bool(outcome["outcome"] == "routed" or outcome["reason"] == "unmappable")
 
 
 def _schema_tells_apart(overlap: Overlap) -> bool:
-    """Tell whether definitions have two schemas, of which a body may fit one only."""
+    """Whether definitions have two schemas, of which a body may fit one only."""
     schemas = {schema_of(overlap.one), schema_of(overlap.other)}
     return len(schemas) == 2 and None not in schemas

@@ -120,7 +120,7 @@ def test_all_faults_are_told_and_the_number_of_cases_is_bounded(
 def test_what_a_file_needs_is_asked_for(xrouter: XRouter, tmp_path: Path) -> None:
     (tmp_path / "a.cases.yaml").write_text("cases: [{record: {}, expect: {reason: undecodable}}]")
     status, _, err = xrouter(tmp_path)
-    assert (status, "a.cases.yaml names no catalog" in err) == (1, True)
+    assert (status, "a.cases.yaml has no catalog" in err) == (1, True)
     assert xrouter(tmp_path, "--catalog", GREENHOUSE)[0] == 0
     routed = written(tmp_path / "a.cases.yaml", [{"name": "n", "record": valve(), "expect": {"sinks": ["lake"]}}])
     status, _, err = xrouter(routed)

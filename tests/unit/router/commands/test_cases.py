@@ -205,8 +205,8 @@ def test_a_template_that_fills_an_attribute_is_exercised(xrouter: XRouter, tmp_p
         (["3"], 0, ""),
         (["definitions=14", "templates=8.3"], 0, ""),
         (["rejections=1"], 1, "too low: rejections: 0.0 %"),
-        (["101"], USAGE, "'101' is no number from 0 to 100"),
-        (["nan"], USAGE, "'nan' is no number from 0 to 100"),
+        (["101"], USAGE, "'101' is not a number from 0 to 100"),
+        (["nan"], USAGE, "'nan' is not a number from 0 to 100"),
         (["template=3"], USAGE, "did you mean templates?"),
     ],
 )

@@ -301,7 +301,7 @@ def test_what_cannot_be_asked_for_or_read_is_one_error(tmp_path: Path, capsys: p
         return status, err
 
     assert "exclude each other" in told("--last", 3, "--since", "2h")[1]
-    assert "goes alone" in told("--fail-on", "none", "--fail-on", "route")[1]
+    assert "cannot be combined" in told("--fail-on", "none", "--fail-on", "route")[1]
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"protocol": "KAFKA", "native": {}}\nnonsense\n')
     assert f"{broken}:2: " in told("--records", broken)[1]

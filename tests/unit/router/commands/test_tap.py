@@ -199,7 +199,7 @@ def test_what_comes_faster_than_it_is_read_is_passed_over(config: Path, capsys: 
         (["--where", "nothing"], "--where 'nothing' cannot be read"),
         (["--where", "colour=red"], "NAME being endpoint"),
         (["--where", "attributes.=x"], "cannot be read"),
-        (["--where", f"/a={'*a' * 200}"], "--where is too much"),
+        (["--where", f"/a={'*a' * 200}"], "--where is given too often or is too long"),
         (["--reason", "no-mach"], "did you mean no-match?"),
         (["--outcome", "lost"], "there are routed and dead-letter"),
     ],

@@ -59,7 +59,7 @@ def test_times_of_a_command_line() -> None:
     ago = moment_of("2h ago", "--since")
     assert ago is not None
     assert timedelta(hours=1, minutes=59) < datetime.now(UTC) - ago < timedelta(hours=2, minutes=1)
-    with pytest.raises(RouterError, match="--until 'soon' is no time"):
+    with pytest.raises(RouterError, match="--until 'soon' is not a valid time"):
         filter_of(until="soon")
 
 
