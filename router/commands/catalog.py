@@ -80,12 +80,12 @@ def show(
 
 
 def _unknown(xid: str, catalog: Catalog, declarations: Declarations, sources: list[str]) -> RouterError:
-    """Return the error for an xid of nothing, or of something that has an error itself."""
+    """Return the error for an unknown xid, or for one of an entity with an error."""
     declared = declarations.messages.get(xid)
     if declared is not None:
         at = (declared.place.file, declared.place.pointer)
         cause = next((each.message for each in catalog.findings if (each.file, each.pointer) == at), "it is a version")
-        hint = f"`xrouter check {sources[0]}` shows all that is wrong"
+        hint = f"`xrouter check {sources[0]}` shows its errors"
         return RouterError(f"{xid} is not a usable definition: {cause}", hint=hint)
     known = list(known_xids(catalog, declarations))
     near = get_close_matches(xid, known, 3) or [each for each in known if each.rsplit("/", 1)[-1] == xid][:3]
@@ -145,7 +145,7 @@ def _version_rows(version: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _origin(origin: Mapping[str, Any]) -> str:
-    """Say where a value comes from, and which other values it overrides."""
+    """Return where a value comes from, and which other values it overrides."""
     source = _TABLES.get(origin["source"]) or _where(origin)
     other = [each for each in origin.get("overrides", ()) if each["value"] != origin["value"]]
     over = [f"{shown_value(each['value'])} of {_where(each)}" for each in other]
@@ -343,7 +343,7 @@ NAMED: Final = 5
 
 
 def whole(url: str, by: Fetcher) -> Document:
-    """Read a registry with all that it names by address.
+    """Read a registry with everything that it links to.
 
     Raises:
         CatalogUnavailable: something of it cannot be read, or nothing of it is a catalog.
@@ -654,9 +654,7 @@ def _ask(url: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise RouterError(
-            "cannot ask for confirmation: no terminal", hint="give --yes to push, or --dry-run to preview"
-        )
+        raise RouterError("no terminal to ask for confirmation", hint="give --yes, or --dry-run to preview")
     typer.confirm(f"push this to {url}?", abort=True, err=True)
 
 

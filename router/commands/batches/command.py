@@ -112,7 +112,7 @@ def _form(
 
 
 def _shares(batch: OpenBatch, settings: Settings, state: StateFolder, config: Path) -> list[SinkCompletion]:
-    """Return which sinks have a batch, by the plan that it is pinned to; none has one that is not pinned."""
+    """Return which sinks have a batch, by its pinned plan; empty if it is not pinned."""
     from router.commands.batches.begun import shares
     from router.judging.plan import plan_of
 
@@ -123,7 +123,7 @@ def _shares(batch: OpenBatch, settings: Settings, state: StateFolder, config: Pa
 
 
 def _write(batch: Mapping[str, Any], config: Path) -> None:
-    """Write one batch for people."""
+    """Print one batch as text."""
     console = _console()
     count = "an unknown number of" if batch["records"] is None else str(batch["records"])
     console.print(styled((batch["query"], "bold"), f" batch {batch['batch']}: {count} records, {batch['state']}"))

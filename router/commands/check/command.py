@@ -1,4 +1,4 @@
-"""``xrouter check``: the findings of lint in a catalog, and in settings that go with it."""
+"""``xrouter check``: lint findings of a catalog, and of settings that use it."""
 
 from __future__ import annotations
 
@@ -115,13 +115,13 @@ CLEAN: Final = 0
 ERRORS: Final = 1
 UNREADABLE: Final = 2
 FOLDED_ABOVE: Final = 20
-"""Findings of one rule in one file that the text form shows; the rest is counted."""
+"""Findings of one rule in one file that text output shows; others are counted."""
 ALL_RULES: Final = "all"
 _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
 class CheckFormat(StrEnum):
-    """How findings are written out."""
+    """Output format of findings."""
 
     text = "text"
     json = "json"
@@ -129,7 +129,7 @@ class CheckFormat(StrEnum):
 
 
 def _explain(rule: str | None) -> None:
-    """Show what a rule is about, and end."""
+    """Explain a rule and exit."""
     if rule is None:
         return
     table = rules()
@@ -191,9 +191,9 @@ def check(
 def examined(
     sources: Sequence[str], config: Path | None = None, allow: Sequence[str] = (), logins: Path | None = None
 ) -> tuple[list[Finding], int]:
-    """Return all findings, by file and place, and the exit code they make.
+    """Return all findings, by file and location, and the exit code.
 
-    Logins are those of *logins*, else of *config*; what is wrong with the latter is a finding like its other faults.
+    Logins are those of *logins*, else of *config*; errors of the latter are findings.
 
     Raises:
         ConfigError: *logins* cannot be used.
@@ -207,11 +207,11 @@ def examined(
     findings = list(catalog.findings)
     overlapping = tuple(overlaps(catalog))
     if overlapping:
-        # Like settings, a witness needs Arrow to be judged; most catalogs have none.
+        # Evaluating example records needs Arrow; most catalogs have no overlaps.
 
         findings += overlap_findings(overlapping, catalog, declarations)
     if config is not None:
-        # Checking catalogs alone needs neither Arrow nor the clients of any sink, which take long to import.
+        # Imported here: catalogs alone need neither Arrow nor the clients of sinks, which are slow to import.
         from router.commands.check.settings_findings import beside_settings
 
         findings = beside_settings(findings, config, catalog, declarations, sources)
@@ -254,24 +254,24 @@ def _write_one(console: Terminal, finding: Finding, line: int | None) -> None:
         console.print(styled((one_line(f"    hint: {finding.hint}"), "dim")))
 
 
-# Overlapping definitions, as `check` reports them: each with a record that, by the matcher, both take.
+# Overlapping definitions, each with an example record that both match.
 
 _ANY_PROTOCOL: Final = "HTTP"
-"""The protocol of a witness where neither definition names one."""
+"""The protocol of an example record when neither definition has one."""
 _REQUIRED: Final = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 _STRUCTURED: Final = "application/cloudevents+json"
 
 
 def overlap_findings(overlaps: Sequence[Overlap], catalog: Catalog, declarations: Declarations) -> tuple[Finding, ...]:
-    """Return the findings about overlaps; one whose record the matcher does not give to both is left out."""
+    """Return the findings about overlaps, without those whose record does not match both definitions."""
     findings = Findings()
     for overlap, record, both in proven(overlaps, catalog):
         text = msgspec.json.encode(record).decode()
         for mine, its in ((overlap.one, overlap.other), (overlap.other, overlap.one)):
-            message = f"on {overlap.scope}: {its.xid} overlaps with this; both match {text}"
+            message = f"on {overlap.scope}: {its.xid} overlaps with this one; both match {text}"
             place = declarations.messages[mine.xid].place
             if both.get("reason") == "ambiguous" and not _schema_tells_apart(overlap):
-                hint = "let a value differ that both have, or make one more specific: such a record is ambiguous"
+                hint = "make a common value differ, or make one more specific: such a record is ambiguous"
                 findings.warning(place, "overlap", message, hint)
             else:
                 winner = both.get("message", "the one of the two that counts")
@@ -283,7 +283,7 @@ def overlap_findings(overlaps: Sequence[Overlap], catalog: Catalog, declarations
 def proven(
     overlaps: Sequence[Overlap], catalog: Catalog
 ) -> Iterator[tuple[Overlap, Mapping[str, Any], Mapping[str, Any]]]:
-    """Give the overlaps of which the matcher says that both definitions match the record.
+    """Yield the overlaps for which both definitions match the example record.
 
     With the record, and what becomes of it where both are candidates.
     """
@@ -312,7 +312,7 @@ def witness_record(overlap: Overlap) -> dict[str, Any]:
 
 
 def _asks_structured(binding: Binding, overlap: Overlap) -> bool:
-    """Whether the native content type that is asked for is that of structured events."""
+    """Whether the required native content type is that of structured events."""
     return overlap.values.get(f"p.{binding.rule.content_type}", "").lower().startswith(_STRUCTURED)
 
 
@@ -326,9 +326,9 @@ def _property(name: str, overlap: Overlap) -> Property:
 def _judged(
     overlaps: Sequence[Overlap], records: Sequence[Mapping[str, Any]], catalog: Catalog
 ) -> list[tuple[Mapping[str, Any], ...]]:
-    """Return, for each overlap, what becomes of its record: with either definition alone, and with both.
+    """Return, for each overlap, the outcomes of its record: with either definition alone, and with both.
 
-    One matcher is compiled for all, of the definitions that are in question only, each on channels of its own.
+    One matcher is compiled for all, from the definitions involved, each on its own channels.
     """
     definitions: dict[str, Definition] = {}
     endpoints: dict[str, Endpoint] = {}

@@ -1,4 +1,4 @@
-"""``xrouter emit``: records that conform to a definition."""
+"""``xrouter emit``: generate records that match a definition."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from router.terminal import terminal
 # Delivering produced records to brokers of MQTT, AMQP and NATS, by the clients that sinks have.
 
 CHUNK: Final = 100
-"""Records that are handed over at a time, and so may be on their way when one is turned down."""
+"""Records sent at a time, and so possibly in flight when one is rejected."""
 _SECONDS: Final = 30.0
-_HINT: Final = "check the address and the login; records before the failure may have been taken"
+_HINT: Final = "check the address and the login; records before the failure may have been accepted"
 
 
 class BrokerTarget:
@@ -63,14 +63,14 @@ class BrokerTarget:
         self._waiting: list[Outbound] = []
 
     def send(self, record: Record) -> None:
-        """Hand a record over, or keep it until there are some."""
+        """Send a record, or buffer it."""
         binding = BINDINGS[record.protocol]
         if self._publisher is None:
             self._publisher = self._connected(binding)
         parts = binding.parts(record.native)
         address = self._address or self._own_address(binding, parts)
         if not address:
-            hint = f"add it to the target, as in {self._shown}/NAME, or name an endpoint that has it"
+            hint = f"add it to the target, as in {self._shown}/NAME, or use an endpoint that has it"
             raise RouterError(f"the record has no destination at {self._shown}", hint=hint)
         own = tuple(part for part in parts if not binding.sending.address or part.key != binding.sending.address)
         self._waiting.append(Outbound(address, own, record.body, address, uuid.uuid4().hex))
@@ -146,7 +146,7 @@ _CLIENTS: Final = {"mqtt": _mqtt, "amqp": _amqp, "nats": _nats}
 HTTP_SECONDS: Final = 30.0
 KAFKA_SECONDS: Final = 30.0
 BUSY_SECONDS: Final = 60.0
-"""How long a target that answers 503 is asked again."""
+"""How long to retry a target that returns 503."""
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;=-._~%"
 SCHEMES: Final = {
     "http": "HTTP",
@@ -163,14 +163,14 @@ SCHEMES: Final = {
 
 
 class Destination(Protocol):
-    """Where records go."""
+    """A target of records."""
 
     def send(self, record: Record) -> None:
-        """Deliver one record, or have it on its way; an error may also come from a later call, or on leaving."""
+        """Send one record, perhaps asynchronously; its error may be raised by a later call or on exit."""
 
 
 def protocol_of(target: str) -> str:
-    """Return the protocol that a target's URL takes.
+    """Return the protocol of a target's URL.
 
     Raises:
         RouterError: it is no URL of a known scheme.
@@ -184,7 +184,7 @@ def protocol_of(target: str) -> str:
 
 @contextmanager
 def opened(target: str | None, output: BinaryIO, endpoint: Endpoint | None = None) -> Iterator[Destination]:
-    """Open a target for the time of the block; on leaving it, all that was sent is acknowledged.
+    """Open a target for the block; on exit, everything sent is acknowledged.
 
     *endpoint* is the one that records are made for: what it says of addresses counts where the target says nothing.
 
@@ -247,7 +247,7 @@ class _Http:
             try:
                 answer = self._client.send(request)
             except httpx.HTTPError as error:
-                hint = "check the address, and that the router (or other target) runs"
+                hint = "check the address, and that the router (or other target) is running"
                 raise BrokerUnreachable(f"{request.url} does not respond: {error}", hint=hint) from error
             if answer.is_success:
                 return
@@ -297,7 +297,7 @@ class _Kafka:
         self._failed = self._failed or error
 
     def _refused(self, error: KafkaError) -> RouterError:
-        hint = "check the address and that the topic exists; records before the failure may have been taken"
+        hint = "check the address and that the topic exists; records before the failure may have been accepted"
         return BrokerUnreachable(f"Kafka at {self._servers} did not accept every record: {error.str()}", hint=hint)
 
 
@@ -329,7 +329,7 @@ _SHOWN: Final = 5
 
 
 class UnknownName(RouterError):
-    """A name that nothing in the catalog has, or that several have; exit code 1."""
+    """A name that is unknown or ambiguous in the catalog; exit code 1."""
 
 
 def xid_called(name: str, xids: Iterable[str], what: str) -> str:
@@ -417,7 +417,7 @@ class EmitFraming(StrEnum):
 
 
 _PROGRESS_FROM: Final = 100
-"""Fewer records are gone before a bar could be read."""
+"""Minimum records for a progress bar."""
 
 
 def emit(

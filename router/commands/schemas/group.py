@@ -1,4 +1,4 @@
-"""``xrouter schemas``: the schemas of schema registries on this disk; each command has a module of its own."""
+"""``xrouter schemas``: the command group."""
 
 # Small: help is shown without loading what the commands need.
 

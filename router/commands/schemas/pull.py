@@ -1,4 +1,4 @@
-"""``xrouter schemas pull``: all ids of schema registries onto the disk, for a router without a network."""
+"""``xrouter schemas pull``: copy all schemas of schema registries to disk, for use without a network."""
 
 # Small: it is loaded when the command is run.
 
@@ -56,7 +56,7 @@ def _chosen(settings: Settings, names: list[str]) -> list[str]:
 
 
 def _pulled(settings: Settings, name: str, subjects: list[str]) -> RouterError | None:
-    """Mirror one registry and say what came; return why not all of it is here."""
+    """Copy one registry and print the counts; return the error if it is incomplete."""
     tally = Mirrored()
     error: RouterError | None = None
     try:

@@ -1,4 +1,4 @@
-"""``xrouter test``: cases beside a catalog held against it, or made of records."""
+"""``xrouter test``: run test cases of a catalog, or create them from records."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class CaseCoverage:
     def below(self, least: Mapping[str, float]) -> list[str]:
         """Return in words the kinds that are exercised less than they should be, in percent."""
         return [
-            f"{kind}: {self.shares[kind].percent:.1f} % are exercised, and {wanted:g} % should be"
+            f"{kind}: {self.shares[kind].percent:.1f} % covered, {wanted:g} % required"
             for kind, wanted in least.items()
             if self.shares[kind].percent < wanted
         ]
@@ -226,7 +226,7 @@ class LocatedResult:
             at = "" if line is None or line == self.line else f"line {line}: "
             yield f"{at}{each.pointer}: expected {_value(each.expected)}, found {_value(each.actual)}"
         if other and len(pairs) > 1:
-            yield f"and {counted(len(pairs) - 1, 'difference')} because of it"
+            yield f"and {counted(len(pairs) - 1, 'difference')} as a consequence"
         if self.result.why:
             yield f"why: {self.result.why}"
 
@@ -360,7 +360,7 @@ class _Options:
         config = self.config or file.config
         catalog = self.catalog or (() if self.config is not None else file.catalog)
         if not catalog and config is None:
-            hint = "give --catalog PATH or --config CONFIG, or write a line `catalog: PATH` into it"
+            hint = "give --catalog PATH or --config CONFIG, or add a line `catalog: PATH` to the file"
             raise RouterError(f"{file.path} has no catalog", hint=hint)
         return catalog, config
 
@@ -480,7 +480,7 @@ def _run(files: Sequence[CaseFile], options: _Options, covered: CaseCoverage) ->
 def _refuse_routes(files: Sequence[CaseFile]) -> None:
     """Refuse cases that ask for what a catalog alone does not decide."""
     problems = [
-        f"{file.path}: {case.name}: {name} takes a router's settings; give --config, or leave it out"
+        f"{file.path}: {case.name}: {name} requires a router's settings; give --config, or leave it out"
         for file in files
         for case in file.cases
         for expected in (case.expect, *(case.expect.get("events") or ()))
@@ -533,7 +533,7 @@ def _meant(near: Sequence[str]) -> str:
 
 
 def _record(paths: Sequence[Path], source: str, options: _Options, *, count: int, reveal: bool, force: bool) -> None:
-    """Make cases of records, and write them."""
+    """Create cases from records, and write them."""
     if len(paths) != 1 or paths[0].suffix.lower() not in SUFFIXES:
         raise typer.BadParameter(f"--record writes one PATH, whose name ends in one of {', '.join(SUFFIXES)}")
     output = paths[0]
@@ -557,7 +557,7 @@ def _record(paths: Sequence[Path], source: str, options: _Options, *, count: int
 
 
 def _hidden(number: int) -> str:
-    return f"{counted(number, 'record')} left out, since what decides about them is sensitive; --reveal keeps it"
+    return f"{counted(number, 'record')} skipped, since their outcomes depend on sensitive values; --reveal keeps them"
 
 
 @contextmanager

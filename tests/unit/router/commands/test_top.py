@@ -113,7 +113,7 @@ def test_a_screen_that_lives_until_it_is_interrupted(config: Path, served: Serve
     try:
         wait_until(lambda: SALE in screen.text and "sink events for" in screen.text, SECONDS, lambda: screen.text)
         served.server.stop()
-        wait_until(lambda: "does not answer" in screen.text, SECONDS, lambda: screen.text[-2000:])
+        wait_until(lambda: "does not respond" in screen.text, SECONDS, lambda: screen.text[-2000:])
         screen.process.send_signal(signal.SIGINT)
         assert screen.process.wait(SECONDS) == 0
         assert "Traceback" not in screen.text

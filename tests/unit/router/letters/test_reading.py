@@ -112,7 +112,7 @@ def test_a_table_of_events_is_refused(tmp_path: Path) -> None:
     settings = load_settings(settings_file(tmp_path))
     schema = pa.schema([("id", pa.string())])
     DeltaSink("x", str(tmp_path / "delta"), schema).write(pa.table({"id": ["1"]}, schema), Commit("a", 1))
-    with pytest.raises(SinkError, match="no table of dead letters: it lacks letter"):
+    with pytest.raises(SinkError, match="not a dead-letter table: missing letter"):
         list(read_letters(settings))
 
 

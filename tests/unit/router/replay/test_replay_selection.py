@@ -117,7 +117,7 @@ def test_thousands_of_small_letters_are_one_batch_and_large_ones_are_several(mon
 def test_a_letter_that_was_changed_where_it_lies_is_named() -> None:
     with pytest.raises(RouterError, match=r"dead letter a in dead: native\.headers must be a list"):
         rows_of([replace(LETTER, native={"headers": 1})])
-    with pytest.raises(RouterError, match="protocol 'COAP' is none of"):
+    with pytest.raises(RouterError, match="protocol 'COAP' is unknown"):
         rows_of([replace(LETTER, protocol="COAP")])
 
 
