@@ -1,8 +1,8 @@
-"""The command line: ``xrouter``. The commands are in :mod:`router.commands`; here is what they share at the edge.
+"""The command line ``xrouter``: its entry point and how errors are printed. The commands are in :mod:`router.commands`.
 
-Whatever goes wrong ends as one line ``xrouter: error: ...`` and mostly a line ``hint: ...`` on standard error, with the
-exit code of :mod:`router.errors` (2 for wrong usage). Faults of settings, and what stops a start, have a line each.
-``XROUTER_DEBUG=1`` shows the traceback as well.
+An error is printed on standard error as one line ``xrouter: error: ...``, usually followed by ``hint: ...``, and the
+exit code is that of :mod:`router.errors` (2 for wrong usage). Each settings error and each failed preflight check has a
+line of its own. ``XROUTER_DEBUG=1`` adds the traceback.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEBUG: Final = "XROUTER_DEBUG"
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 1
-"""As typer ends a command whose reader went away: quietly, and not with success."""
+"""The exit code that typer uses when the reader of standard output has closed it."""
 
 COMMANDS: Final = {
     "init": "router.commands.init:init",
@@ -48,10 +48,11 @@ COMMANDS: Final = {
     "doctor": "router.commands.doctor:doctor",
     "demo": "router.commands.demo.command:demo",
 }
+SUMMARY: Final = "Route messages of Kafka, MQTT, AMQP, NATS and HTTP by the definitions of an xRegistry catalog."
 app = typer.Typer(
     name="xrouter",
     cls=lazy_group(COMMANDS),
-    help="Demultiplex message channels by an xRegistry catalog.",
+    help=SUMMARY,
     context_settings=HELP,
 )
 
@@ -66,22 +67,21 @@ def _show_version(wanted: bool) -> None:
 def _root(
     context: typer.Context,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Demultiplex message channels by an xRegistry catalog."""
     if context.invoked_subcommand is None:
         say(context.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and end the process; *arguments* default to the process's own."""
+    """Run the command line and exit; *arguments* default to ``sys.argv``."""
     _open_closed_streams()
     sys.exit(status_of(arguments))
 
 
 def status_of(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code; nothing but a real interpreter exit is raised."""
+    """Run the command line and return the exit code; raise nothing but ``SystemExit``."""
     try:
         status = app(args=None if arguments is None else list(arguments), prog_name="xrouter", standalone_mode=False)
         sys.stdout.flush()
@@ -93,7 +93,7 @@ def status_of(arguments: Sequence[str] | None = None) -> int:
         close_output()
         return BROKEN_PIPE
     except Exception as error:
-        # The edge of the process: whatever it is becomes one line and an exit code.
+        # Every error becomes one line and an exit code here.
         if os.environ.get(DEBUG):
             traceback.print_exc()
         for each in (error, *getattr(error, "others", ())):
@@ -106,12 +106,12 @@ def status_of(arguments: Sequence[str] | None = None) -> int:
 
 
 def _lines(error: Exception, message: str) -> Iterator[str]:
-    """Yield a line for each fault of settings, with where it was written; else the message."""
+    """Yield one line per settings error, with its location; for other errors, the message."""
     if not isinstance(error, ConfigError) or not error.places:
         yield message
         return
     for place, problem in zip(error.places, error.problems, strict=True):
-        # One of no key names the file by itself.
+        # A problem without a key already names the file.
         yield problem if error.file and problem.startswith(error.file) else f"{place}: {problem}"
 
 
@@ -122,23 +122,23 @@ def _described(error: Exception) -> tuple[str, str, int]:
     if isinstance(error, DocumentError):
         return str(error), error.hint, CatalogUnavailable("").exit_code
     if away := registry_away(error):
-        return away, "try again when it answers", BrokerUnreachable("").exit_code
+        return away, "retry when it is reachable", BrokerUnreachable("").exit_code
     if isinstance(error, CatalogError):
         return str(error), "", 1
-    # Here, since Kafka's client takes long to load and most commands never ask it.
+    # Imported here: Kafka's client is slow to load and most commands do not use it.
     from bindings.kafka.client import KafkaUnreachable
 
     if isinstance(error, KafkaUnreachable):
-        return str(error), "check the address, and that the broker runs", BrokerUnreachable("").exit_code
+        return str(error), "check the address and that the broker is running", BrokerUnreachable("").exit_code
     if isinstance(error, UsageError):
         return str(getattr(error, "format_message", error.__str__)()), _usage_hint(error), USAGE
-    hint = f"this is a fault of xrouter; {DEBUG}=1 shows where, for a report"
+    hint = f"this is a bug in xrouter; please report it with the traceback that {DEBUG}=1 shows"
     return f"unexpected {type(error).__name__}: {error}", hint, 1
 
 
 def _usage_hint(error: Exception) -> str:
     command = getattr(getattr(error, "ctx", None), "command_path", "xrouter")
-    return f"`{command} --help` shows what it takes"
+    return f"see `{command} --help`"
 
 
 def _flat(text: str) -> str:
@@ -146,7 +146,7 @@ def _flat(text: str) -> str:
 
 
 def _open_closed_streams() -> None:
-    """Let a standard stream that the caller closed (``>&-``) lead to nowhere; no file opened later takes its number."""
+    """Open standard streams that the caller closed (``>&-``) on the null device, so that no file gets their numbers."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)

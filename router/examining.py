@@ -1,4 +1,4 @@
-"""The one list of what is looked at before a start: ``doctor`` shows all of it, ``run`` ends on what would stop it."""
+"""The preflight checks: ``doctor`` shows all findings, ``run`` fails on those that prevent a start."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ from router.sources import INBOX, Source, by_query, inbox_client, source_client
 from router.spark.connectors import KAFKA, MANIFEST, JavaMissing, cache_root, find_java
 from router.terminal import counted
 
-# Checks and their findings: all checks run at once, and none for longer than its limit.
+# Checks and their findings: all checks run concurrently, each with a time limit.
 
 State = Literal["ok", "warn", "fail"]
-"""``fail``: a start ends with it. ``warn``: a router starts, and waits for it or does less."""
+"""``fail``: a router does not start. ``warn``: it starts, and waits or works without it."""
 SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing looked at: what was observed, and the remedy when it is not ``ok``. Holds no secret.
+    """The finding of a check: what was observed, and the remedy when it is not ``ok``. Contains no secret.
 
-    ``error`` is what a start ends with when it is ``fail``.
+    ``error`` is the error of a start when the state is ``fail``.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Diagnosis:
     error: type[RouterError] = RouterError
 
     def refusal(self) -> RouterError:
-        """Return the error that a start ends with because of it."""
+        """Return the error with which a start fails because of this finding."""
         if issubclass(self.error, SinkError):
             return SinkError(self.name.removeprefix("sink "), self.observation, hint=self.remedy)
         return self.error(f"{self.name}: {self.observation}", hint=self.remedy)
@@ -74,7 +74,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class PreflightCheck:
-    """One look, which changes nothing. ``seconds`` is the longest that anybody waits for it."""
+    """One check, which changes nothing. ``seconds`` is its time limit."""
 
     name: str
     look: Callable[[], Iterable[Diagnosis]]
@@ -82,22 +82,22 @@ class PreflightCheck:
 
 
 def diagnoses(checks: Sequence[PreflightCheck]) -> Iterator[Diagnosis]:
-    """Yield the findings, in the order of the checks, which all run at once.
+    """Run all checks concurrently and yield their findings in the order of the checks.
 
-    A check that takes longer than its limit is left behind: a missing answer does not prevent a start.
+    A check that exceeds its time limit is abandoned with a warning: it does not prevent a start.
     """
     began = time.monotonic()
-    pending = [(check, _begun(check)) for check in checks]
+    pending = [(check, _started(check)) for check in checks]
     for check, future in pending:
         try:
             yield from future.result(max(0.0, began + check.seconds - time.monotonic()))
         except TimeoutError:
-            remedy = "see whether its host answers, and whether its name can be resolved"
-            yield Diagnosis(check.name, "warn", f"nothing is known of it after {check.seconds:g} s", remedy)
+            remedy = "check that the host responds and that its name resolves"
+            yield Diagnosis(check.name, "warn", f"no result after {check.seconds:g} s", remedy)
 
 
 def refusal(findings: Iterable[Diagnosis]) -> RouterError | None:
-    """Return the error that a start ends with, for all that would stop it; None when nothing does."""
+    """Return the error with which a start fails, with all others attached; None when nothing prevents a start."""
     errors = [each.refusal() for each in findings if each.state == "fail"]
     if not errors:
         return None
@@ -106,8 +106,8 @@ def refusal(findings: Iterable[Diagnosis]) -> RouterError | None:
     return first
 
 
-def _begun(check: PreflightCheck) -> Future[list[Diagnosis]]:
-    """Begin a check in a thread that nobody has to wait for."""
+def _started(check: PreflightCheck) -> Future[list[Diagnosis]]:
+    """Start a check in a daemon thread."""
     future: Future[list[Diagnosis]] = Future()
 
     def look() -> None:
@@ -120,7 +120,7 @@ def _begun(check: PreflightCheck) -> Future[list[Diagnosis]]:
     return future
 
 
-# What the machine must have: a Java that Spark runs on, Spark, its connector, descriptors, memory, a cluster.
+# Checks of the machine: Java, Spark, its connectors, open files, memory, cluster.
 
 JAVA_VERSIONS: Final = (17, 21)
 SPARK_VERSION: Final = "4.2."
@@ -130,7 +130,7 @@ _JAVA_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def java() -> Iterator[Diagnosis]:
-    """Look for a Java that Spark supports, at the place where Spark takes it from."""
+    """Check for a Java that Spark supports, where Spark looks for it."""
     remedy = f"install Java {' or '.join(map(str, JAVA_VERSIONS))}, or set JAVA_HOME to one"
     try:
         command = find_java()
@@ -141,7 +141,7 @@ def java() -> Iterator[Diagnosis]:
         yield Diagnosis("java", "fail", str(error.args[0]), error.hint, JvmError)
         return
     except subprocess.TimeoutExpired:
-        yield Diagnosis("java", "warn", f"{command} did not say its version within {JAVA_SECONDS} s", remedy)
+        yield Diagnosis("java", "warn", f"{command} did not print its version within {JAVA_SECONDS} s", remedy)
         return
     except OSError as error:
         yield Diagnosis("java", "fail", f"java does not run: {error}", remedy, JvmError)
@@ -151,12 +151,12 @@ def java() -> Iterator[Diagnosis]:
     if number in JAVA_VERSIONS:
         yield Diagnosis("java", "ok", f"Java {number}, {command}")
     else:
-        said = f"Java {number}" if number else "no Java we know"
-        yield Diagnosis("java", "fail", f"{command} is {said}", remedy, JvmError)
+        found = f"Java {number}" if number else "not a known Java"
+        yield Diagnosis("java", "fail", f"{command} is {found}", remedy, JvmError)
 
 
 def spark() -> Iterator[Diagnosis]:
-    """Look for the Spark that the connectors are made for."""
+    """Check for the Spark version that the connectors are built for."""
     remedy = "install the locked versions: make install"
     try:
         installed = version("pyspark")
@@ -166,21 +166,21 @@ def spark() -> Iterator[Diagnosis]:
     if installed.startswith(SPARK_VERSION):
         yield Diagnosis("pyspark", "ok", installed)
     else:
-        yield Diagnosis("pyspark", "fail", f"{installed}; {SPARK_VERSION}x is needed", remedy)
+        yield Diagnosis("pyspark", "fail", f"{installed}; {SPARK_VERSION}x is required", remedy)
 
 
 def connectors() -> Iterator[Diagnosis]:
-    """Look whether the Kafka connector is in the jar cache, without fetching anything."""
+    """Check that the Kafka connector is in the jar cache; fetch nothing."""
     folder = cache_root() / "jars" / KAFKA.digest
     if (folder / MANIFEST).is_file():
         yield Diagnosis("connectors", "ok", f"Kafka, in {folder.parent}")
         return
-    remedy = "nothing to do with a network: the first start that needs Kafka fetches them; else run `make connectors`"
+    remedy = "with network access nothing to do: the first start that needs Kafka fetches them; else `make connectors`"
     yield Diagnosis("connectors", "warn", f"the jars for Kafka are not yet in {folder.parent}", remedy)
 
 
 def open_files() -> Iterator[Diagnosis]:
-    """Look how many files, and so connections, a router may open here."""
+    """Check how many files, and so connections, a router may open."""
     limit = descriptor_limit()
     if limit >= ENOUGH:
         yield Diagnosis("open files", "ok", "no limit" if limit >= 2**31 else f"up to {limit}")
@@ -189,11 +189,11 @@ def open_files() -> Iterator[Diagnosis]:
     if limit < LEAST:
         yield Diagnosis("open files", "fail", f"up to {limit}; Spark needs {LEAST}", remedy)
     else:
-        yield Diagnosis("open files", "warn", f"up to {limit}; fewer senders can be connected at a time", remedy)
+        yield Diagnosis("open files", "warn", f"up to {limit}; this limits concurrent connections", remedy)
 
 
 def memory(settings: Settings) -> Iterator[Diagnosis]:
-    """Look whether the machine's memory suffices."""
+    """Check that the machine has enough memory."""
     try:
         division = divided(settings)
     except RouterError as error:
@@ -203,7 +203,7 @@ def memory(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def cluster(settings: Settings, *, pushed: bool) -> Iterator[Diagnosis]:
-    """Look whether executors can reach what they have to, as far as settings and this machine show it."""
+    """Check that executors can reach the inbox and sinks, as far as settings and this machine show."""
     chosen = settings.spark
     if chosen.master is None or chosen.is_local:
         return
@@ -215,10 +215,10 @@ def cluster(settings: Settings, *, pushed: bool) -> Iterator[Diagnosis]:
     places = rest.split(",") if scheme == "spark" else []
     if places and not any(map(_listens, places)):
         remedy = "start the master, or correct spark.master"
-        yield Diagnosis("cluster", "fail", f"nobody listens at {chosen.master}", remedy, BrokerUnreachable)
+        yield Diagnosis("cluster", "fail", f"nothing listens at {chosen.master}", remedy, BrokerUnreachable)
         return
-    said = "answers" if places else "is asked by the router's start"
-    yield Diagnosis("cluster", "ok", f"{chosen.master} {said}; a start looks at the packages of executors")
+    result = "responds" if places else "is checked at startup"
+    yield Diagnosis("cluster", "ok", f"{chosen.master} {result}; packages of executors are checked at startup")
 
 
 def _listens(place: str) -> bool:
@@ -230,53 +230,56 @@ def _listens(place: str) -> bool:
     return True
 
 
-# What else is checked on this machine: the state folder, folders of tables and lines, and the ports to listen at.
+# Other checks of this machine: state folder, folders of sinks, listening ports.
 
 _TABLES: Final = 1_000
-"""Tables of a sink that are looked at."""
+"""Tables of a sink that are checked."""
 
 
 def state_folder(settings: Settings) -> Iterator[Diagnosis]:
-    """Look whether the state folder can be written and has more room than the inbox keeps free."""
+    """Check that the state folder is writable and has more free space than the inbox reserves."""
     folder = Path(settings.state)
     if fault := unwritable(folder):
-        yield Diagnosis("state", "fail", fault, "change its rights, or set `state` elsewhere", StateError)
+        yield Diagnosis("state", "fail", fault, "fix its permissions, or set `state` to another folder", StateError)
         return
     free = shutil.disk_usage(_existing(folder)).free
     room = f"{folder}, {free / 2**30:.1f} GiB free"
     if free <= settings.inbox.min_free_bytes:
-        yield Diagnosis("state", "warn", room, "free disk space, or lower inbox.min_free_bytes: gateways push back")
+        yield Diagnosis(
+            "state", "warn", room, "free disk space, or lower inbox.min_free_bytes: gateways reject messages"
+        )
     elif free <= 2 * settings.inbox.min_free_bytes:
-        yield Diagnosis("state", "warn", room, "free disk space before gateways push back")
+        yield Diagnosis("state", "warn", room, "free disk space, or gateways will reject messages")
     else:
         yield Diagnosis("state", "ok", room)
 
 
 def sink_folders(settings: Settings) -> Iterator[Diagnosis]:
-    """Look whether the folders of tables and lines can be written; nobody asks an object store before a batch does.
+    """Check that local folders of sinks are writable; object stores are not checked.
 
-    A folder that cannot be written holds up its own batches only: a router starts all the same, and waits for its
-    sinks.
+    A folder that is not writable blocks only the batches for its sink; the router starts anyway.
     """
     for name, sink in settings.sinks.items():
         place = sink.folder
         folder = local_folder(place) if place else None
         if folder is not None:
-            # The files of a table lie in folders below it, and its log lists them.
+            # A table also has a log folder.
             fault = unwritable(folder) or unwritable(folder / "_delta_log")
             refused = "" if fault or not sink.tabular else next(_refused_tables(folder), "")
             if refused:
-                remedy = "ALTER TABLE ... DROP FEATURE, or give the sink another path; batches wait until then"
+                remedy = (
+                    "ALTER TABLE ... DROP FEATURE, or set another path for the sink; its batches are blocked until then"
+                )
                 yield Diagnosis(f"sink {name}", "warn", refused, remedy)
             elif fault:
-                remedy = "give this user the right to write there, or choose another path; batches wait until then"
+                remedy = "give this user write permission, or set another path; batches are blocked until then"
                 yield Diagnosis(f"sink {name}", "warn", fault, remedy)
             else:
                 yield Diagnosis(f"sink {name}", "ok", str(folder))
 
 
 def _refused_tables(folder: Path) -> Iterator[str]:
-    """Yield what keeps tables in and below a folder from being written, as far as they can be read."""
+    """Yield why tables in and below a folder cannot be written, as far as they can be read."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
@@ -293,15 +296,15 @@ def _refused_tables(folder: Path) -> Iterator[str]:
 
 
 def metrics_port(settings: Settings) -> Iterator[Diagnosis]:
-    """Look whether metrics and status page can be served; not for a process that serves them already."""
+    """Check that metrics and status page can be served; not for a process that serves them already."""
     chosen = settings.metrics
     yield from _port("metrics port", settings, chosen.host, chosen.port, "metrics.port", beside=True)
 
 
 def http_port(settings: Settings, *, beside: bool = False) -> Iterator[Diagnosis]:
-    """Look whether HTTP can be taken, and whether the certificates for it can be read.
+    """Check that the HTTP port is free and that its certificates can be read.
 
-    With *beside*, a router that runs on the state folder is another process, which may hold the port.
+    With *beside*, the port may be in use by a router that runs on the same state folder.
     """
     chosen = settings.http
     try:
@@ -313,15 +316,15 @@ def http_port(settings: Settings, *, beside: bool = False) -> Iterator[Diagnosis
 
 
 def unwritable(folder: Path) -> str:
-    """Say why a folder, which need not exist, cannot be written; empty when it can."""
+    """Return why a folder, which need not exist, is not writable; empty when it is."""
     existing = _existing(folder)
     if not existing.is_dir():
-        return f"{folder} cannot be written: {existing} is no folder"
-    return "" if os.access(existing, os.W_OK | os.X_OK) else f"{existing} cannot be written"
+        return f"{folder} is not writable: {existing} is not a folder"
+    return "" if os.access(existing, os.W_OK | os.X_OK) else f"{existing} is not writable"
 
 
 def _existing(folder: Path) -> Path:
-    """Return the folder itself, or the nearest above it that exists."""
+    """Return the folder itself, or its nearest existing parent."""
     return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
 
 
@@ -336,13 +339,13 @@ def _port(name: str, settings: Settings, host: str, port: int, key: str, *, besi
         listen(host, port, "nobody").close()
     except GatewayError as error:
         if beside and _answers(host, port) and is_locked(Path(settings.state) / "lock"):
-            yield Diagnosis(name, "ok", f"{host}:{port} is in use while a router runs on {settings.state}")
+            yield Diagnosis(name, "ok", f"{host}:{port} is in use by the router that runs on {settings.state}")
             return
         fault = str(error).removeprefix("nobody ").partition("; ")[0]
-        remedy = f"set {key} to another port, or to 0 for a free one, or stop what uses it"
+        remedy = f"set {key} to another port, or to 0 for any free port, or stop the process that uses it"
         yield Diagnosis(name, "fail", fault, remedy, ConfigError)
         return
-    yield Diagnosis(name, "ok", f"{host}:{port} is free" if port else f"a free one at {host}")
+    yield Diagnosis(name, "ok", f"{host}:{port} is free" if port else f"any free port at {host}")
 
 
 def _answers(host: str, port: int) -> bool:
@@ -353,23 +356,23 @@ def _answers(host: str, port: int) -> bool:
     return True
 
 
-# Who is to be reached: the brokers and servers of sources and sinks, asked as far as that changes nothing there.
+# Checks of the brokers and servers of sources and sinks, which change nothing there.
 #
-# Kafka is asked with our login, and a start ends where that is refused. Other brokers and servers are only connected
-# to, with TLS where it is spoken. All of them are waited for while they are away.
+# Kafka is queried with our login; a start fails if the login is refused. Other servers are only connected to, with TLS
+# where configured. Unavailable servers do not prevent a start.
 
 CONNECT_SECONDS: Final = 5.0
 _START_KAFKA: Final = "start the broker, or correct bootstrap_servers and credentials"
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What is asked of a Kafka cluster, and for whom; with ``waited`` a start does not need the answer."""
+class _KafkaQuery:
+    """A query to a Kafka cluster, for the source or sink ``name``; with ``optional`` a start does not need it."""
 
     name: str
     client: KafkaClient
     topic: str = ""
-    waited: bool = False
+    optional: bool = False
 
 
 def peer_checks(
@@ -381,24 +384,24 @@ def peer_checks(
     sinks: bool = True,
     once: bool = False,
 ) -> Iterator[PreflightCheck]:
-    """Yield checks of the brokers and servers to be reached: for sources and the inbox, and for *sinks*.
+    """Yield the checks of brokers and servers: for sources, the inbox and, with *sinks*, sinks.
 
-    Without *gateways* the brokers that these connect to are left out. One check serves all on one Kafka cluster. With
-    *once* nobody waits for a cluster that is away: its ends are to be known at the start.
+    Without *gateways*, brokers that gateways connect to are left out. One check covers a whole Kafka cluster. With
+    *once*, an unavailable cluster prevents a start, since its end offsets must be known.
     """
     asked = [
-        _Asked(f"source {source.endpoint}", source_client(source), source.topic)
+        _KafkaQuery(f"source {source.endpoint}", source_client(source), source.topic)
         for source in sources
         if not source.pushed
     ]
     chosen = settings.inbox.kafka
     if chosen is not None:
-        asked.append(_Asked("inbox", inbox_client(chosen), chosen.topic))
+        asked.append(_KafkaQuery("inbox", inbox_client(chosen), chosen.topic))
     others: list[PreflightCheck] = []
     for broker in connections_of(sources, "check") if gateways else ():
         form = BINDINGS[broker.protocol].sending.form
-        away = "start the broker, or correct the address; the gateway connects by itself once it answers"
-        # The server of NATS speaks first, and only then TLS.
+        away = "start the broker, or correct the address; the gateway connects when it is reachable"
+        # A NATS server sends its greeting before TLS.
         greets = broker.protocol == "NATS"
         name = f"source {broker.name}"
         others.append(
@@ -407,7 +410,7 @@ def peer_checks(
     for name, sink in settings.sinks.items() if sinks else ():
         if sink.remote is not None:
             looked = _sink(name, sink.remote, catalog)
-            (asked if isinstance(looked, _Asked) else others).append(looked)  # type: ignore[arg-type]
+            (asked if isinstance(looked, _KafkaQuery) else others).append(looked)  # type: ignore[arg-type]
     yield from (PreflightCheck(group[0].name, partial(_kafka, group, once=once)) for group in _by_cluster(asked))
     yield from others
     plan = Plan(catalog, settings)
@@ -425,7 +428,7 @@ def peer_checks(
 
 
 def _schema_registry(called: str, settings: Settings, name: str) -> Iterator[Diagnosis]:
-    """Ask a schema registry whether it lets us in; without it a router has the ids that are on the disk."""
+    """Check that a schema registry accepts our login; without it a router uses the ids cached on disk."""
     address = address_of(settings, name)
     kept = KeptIds(folder_of(settings, name), address.url)
     ids, damaged = 0, ""
@@ -434,61 +437,61 @@ def _schema_registry(called: str, settings: Settings, name: str) -> Iterator[Dia
             ids += kept.schema(schema_id) is not None
         except Damaged as damage:
             damaged = damaged or str(damage)
-    on_disk = f"{counted(ids, 'id')} on the disk"
+    on_disk = f"{counted(ids, 'id')} on disk"
     try:
         address.client().check()
     except RegistryUnavailableError as error:
-        remedy = f"start it, or correct schema_registries.{name}; batches with other ids wait until it answers"
+        remedy = f"start it, or correct schema_registries.{name}; batches with other ids are blocked until it responds"
         yield Diagnosis(called, "warn", f"{str(error).removeprefix(called).strip()}; {on_disk}", remedy)
         return
     if damaged:
-        remedy = "nothing is lost: it is asked for anew; see why the disk damages files"
-        yield Diagnosis(called, "warn", f"{address.url} answers; {on_disk}; {damaged}", remedy)
+        remedy = "nothing is lost: damaged schemas are fetched again; check the disk"
+        yield Diagnosis(called, "warn", f"{address.url} responds; {on_disk}; {damaged}", remedy)
         return
-    yield Diagnosis(called, "ok", f"{address.url} answers; {on_disk}")
+    yield Diagnosis(called, "ok", f"{address.url} responds; {on_disk}")
 
 
 def _unidentified(unknown: Sequence[tuple[Source, Sequence[str]]]) -> Iterator[Diagnosis]:
-    """Tell of frames whose ids decide nothing; a router runs, and takes them for what the topic's definitions are."""
+    """Report topics whose schema ids identify no definition; a router runs, and matches without them."""
     for source, xids in unknown:
         state: State = "ok" if source.settings.framing == "auto" else "warn"
         yield Diagnosis("schema ids", state, unidentified_text(source.settings, xids), IDS)
 
 
 def _written(called: str, name: str, plan: Plan) -> Iterator[Diagnosis]:
-    """Look whether the schemas of what a sink is to send have ids; nothing is registered here."""
+    """Check that the schemas of a sink's messages have ids; register nothing."""
     try:
         frames = plan.written_frames(name, register=False)
     except SinkError as error:
         text = error.message.removeprefix(f"sink {name}: ")
         away = isinstance(error.__cause__, RegistryUnavailableError)
-        remedy = "start it, or correct schema_registries; batches for the sink wait until it answers"
+        remedy = "start it, or correct schema_registries; batches for the sink are blocked until it responds"
         yield Diagnosis(called, "warn" if away else "fail", text, remedy if away else error.hint, SinkError)
         return
     yield Diagnosis(called, "ok", f"{counted(len(frames), 'definition')} with the ids of their schemas")
 
 
-def _sink(name: str, sink: RemoteSink, catalog: Catalog) -> PreflightCheck | _Asked:
+def _sink(name: str, sink: RemoteSink, catalog: Catalog) -> PreflightCheck | _KafkaQuery:
     called = f"sink {name}"
     try:
         endpoint = endpoint_of(name, sink, catalog)
         cluster = sink.cluster_at(name, endpoint)
         if cluster is not None:
-            return _Asked(called, cluster, waited=sink.own_cluster() is None)
+            return _KafkaQuery(called, cluster, optional=sink.own_cluster() is None)
         connection = sink.connection(name, endpoint)
     except SinkError as error:
         fault = Diagnosis(called, "fail", error.message.removeprefix(f"{called}: "), error.hint, SinkError)
         return PreflightCheck(called, lambda: (fault,))
-    away = "start the server, or correct the address; batches wait until it answers"
+    away = "start the server, or correct the address; batches are blocked until it responds"
     greets = sink.family == "nats"
     return PreflightCheck(
         called, partial(_servers, called, sink.sending.form, connection, away, SinkError, greets=greets)
     )
 
 
-def _by_cluster(asked: Iterable[_Asked]) -> list[list[_Asked]]:
-    """Gather what is asked of one cluster with one login."""
-    groups: list[list[_Asked]] = []
+def _by_cluster(asked: Iterable[_KafkaQuery]) -> list[list[_KafkaQuery]]:
+    """Group the queries by cluster and login."""
+    groups: list[list[_KafkaQuery]] = []
     for each in asked:
         group = next((group for group in groups if group[0].client == each.client), None)
         if group is None:
@@ -498,29 +501,29 @@ def _by_cluster(asked: Iterable[_Asked]) -> list[list[_Asked]]:
     return groups
 
 
-def _kafka(group: Sequence[_Asked], *, once: bool) -> Iterator[Diagnosis]:
-    """Ask a cluster once for all. One that is away is waited for; one that refuses us would do so for ever."""
+def _kafka(group: Sequence[_KafkaQuery], *, once: bool) -> Iterator[Diagnosis]:
+    """Query a cluster once for all. If it refuses our login, the start fails; if it is unavailable, it can wait."""
     client = group[0].client
     try:
         topics = KafkaEnds(client).partitions(sorted({each.topic for each in group if each.topic}))
     except KafkaUnreachable as error:
         for each in group:
-            fails = (error.refused or once) and not each.waited
-            remedy = _START_KAFKA if fails else f"{_START_KAFKA}; it is waited for"
+            fails = (error.refused or once) and not each.optional
+            remedy = _START_KAFKA if fails else f"{_START_KAFKA}; the router waits for it"
             yield Diagnosis(each.name, "fail" if fails else "warn", str(error), remedy, BrokerUnreachable)
         return
     for each in group:
         if not each.topic:
-            yield Diagnosis(each.name, "ok", f"Kafka at {client.servers} answers")
+            yield Diagnosis(each.name, "ok", f"Kafka at {client.servers} responds")
         elif each.topic not in topics:
-            yield Diagnosis(each.name, "warn", f"Kafka at {client.servers} has no topic {each.topic}", "make the topic")
+            yield Diagnosis(each.name, "warn", f"Kafka at {client.servers} has no topic {each.topic}", "create it")
         else:
             observation = f"Kafka at {client.servers}, topic {each.topic}, {len(topics[each.topic])} partitions"
             yield Diagnosis(each.name, "ok", observation)
 
 
 def _sink_topics(plan: Plan) -> Iterator[Diagnosis]:
-    """Look whether the topics exist that routes name whatever a record has, and whether they take our records."""
+    """Check that the fixed topics of routes exist and accept our records."""
     for name, topics in sink_topics(plan).items():
         sink = plan.settings.sinks[name]
         if sink.topics is None:
@@ -529,37 +532,37 @@ def _sink_topics(plan: Plan) -> Iterator[Diagnosis]:
         try:
             takes = KafkaEnds(client).takes(topics)
         except KafkaUnreachable:
-            continue  # The check of the cluster says so.
-        told = list(_untaken(f"sink {name}", sink.topics, client.servers, topics, takes))
-        yield from told or (Diagnosis(f"sink {name}", "ok", f"{counted(len(topics), 'topic')} to write to"),)
+            continue  # The check of the cluster reports it.
+        problems = list(_topic_problems(f"sink {name}", sink.topics, client.servers, topics, takes))
+        yield from problems or (Diagnosis(f"sink {name}", "ok", f"{counted(len(topics), 'topic')} writable"),)
 
 
-def _untaken(
+def _topic_problems(
     called: str, sink: KafkaSink, servers: str, topics: Sequence[str], takes: Mapping[str, Takes]
 ) -> Iterator[Diagnosis]:
-    """Say what is in the way of writing to topics; a start waits for none of it, since batches do."""
+    """Yield why topics cannot be written; this blocks batches, not a start."""
     missing = [topic for topic in topics if topic not in takes]
     if missing and sink.create_topics is not None:
-        yield Diagnosis(called, "ok", f"Kafka at {servers} has no topic {few(missing)}: create_topics makes it")
+        yield Diagnosis(called, "ok", f"Kafka at {servers} has no topic {few(missing)}: create_topics creates it")
     elif missing:
-        remedy = "make it before records come, or set create_topics of the sink; a batch for it waits"
+        remedy = "create it, or set create_topics of the sink; batches for it are blocked until then"
         yield Diagnosis(called, "warn", f"Kafka at {servers} has no topic {few(missing)}", remedy, SinkError)
     if denied := [topic for topic, each in takes.items() if not each.writable]:
-        remedy = "grant the login of the sink Write and Describe on it; a batch for it waits"
-        yield Diagnosis(called, "warn", f"it may not write to topic {few(denied)}", remedy, SinkError)
+        remedy = "grant the sink's login Write and Describe on it; batches for it are blocked until then"
+        yield Diagnosis(called, "warn", f"no permission to write to topic {few(denied)}", remedy, SinkError)
     small = {topic: each.most_bytes for topic, each in takes.items() if each.most_bytes is not None}
     for topic in sorted(topic for topic, most in small.items() if most < sink.max_message_bytes):
-        told = f"topic {topic} takes {small[topic]} bytes at most (max.message.bytes)"
-        remedy = f"set max_message_bytes of the sink, now {sink.max_message_bytes}, to no more; or raise the topic's"
-        yield Diagnosis(called, "warn", told, remedy, SinkError)
+        observation = f"topic {topic} accepts at most {small[topic]} bytes (max.message.bytes)"
+        remedy = f"lower the sink's max_message_bytes from {sink.max_message_bytes} to that, or raise the topic's limit"
+        yield Diagnosis(called, "warn", observation, remedy, SinkError)
 
 
 def _servers(
     name: str, form: AddressForm, connection: Connection, away: str, error: type[RouterError], *, greets: bool
 ) -> Iterator[Diagnosis]:
-    """Look whether one of the servers of a connection takes connections.
+    """Check that one of the servers of a connection accepts connections.
 
-    What waiting does not repair is ``fail``: a malformed address, a certificate that cannot be read.
+    ``fail`` is what waiting does not fix: a malformed address, an unreadable certificate.
     """
     try:
         addresses = addresses_of(form, _bare(connection))
@@ -572,27 +575,27 @@ def _servers(
         if fault := _fault(address, None if greets else context):
             faults.append(f"{address.url}: {fault}")
         else:
-            yield Diagnosis(name, "ok", f"{address.url} takes connections")
+            yield Diagnosis(name, "ok", f"{address.url} accepts connections")
             return
     yield Diagnosis(name, "warn", "; ".join(faults) or "it has no address", away)
 
 
 def _bare(connection: Connection) -> Connection:
-    """Return the connection with addresses up to what differs from record to record."""
+    """Return the connection with each address cut before its first placeholder."""
     return Connection(tuple(uri.partition("{")[0] for uri in connection.uris), tls=connection.tls)
 
 
 def _fault(address: Address, context: ssl.SSLContext | None) -> str:
-    """Say why a server does not take a connection; empty when it does. No login is shown."""
+    """Return why a server does not accept a connection; empty when it does. No login is sent."""
     try:
         with socket.create_connection((address.host, address.port), CONNECT_SECONDS) as plain:
             if address.tls and context is not None:
                 context.wrap_socket(plain, server_hostname=address.host).close()
     except TimeoutError:
-        return f"no answer within {CONNECT_SECONDS:g} s"
+        return f"no response within {CONNECT_SECONDS:g} s"
     except (OSError, ValueError) as error:
         checked = getattr(error, "verify_message", "")
-        return f"its certificate does not hold: {checked}" if checked else getattr(error, "strerror", "") or str(error)
+        return f"its certificate is invalid: {checked}" if checked else getattr(error, "strerror", "") or str(error)
     return ""
 
 
@@ -600,7 +603,7 @@ _log = get_logger()
 
 
 def machine_checks() -> list[PreflightCheck]:
-    """Return what every start of a router needs, whatever its settings."""
+    """Return the checks that need no settings."""
     return [
         PreflightCheck("java", java),
         PreflightCheck("pyspark", spark),
@@ -631,8 +634,8 @@ def reach_checks(
 ) -> Iterator[PreflightCheck]:
     """Yield the checks that need settings and catalog.
 
-    Kafka gets our credentials, so its addresses must be known to be the right ones. With *gateways* messages are
-    taken in here, with *listens* those over HTTP too; with *beside* another process may do the latter.
+    Kafka gets our credentials, so its addresses must be trusted already. With *gateways*, this process runs gateways;
+    with *listens*, also that of HTTP; with *beside*, another process may use the HTTP port.
     """
     if listens and gateways and any(source.served for source in sources):
         yield PreflightCheck("http port", partial(http_port, settings, beside=beside))
@@ -643,24 +646,24 @@ def reach_checks(
 
 
 def _queries(settings: Settings, sources: Sequence[Source]) -> Iterator[Diagnosis]:
-    """Say which sources share a query, and so wait for the sinks of each other."""
+    """Report which sources share a query, so that one blocked sink blocks them all."""
     idle = [source.endpoint for source in sources if source.pushed and source.settings.lane]
     if idle:
-        remedy = "leave it out; a router of their own, with another state, parts them"
-        yield Diagnosis("queries", "warn", f"lane parts nothing for {few(idle)}, which share the inbox", remedy)
+        remedy = "remove it; to separate them, run another router with its own state"
+        yield Diagnosis("queries", "warn", f"lane has no effect on {few(idle)}, which share the inbox", remedy)
     for query, members in by_query(sources).items():
         if len(members) > 1 and len(event_sinks(settings)) > 1:
-            part = "a router of its own, with another state," if query == INBOX else "`lane` on a source"
+            separate = "another router with its own state" if query == INBOX else "`lane` on a source"
             names = few([member.endpoint for member in members])
-            told = f"{names} share query {query}: a sink that takes nothing of one holds all; {part} parts them"
-            yield Diagnosis("queries", "ok", told)
+            observation = f"{names} share query {query}: an unavailable sink blocks all; {separate} separates them"
+            yield Diagnosis("queries", "ok", observation)
 
 
 def require(checks: Iterable[PreflightCheck]) -> None:
-    """Look at everything at once; what does not stop a start goes to the log.
+    """Run all checks; log the warnings.
 
     Raises:
-        RouterError: something would stop it; ``others`` are further things that would.
+        RouterError: a check failed; ``others`` has the other failures.
     """
     findings = list(diagnoses(list(checks)))
     error = refusal(findings)
@@ -668,14 +671,14 @@ def require(checks: Iterable[PreflightCheck]) -> None:
         raise error
     for each in findings:
         if each.state == "warn":
-            _log.warning("not as it should be", what=each.name, problem=each.observation, hint=each.remedy)
+            _log.warning("preflight check failed", what=each.name, problem=each.observation, hint=each.remedy)
 
 
 def router_checks(
     settings: Settings, catalog: Catalog, sources: Sequence[Source], *, once: bool = False
 ) -> Iterator[PreflightCheck]:
-    """Yield what ``run`` looks at; its metrics are served by then."""
-    # A start fetches missing connectors, and says so.
+    """Yield the checks of ``run``, which already serves its metrics."""
+    # A start fetches missing connectors itself.
     every = [*machine_checks(), *place_checks(settings)]
     yield from (check for check in every if check.name not in ("connectors", "metrics port"))
     apart = settings.inbox.kafka is not None
@@ -683,7 +686,7 @@ def router_checks(
 
 
 def gateway_checks(settings: Settings, catalog: Catalog, sources: Sequence[Source]) -> Iterator[PreflightCheck]:
-    """Yield what ``gateway`` looks at; it starts no Spark and writes to no sink."""
+    """Yield the checks of ``gateway``, which uses neither Spark nor sinks."""
     yield PreflightCheck("open files", open_files)
     pushed = [source for source in sources if source.pushed]
     if any(source.served for source in pushed):

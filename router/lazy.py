@@ -1,4 +1,4 @@
-"""Commands that are imported when they are called: no command waits for libraries that it does not use."""
+"""Import each command only when it is called, so that no command loads libraries that it does not use."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-# Typer ships what it is built on under a name of its own; its types are reached through its own classes.
+# Typer vendors click under a private name; click's types are reached through typer's classes.
 _Context = Any
 _Command = Any
 HELP: Final = {"help_option_names": ["-h", "--help"]}
-# Wrong usage in all its forms; typer exports only this leaf of it.
+# The base class of all usage errors; typer exports only its subclass BadParameter.
 UsageError: Final[type[Exception]] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
 
 
 class Tidy:
-    """A command whose help names the values of options as people do: nothing for a switch, and no type of Python."""
+    """Mixin that shows plain value names in help: none for flags, and no Python types."""
 
     def get_params(self, ctx: _Context) -> list[Any]:
-        """Return the parameters, as their help is to show them."""
+        """Return the parameters with plain value names for their help."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for each in params:
             if getattr(each, "is_bool_flag", False):
@@ -37,7 +37,7 @@ class Tidy:
 
 
 class _Shown:
-    """What help says of the values of a parameter, instead of what typer would."""
+    """Render a parameter's value type in help, in place of typer's own text."""
 
     def __init__(self, param: Any) -> None:
         self._param = param
@@ -45,14 +45,14 @@ class _Shown:
 
     def __call__(self, ctx: _Context) -> str | None:
         if self._before is None or (self._param.param_type_name == "argument" and self._param.metavar):
-            return None  # An argument's name says it.
+            return None  # The argument's name is enough.
         typed = self._before(self._param, ctx=ctx) or ""
         plain = re.sub(r"^<list\[(.*)\]>$", r"<\1>", typed)
         return re.sub(r"^<(?:int|float)(?: range)?>$", "<number>", plain).replace("<str>", "<text>") or None
 
 
 class TidyCommand(Tidy, TyperCommand):
-    """A command by itself, whose help breaks lines where the terminal ends."""
+    """A single command whose help text wraps at the terminal's width."""
 
     def __init__(self, *arguments: Any, help: str | None = None, **options: Any) -> None:
         text = "\n\n".join(each.replace("\n", " ") for each in (help or "").split("\n\n"))
@@ -60,11 +60,11 @@ class TidyCommand(Tidy, TyperCommand):
 
 
 class TidyGroup(Tidy, TyperGroup):
-    """A command that only has others below it."""
+    """A command group."""
 
 
 def lazy_group(commands: Mapping[str, str]) -> type[TyperGroup]:
-    """Return a group of *commands*: by name the function or Typer app that each is, as ``module:attribute``."""
+    """Return a group class of *commands*: name to ``module:attribute`` of a function or Typer app."""
 
     class LazyGroup(TidyGroup):
         _only_names = False
@@ -84,11 +84,11 @@ def lazy_group(commands: Mapping[str, str]) -> type[TyperGroup]:
             except UsageError as error:
                 near = get_close_matches(args[0], commands, 1)
                 if near and args[0] not in commands:
-                    error.message = f"there is no command {args[0]}; did you mean {near[0]}?"  # type: ignore[attr-defined]
+                    error.message = f"unknown command {args[0]}; did you mean {near[0]}?"  # type: ignore[attr-defined]
                 raise
 
         def shell_complete(self, ctx: _Context, incomplete: str) -> Any:
-            # Completion must be quick: the names are known without importing every command for its help.
+            # Completion needs only names, so it imports no command.
             self._only_names = True
             try:
                 return super().shell_complete(ctx, incomplete)
@@ -117,4 +117,4 @@ def _stand_in() -> _Command:
 
 
 _STAND_IN: Final = _stand_in()
-"""Stands for a command that completion only names."""
+"""Placeholder for a command of which completion needs only the name."""

@@ -1,7 +1,7 @@
-"""Where commands write: the only module that puts text on standard output and standard error for people.
+"""Output of commands: the only module that writes to standard output and standard error.
 
-Every text is escaped by :mod:`catalog.findings` on its way, and no markup in it is interpreted: styles are given beside
-a text, never inside it. JSON is written so that it means the same and is as harmless.
+Control characters in every text are escaped (:mod:`catalog.findings`), and markup in it is not interpreted: styles are
+passed separately. JSON is escaped too, without changing its meaning.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WIDE: Final = 200
-"""Columns of a table where the output is no terminal, so that nothing is cut that a program may want."""
+"""Columns of a table when the output is not a terminal, so that no cell is truncated."""
 
 
 def say(text: str = "", *, err: bool = False) -> None:
-    """Write a text of one or more lines, with characters that the stream cannot show as escapes."""
+    """Write one or more lines; characters that the stream cannot encode become escapes."""
     stream = sys.stderr if err else sys.stdout
     encoding = stream.encoding or "utf-8"
     stream.write(escaped(text).encode(encoding, "backslashreplace").decode(encoding) + "\n")
@@ -34,7 +34,7 @@ def say(text: str = "", *, err: bool = False) -> None:
 
 
 def say_row(cells: Iterable[str], *, err: bool = False) -> None:
-    """Write one line of cells with tabs between them; a tab or newline inside of a cell is an escape."""
+    """Write cells as one line, separated by tabs; tabs and newlines within a cell are escaped."""
     say("\t".join(map(one_line, cells)), err=err)
 
 
@@ -44,69 +44,69 @@ def say_json(form: object) -> None:
 
 
 def say_json_lines(forms: Iterable[object]) -> None:
-    """Write one JSON document a line."""
+    """Write JSON documents, one per line."""
     for form in forms:
         sys.stdout.buffer.write(escaped_json(msgspec.json.encode(form)) + b"\n")
     sys.stdout.buffer.flush()
 
 
 def write_document(document: bytes) -> None:
-    """Write a JSON document, or several, as given but for escapes."""
+    """Write encoded JSON, escaped but otherwise unchanged."""
     sys.stdout.buffer.write(escaped_json(document))
     sys.stdout.buffer.flush()
 
 
 def close_output() -> None:
-    """Point standard output to nowhere, so that the interpreter's own last flush does not complain."""
+    """Point standard output to the null device, so that the interpreter's final flush does not fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def leave_output() -> None:
-    """Write what standard output takes at once, and drop the rest: Ctrl-C waits for no reader that has stopped."""
+    """Flush standard output without blocking and drop the rest: Ctrl-C must not wait for a stalled reader."""
     try:
         number = sys.stdout.fileno()
         os.set_blocking(number, False)
     except (OSError, ValueError):
-        return  # It is no stream of the process, or closed.
+        return  # Not a file descriptor, or closed.
     try:
         sys.stdout.flush()
         left = False
     except OSError:
         left = True
-    # Others may have the same stream, a shell its terminal.
+    # Other processes, such as the shell, may share the stream.
     os.set_blocking(number, True)
     if left:
         close_output()
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number of things in words: ``1 error``, ``2 errors``."""
+    """Return a number with its noun: ``1 error``, ``2 errors``."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def shown_value(value: Any) -> str:
-    """Return a value of a document as people read it: texts as they are, all else as JSON."""
+    """Return a value of a document for display: strings unchanged, everything else as JSON."""
     if value is None:
         return "(none)"
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def styled(*parts: str | tuple[str, str]) -> Text:
-    """Return a text of parts, each plain or with its style, such as ``("error", "red")``."""
+    """Return a text made of parts, each a string or a pair of string and style, such as ``("error", "red")``."""
     return Text.assemble(*(escaped(part) if isinstance(part, str) else (escaped(part[0]), part[1]) for part in parts))
 
 
 class Terminal(Console):
-    """A console of rich that interprets nothing in texts and lets no character through that a terminal acts upon."""
+    """A rich console that interprets no markup and escapes control characters."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a text as one to be laid out; escapes count for its width."""
+        """Return a string as rich text; escapes count towards its width."""
         return super().render_str(escaped(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Yield what is written; here nothing gets past, whatever made it."""
+        """Yield the output segments, with all text escaped."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(escaped(segment.text), segment.style)
 
@@ -114,7 +114,7 @@ class Terminal(Console):
 def terminal(
     *, err: bool = False, file: IO[str] | None = None, soft_wrap: bool = False, width: int | None = None
 ) -> Terminal:
-    """Return a console; *width* counts only where the output is no terminal."""
+    """Return a console; *width* applies only when the output is not a terminal."""
     stream = file if file is not None else sys.stderr if err else sys.stdout
     console = Terminal(file=stream, markup=False, emoji=False, highlight=False, soft_wrap=soft_wrap)
     if width is not None and not console.is_terminal:

@@ -1,4 +1,4 @@
-"""What commands share: arguments, documents they write, and catalogs read by the network."""
+"""Shared parts of commands: arguments, writing documents, and reading catalogs over the network."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from router.errors import CatalogUnavailable, RouterError
 from router.sinks.tables.head import write_atomically
 from router.terminal import write_document
 
-# Arguments that several commands share, with the errors for what users write wrongly there.
+# Arguments that several commands share, and their errors.
 
 
 class OutputFormat(StrEnum):
-    """How something is written out."""
+    """Output format of a command."""
 
     text = "text"
     json = "json"
 
 
 CatalogOption = Annotated[
-    list[str], typer.Option("--catalog", metavar="PATH", help="File, folder or URL of the catalog; may be repeated.")
+    list[str], typer.Option("--catalog", metavar="PATH", help="File, folder or URL of the catalog; repeatable.")
 ]
 MorePaths = Annotated[
-    list[str] | None, typer.Argument(metavar="PATH", help="More of --catalog, as shells write them for `*.json`.")
+    list[str] | None, typer.Argument(metavar="PATH", help="More --catalog paths, for example a shell's `*.json`.")
 ]
 Sources = Annotated[list[str], typer.Argument(metavar="PATH", help="Files, folders or URLs of the catalog.")]
 
@@ -44,7 +44,7 @@ AllowAddresses = Annotated[
     typer.Option(
         "--allow-address",
         metavar="HOST",
-        help="Host or network that documents may refer to though its addresses are not public; may be repeated.",
+        help="Private host or network that documents may refer to; repeatable.",
     ),
 ]
 
@@ -54,20 +54,20 @@ BaseUri = Annotated[
     typer.Option(
         "--base-uri",
         metavar="URL",
-        help="Address of the registry that the catalog is of, where it names none: `dataschema` of events is below it.",
+        help="Base URL of the registry, for `dataschema` of events when the catalog does not name its registry.",
     ),
 ]
 
 
 def schema_option(files: str, schema: Callable[[], bytes]) -> Any:
-    """Return the option ``--schema``, which writes the JSON Schema of a kind of files in place of anything else."""
+    """Return the option ``--schema``, which prints the JSON Schema of a kind of file and exits."""
 
     def write(wanted: bool) -> None:
         if wanted:
             write_document(schema())
             raise typer.Exit
 
-    text = f"Write the JSON Schema of {files} instead, and end."
+    text = f"Print the JSON Schema of {files} and exit."
     return typer.Option("--schema", callback=write, is_eager=True, help=text)
 
 
@@ -77,44 +77,44 @@ def usable_catalog(
     """Load a catalog to work with; the arguments are those of :func:`catalog.load.load`.
 
     Raises:
-        CatalogUnavailable: it has no definition at all.
+        CatalogUnavailable: it has no usable definition.
         DocumentError: a source cannot be read.
     """
     catalog = load(sources, fetcher=fetcher, base_uri=base_uri, declarations=declarations)
     if not catalog.definitions:
         cause = next((f": {each.message}" for each in catalog.findings if each.severity == "error"), "")
-        hint = f"`xrouter check {sources[0]}` shows what is wrong"
-        raise CatalogUnavailable(f"{', '.join(sources)} holds no usable message definition{cause}", hint=hint)
+        hint = f"`xrouter check {sources[0]}` shows its errors"
+        raise CatalogUnavailable(f"{', '.join(sources)} has no usable message definition{cause}", hint=hint)
     return catalog
 
 
 def pairs_of(given: list[str], option: str) -> dict[str, str]:
-    """Read ``name=value`` arguments.
+    """Return ``name=value`` arguments as a dict.
 
     Raises:
-        RouterError: one has no ``=`` or no name.
+        RouterError: an argument has no ``=`` or no name.
     """
     pairs: dict[str, str] = {}
     for text in given:
         name, mark, value = text.partition("=")
         if not mark or not name:
-            raise RouterError(f"{option} {text!r} is no name=value", hint=f"write {option} {name or 'NAME'}=VALUE")
+            raise RouterError(f"{option} {text!r} is not NAME=VALUE", hint=f"write {option} {name or 'NAME'}=VALUE")
         pairs[name] = value
     return pairs
 
 
-# Documents that commands write for their users: to a file, or to standard output.
+# Documents that commands write to a file or to standard output.
 
 
 class DocumentFormat(StrEnum):
-    """What a document is written as."""
+    """Format of a written document."""
 
     json = "json"
     yaml = "yaml"
 
 
 def form_of(asked: DocumentFormat | None, output: Path | None) -> DocumentFormat:
-    """Return the form that is *asked* for, else the one that the name of the file says, else JSON."""
+    """Return the requested format, else that of the file's suffix, else JSON."""
     if asked is not None:
         return asked
     return (
@@ -128,23 +128,23 @@ def text_of(document: Mapping[str, Any], form: DocumentFormat) -> str:
     """Return a document as text.
 
     Raises:
-        CatalogError: it holds what the form cannot write.
+        CatalogError: it has a value that the format cannot represent.
     """
     return yaml_text(document) if form is DocumentFormat.yaml else json_text(document)
 
 
 def check_free(output: Path | None, *, force: bool) -> None:
-    """Make sure that nothing is written over, unless by *force*.
+    """Raise if *output* exists, unless *force* allows overwriting it.
 
     Raises:
-        RouterError: the file is there already.
+        RouterError: the file exists.
     """
     if output is not None and output.exists() and not force:
-        raise RouterError(f"{output} is there already", hint="choose another name, or write over it with --force")
+        raise RouterError(f"{output} already exists", hint="choose another name, or overwrite it with --force")
 
 
 def write_text(text: str, output: Path | None) -> None:
-    """Write a document as a whole; None is standard output.
+    """Write a document atomically to a file, or to standard output when *output* is None.
 
     Raises:
         RouterError: the file cannot be written.
@@ -161,17 +161,17 @@ def write_text(text: str, output: Path | None) -> None:
         write_atomically(output, fill)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise RouterError(f"cannot write {output}: {reason}", hint="check the path and its rights") from error
+        raise RouterError(f"cannot write {output}: {reason}", hint="check the path and its permissions") from error
 
 
-# How commands read catalogs by the network: from where, and with which logins.
+# How commands read catalogs over the network, and with which logins.
 
 LoginsOption = Annotated[
     Path | None,
     typer.Option(
         "--logins",
         metavar="CONFIG",
-        help="Settings whose `catalog.logins` are shown to registries; XROUTER_CATALOG__LOGINS__... go before them.",
+        help="Settings with `catalog.logins` for registries; XROUTER_CATALOG__LOGINS__... override them.",
     ),
 ]
 
@@ -179,11 +179,11 @@ _VARIABLES: Final = "XROUTER_CATALOG__LOGINS"
 
 
 def fetcher(logins: Path | None, allow: Sequence[str] = ()) -> Fetcher:
-    """Return what reads the catalogs of a command; *allow* is as for :class:`catalog.documents.connecting.Reach`.
+    """Return the fetcher of a command; *allow* is passed to :class:`catalog.documents.connecting.Reach`.
 
     Raises:
-        ConfigError: the logins are no good.
-        ValueError: an entry of *allow* that looks like a network is none.
+        ConfigError: the logins are invalid.
+        ValueError: a network in *allow* is invalid.
     """
     return Fetcher(network=True, reach=Reach(allow), logins=_logins(logins))
 
@@ -191,7 +191,7 @@ def fetcher(logins: Path | None, allow: Sequence[str] = ()) -> Fetcher:
 def _logins(file: Path | None) -> Logins:
     if file is None and not any(name.startswith(_VARIABLES) for name in os.environ):
         return Logins()
-    # Most catalogs need no login, and reading settings takes longer than reading most catalogs.
+    # Imported here: most catalogs need no login, and loading settings is slow.
     from router.settings.load import read_logins
 
     return read_logins(file)

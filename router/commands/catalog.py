@@ -56,10 +56,10 @@ Row = tuple[str, str, str]
 def show(
     xid: Annotated[str, typer.Argument(metavar="XID", help="Of a message, endpoint, group, schema or version.")],
     sources: Sources,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")] = OutputFormat.text,
     logins: LoginsOption = None,
 ) -> None:
-    """Show one thing of a catalog in effect; of a message, where each value comes from and what it overrides.
+    """Show one entity of a catalog; for a message, where each value comes from and what it overrides.
 
     Example: xrouter catalog show /messagegroups/Garden/messages/Garden.Moisture catalog.xreg.json
     """
@@ -80,17 +80,17 @@ def show(
 
 
 def _unknown(xid: str, catalog: Catalog, declarations: Declarations, sources: list[str]) -> RouterError:
-    """Return the error for an xid of nothing, or of something that has an error itself."""
+    """Return the error for an unknown xid, or for one of an entity with an error."""
     declared = declarations.messages.get(xid)
     if declared is not None:
         at = (declared.place.file, declared.place.pointer)
         cause = next((each.message for each in catalog.findings if (each.file, each.pointer) == at), "it is a version")
-        hint = f"`xrouter check {sources[0]}` shows all that is wrong"
-        return RouterError(f"{xid} is no definition that can be used: {cause}", hint=hint)
+        hint = f"`xrouter check {sources[0]}` shows its errors"
+        return RouterError(f"{xid} is not a usable definition: {cause}", hint=hint)
     known = list(known_xids(catalog, declarations))
     near = get_close_matches(xid, known, 3) or [each for each in known if each.rsplit("/", 1)[-1] == xid][:3]
     hint = f"did you mean {' or '.join(near)}?" if near else f"`xrouter catalog list {sources[0]}` shows what there is"
-    return RouterError(f"the catalog has nothing called {xid}", hint=hint)
+    return RouterError(f"the catalog has no {xid}", hint=hint)
 
 
 def _message_rows(form: Mapping[str, Any]) -> Iterator[Row]:
@@ -145,7 +145,7 @@ def _version_rows(version: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _origin(origin: Mapping[str, Any]) -> str:
-    """Say where a value comes from, and which other values it overrides."""
+    """Return where a value comes from, and which other values it overrides."""
     source = _TABLES.get(origin["source"]) or _where(origin)
     other = [each for each in origin.get("overrides", ()) if each["value"] != origin["value"]]
     over = [f"{shown_value(each['value'])} of {_where(each)}" for each in other]
@@ -174,7 +174,9 @@ def _table(form: Mapping[str, Any], rows: list[Row]) -> Table:
 
 def list_definitions(
     sources: Sources,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object a line.")] = OutputFormat.text,
+    format: Annotated[
+        OutputFormat, typer.Option("--format", help="`json` prints one object per line.")
+    ] = OutputFormat.text,
     logins: LoginsOption = None,
 ) -> None:
     """List the effective message definitions, after inheritance.
@@ -212,21 +214,19 @@ def _definition_table(catalog: Catalog) -> Table:
 def convert_catalog(
     sources: Sources,
     to: Annotated[
-        DocumentFormat | None, typer.Option("--to", help="By default what the name of --output says, else json.")
+        DocumentFormat | None, typer.Option("--to", help="By default from the suffix of --output, else json.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Where to write; without it, standard output.")
+        Path | None, typer.Option("--output", metavar="FILE", help="Output file; standard output by default.")
     ] = None,
-    flatten: Annotated[
-        bool, typer.Option("--flatten", help="Write effective messages without bases; ties with a base are lost.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    flatten: Annotated[bool, typer.Option("--flatten", help="Write effective messages without base messages.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     logins: LoginsOption = None,
 ) -> None:
-    """Write catalogs of any dialect as one xRegistry 1.0-rc4 document that means the same.
+    """Convert catalogs of any format to one equivalent xRegistry 1.0-rc4 document.
 
-    Relative references stay as they are written: put the document beside the first source, or they lead elsewhere.
-    What has an error is left out and named on standard error; `xrouter check` says why.
+    Relative references are not changed: put the document in the folder of the first source. Entities with errors are
+    left out and named on standard error; `xrouter check` shows why.
 
     Example: xrouter catalog convert catalog.cereg --output catalog.xreg.json
     """
@@ -256,18 +256,18 @@ UNREADABLE: Final = 2
 
 
 def diff(
-    old: Annotated[str, typer.Argument(metavar="A", help="File, folder or URL of the catalog as it was.")],
-    new: Annotated[str, typer.Argument(metavar="B", help="The same of the catalog as it is to be.")],
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
+    old: Annotated[str, typer.Argument(metavar="A", help="File, folder or URL of the old catalog.")],
+    new: Annotated[str, typer.Argument(metavar="B", help="File, folder or URL of the new catalog.")],
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")] = OutputFormat.text,
     logins: LoginsOption = None,
 ) -> None:
     """Show what changed for consumers from catalog A to B, and whether it is compatible.
 
-    Ends with 0 when nothing changed or all changes are compatible, 1 when one is not, 2 when a catalog cannot be read.
-    Compatible is a change after which every record still reaches its definition and nothing of it is lost: definitions
-    that match the same records or more (`same`, `wider`), and what is merely added. Incompatible are definitions
-    removed, renamed, or matching fewer records or others (`narrower`, `different`), placeholders lost, attributes of
-    mapped events changed, what has become ambiguous, and schemas that are not plainly compatible (`unknown`).
+    Exit codes: 0 no change or only compatible ones, 1 an incompatible change, 2 a catalog cannot be read.
+    Compatible: every record still matches its definition and loses nothing, so definitions that match the same records
+    or more (`same`, `wider`), and additions. Incompatible: definitions removed, renamed, or matching fewer or other
+    records (`narrower`, `different`), placeholders removed, attributes of mapped events changed, new ambiguity, and
+    schemas that are not known to be compatible (`unknown`).
 
     Example: xrouter catalog diff old.xreg.json new.xreg.json
     """
@@ -324,12 +324,14 @@ COMMANDS: Final = {
     "push": "router.commands.catalog:push",
     "diff": "router.commands.catalog:diff",
 }
-catalog_app = typer.Typer(add_completion=False, cls=lazy_group(COMMANDS), help="Look into catalogs.")
+catalog_app = typer.Typer(
+    add_completion=False, cls=lazy_group(COMMANDS), help="Inspect, convert, diff and sync catalogs."
+)
 
 
 @catalog_app.callback()
 def _catalog() -> None:
-    """Look into catalogs."""
+    """Inspect, convert, diff and sync catalogs."""
 
 
 # ``xrouter catalog pull``: a registry's catalog as one file, which means what the registry means.
@@ -341,7 +343,7 @@ NAMED: Final = 5
 
 
 def whole(url: str, by: Fetcher) -> Document:
-    """Read a registry with all that it names by address.
+    """Read a registry with everything that it links to.
 
     Raises:
         CatalogUnavailable: something of it cannot be read, or nothing of it is a catalog.
@@ -431,28 +433,27 @@ def _embed(holder: dict[str, Any], origin: str, fetcher: Fetcher) -> None:
 
 
 def pull(
-    url: Annotated[str, typer.Argument(metavar="URL", help="A registry, a part of one, or a message catalog's API.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="A registry, a part of one, or a message catalog API.")],
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Where to write; without it, standard output.")
+        Path | None, typer.Argument(metavar="FILE", help="Output file; standard output by default.")
     ] = None,
     to: Annotated[
-        DocumentFormat | None, typer.Option("--to", help="By default what the name of FILE says, else json.")
+        DocumentFormat | None, typer.Option("--to", help="By default from the suffix of FILE, else json.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     allow: AllowAddresses = None,
     logins: LoginsOption = None,
 ) -> None:
-    """Take a catalog out of a registry: all of it, as the registry has it, in one document.
+    """Download the whole catalog of a registry as one document.
 
-    Pages, definitions and schemas that the registry shows elsewhere are in it, too. When something of it cannot be
-    read, nothing is written. A warning names definitions that mean something else in the file than in the registry,
-    since they refer to something by a relative address.
+    It includes all pages, and definitions and schemas that the registry links to. If any of them cannot be read,
+    nothing is written. A warning names definitions that differ in the file because of relative references.
 
     Example: xrouter catalog pull https://registry.example/ catalog.xreg.json
     """
     if not is_url(url):
-        hint = f"`xrouter catalog convert {url}` writes files anew"
-        raise RouterError(f"{url} is no http or https address of a registry", hint=hint)
+        hint = f"`xrouter catalog convert {url}` converts files"
+        raise RouterError(f"{url} is not an http or https URL of a registry", hint=hint)
     check_free(file, force=force)
     by = fetcher(logins, allow or ())
     document = whole(url, by)
@@ -471,8 +472,8 @@ def _compare(registry: Catalog, file: Catalog) -> None:
     rest = (registry.groups, registry.endpoints) != (file.groups, file.endpoints)
     if not other and not rest and all(file.schemas.get(key) == held for key, held in registry.schemas.items()):
         return
-    text = f"the file means something else than the registry: {named(other) or 'its endpoints or schemas'}"
-    say(f"xrouter: warning: {text}; relative references lead elsewhere from there", err=True)
+    text = f"the file differs from the registry: {named(other) or 'its endpoints or schemas'}"
+    say(f"xrouter: warning: {text}; relative references resolve differently there", err=True)
 
 
 # ``xrouter catalog push``: a checked catalog into a registry, after a look at what that changes.
@@ -573,24 +574,24 @@ NOTE: Final = "xRouter-Finding"
 
 
 def push(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="File, folder or URL of the catalog, of any dialect.")],
+    path: Annotated[str, typer.Argument(metavar="PATH", help="File, folder or URL of the catalog, in any format.")],
     url: Annotated[str, typer.Argument(metavar="URL", help="The root of an xRegistry 1.0 registry.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the registry is changed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     allow: AllowAddresses = None,
     logins: LoginsOption = None,
 ) -> None:
-    """Put a catalog into a registry: all of it by one request, so that the registry takes all or nothing.
+    """Upload a catalog to a registry in one request, all or nothing.
 
-    The catalog may have no errors of lint. What changes for consumers is shown first, as by `catalog diff`. Groups,
-    messages and schemas of the catalog become what it says; what only the registry has stays. Afterwards the registry
-    is read again, and a warning names definitions that mean something else there.
+    The catalog must have no lint errors. Changes for consumers are shown first, as by `catalog diff`. Groups, messages
+    and schemas of the catalog replace those of the registry; others stay. Afterwards the registry is read again, and a
+    warning names definitions that differ there.
 
     Example: xrouter catalog push catalog.xreg.json https://registry.example/ --dry-run
     """
     if not is_url(url):
         hint = f"`xrouter catalog convert {path}` writes files"
-        raise RouterError(f"{url} is no http or https address of a registry", hint=hint)
+        raise RouterError(f"{url} is not an http or https URL of a registry", hint=hint)
     by = fetcher(logins, allow or ())
     catalog, document = _checked(path, by)
     registry = whole(url, by)
@@ -615,8 +616,8 @@ def _push_compare(catalog: Catalog, registry: Catalog) -> None:
         if xid not in there or replace(each, schemauri=None) != replace(there[xid], schemauri=None)
     ]
     if other:
-        text = f"the registry means something else than the catalog: {named(other)}"
-        say(f"xrouter: warning: {text}; relative references lead elsewhere from there", err=True)
+        text = f"the registry differs from the catalog: {named(other)}"
+        say(f"xrouter: warning: {text}; relative references resolve differently there", err=True)
 
 
 def _checked(path: str, by: Fetcher) -> tuple[Catalog, Mapping[str, Any]]:
@@ -653,7 +654,7 @@ def _ask(url: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise RouterError("there is nobody to ask", hint="give --yes to push, or --dry-run only to look")
+        raise RouterError("no terminal to ask for confirmation", hint="give --yes, or --dry-run to preview")
     typer.confirm(f"push this to {url}?", abort=True, err=True)
 
 
@@ -681,12 +682,12 @@ def _refused(url: str, status: int, data: bytes) -> RouterError:
     title = str(problem.get("title") or f"it answers {status}")
     detail = str(problem.get("detail") or "")
     hint = {
-        401: "show it a login (catalog.logins in the settings that --logins names)",
-        403: "show it the login of somebody who may write there (catalog.logins)",
+        401: "configure a login (catalog.logins in the settings of --logins)",
+        403: "configure a login with write permission (catalog.logins)",
         404: "give the root of an xRegistry 1.0 registry",
-        405: "give the root of an xRegistry 1.0 registry that takes writes",
+        405: "give the root of a writable xRegistry 1.0 registry",
         413: "push the catalog in parts, a file at a time",
     }.get(status, "")
     if status >= 500:
-        return RouterError(f"{url} could not take the catalog: {title}", hint="see what it has now, and try again")
-    return RouterError(f"{url} refuses the catalog, and has changed nothing: {title}", hint=detail or hint)
+        return RouterError(f"{url} failed to store the catalog: {title}", hint="check its contents, then retry")
+    return RouterError(f"{url} rejected the catalog and changed nothing: {title}", hint=detail or hint)

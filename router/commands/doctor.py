@@ -1,4 +1,4 @@
-"""``xrouter doctor``: is everything there for a start?"""
+"""``xrouter doctor``: run the preflight checks of a router."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from router.sources import missing_sources, sources_of
 from router.state.durable import Pins, clients_of, distrusted
 from router.terminal import counted, say, styled, terminal
 
-# What ``doctor`` looks at: all that a start does, and what is read on the way there.
+# The checks of ``doctor``: those of startup, plus settings and catalog.
 
 
 def examine(config: Path | None = None) -> Iterator[Diagnosis]:
-    """Yield the findings; without *config* only of what every start needs. No check waits longer than 30 s."""
+    """Yield the findings; without *config*, those of the machine only. No check waits longer than 30 s."""
     if config is None:
         yield from diagnoses(machine_checks())
         return
@@ -58,16 +58,16 @@ def _catalog(catalog: Catalog, settings: Settings) -> Diagnosis:
     if not catalog.definitions:
         return Diagnosis("catalog", "fail", "no usable definition", f"see `xrouter check {sources}`")
     if missing := missing_sources(catalog, settings):
-        return Diagnosis("catalog", "warn", f"{summary}; it lacks {', '.join(missing)}", next(iter(missing.values())))
+        return Diagnosis("catalog", "warn", f"{summary}; missing: {', '.join(missing)}", next(iter(missing.values())))
     errors = [finding for finding in catalog.findings if finding.severity == "error"]
     if errors:
-        text = f"{summary}; {counted(len(errors), 'error')}, the first: {errors[0].message}"
+        text = f"{summary}; {counted(len(errors), 'error')}, first: {errors[0].message}"
         return Diagnosis("catalog", "warn", text, f"see `xrouter check {sources}`")
     return Diagnosis("catalog", "ok", summary)
 
 
 def _shadow(catalog: Catalog, settings: Settings) -> Diagnosis:
-    """Look at the catalog that is to judge beside the active one; without it a router compares nothing, and runs."""
+    """Check the shadow catalog; a router runs without a usable one."""
     read = settings.catalog
     sources = " ".join(map(str, read.shadow))
     try:
@@ -77,12 +77,12 @@ def _shadow(catalog: Catalog, settings: Settings) -> Diagnosis:
     errors = new_errors(shadow, catalog.findings, elsewhere=True)
     if errors or not shadow.definitions:
         what = errors[0].message if errors else "no usable definition"
-        return Diagnosis("shadow", "warn", f"it would not be compared: {what}", f"see `xrouter check {sources}`")
+        return Diagnosis("shadow", "warn", f"would be ignored: {what}", f"see `xrouter check {sources}`")
     return Diagnosis("shadow", "ok", f"{len(shadow.definitions)} definitions, epoch {shadow.epoch}")
 
 
 def _others(catalog: Catalog, settings: Settings) -> Iterator[Diagnosis]:
-    """Yield the checks of who is to be reached; servers that must not see our credentials are not asked."""
+    """Yield the findings about brokers and servers; those that must not see our credentials are not contacted."""
     try:
         sources = sources_of(catalog, settings)
     except ConfigError as error:
@@ -100,7 +100,7 @@ def _others(catalog: Catalog, settings: Settings) -> Iterator[Diagnosis]:
     if wrong:
         return
     for name, addresses in known.items():
-        yield Diagnosis("addresses", "ok", f"{name}: credentials are for {', '.join(addresses)}")
+        yield Diagnosis("addresses", "ok", f"{name}: credentials are sent to {', '.join(addresses)}")
     yield from diagnoses(list(reach_checks(settings, catalog, sources, beside=True)))
 
 
@@ -109,12 +109,12 @@ _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 def doctor(
     config: Annotated[
-        Path | None, typer.Argument(metavar="CONFIG", help="Settings, to look at catalog, state and brokers as well.")
+        Path | None, typer.Argument(metavar="CONFIG", help="Settings; also check what they name.")
     ] = None,
 ) -> None:
-    """Look at what a start needs: Java, Spark, descriptors; with settings memory, disk, ports, catalog and brokers too.
+    """Check Java, Spark and open files; with CONFIG also memory, disk, ports, catalog and brokers.
 
-    What would end `run` is `fail`, and ends this with 1; what `run` would wait for, or do without, is `warn`.
+    `fail`: `run` would not start; the exit code is 1. `warn`: `run` would start, and wait or do without.
 
     Example: xrouter doctor router.yaml
     """
@@ -130,7 +130,7 @@ def doctor(
 
 
 def _table(diagnoses: list[Diagnosis]) -> Table:
-    table = Table("", "what", "found", "remedy")
+    table = Table("", "check", "result", "remedy")
     for each in diagnoses:
         table.add_row(styled((each.state, _COLOURS[each.state])), each.name, each.observation, each.remedy)
     return table

@@ -1,4 +1,4 @@
-"""``xrouter init``: settings, a catalog and brokers to start from, in a folder."""
+"""``xrouter init``: write settings, a catalog and a compose file to start from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from router.commands.arguments import schema_option, write_text
 from router.errors import RouterError
 from router.terminal import say
 
-# What a first catalog says of each protocol, and the broker that one tries it with.
+# The first catalog per protocol, and the broker to try it with.
 
 GROUP: Final = "Garden"
 MOISTURE: Final = "com.example.garden.moisture"
@@ -24,10 +24,10 @@ KAFKA_IMAGE: Final = "apache/kafka:4.1.1"
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """One protocol in the first files.
+    """One protocol of the generated files.
 
-    ``options`` and ``address`` are those of the endpoint. ``message`` says how a message that is no CloudEvent is
-    known; None where only CloudEvents are taken. ``services`` are those of the compose file, by name.
+    ``options`` and ``address`` belong to the endpoint. ``message`` has the protocol options that a plain message must
+    match; None when only CloudEvents are accepted. ``services`` are those of the compose file, by name.
     """
 
     name: str
@@ -39,7 +39,7 @@ class First:
 
     @property
     def endpoint(self) -> str:
-        """Its endpoint's id."""
+        """The id of its endpoint."""
         return f"garden-{self.name}"
 
 
@@ -64,7 +64,7 @@ PROTOCOLS: Final[Sequence[First]] = (
         "kafka://localhost:9092",
         services={
             "kafka": {"image": KAFKA_IMAGE, "ports": _loopback(9092)},
-            # In the network of the broker, whose address is localhost for clients outside as well.
+            # In the broker's network, since the broker advertises localhost.
             "topic": {
                 "image": KAFKA_IMAGE,
                 "network_mode": "service:kafka",
@@ -113,7 +113,7 @@ PROTOCOLS: Final[Sequence[First]] = (
 
 
 def catalog_of(chosen: Sequence[First]) -> dict[str, Any]:
-    """Return a catalog with an endpoint for each protocol, and one event that all of them carry."""
+    """Return a catalog with an endpoint per protocol, and one event that all of them carry."""
     return {
         "specversion": "1.0-rc4",
         "endpoints": {each.endpoint: _endpoint(each) for each in chosen},
@@ -125,7 +125,7 @@ def catalog_of(chosen: Sequence[First]) -> dict[str, Any]:
 
 
 def compose_of(chosen: Sequence[First]) -> dict[str, Any]:
-    """Return the brokers of the protocols as a compose file has them; empty where none needs one."""
+    """Return a compose file with the brokers of the protocols; empty when none needs a broker."""
     services = {name: service for each in chosen for name, service in each.services.items()}
     return {"services": services} if services else {}
 
@@ -158,7 +158,7 @@ def _event() -> dict[str, Any]:
 
 
 def _native(first: First) -> dict[str, Any]:
-    """Return a definition of messages that are no CloudEvents, by id: they become the same event."""
+    """Return a definition, by id, that maps plain messages to the same event."""
     return {
         f"{_group(first)}.Moisture": {
             "description": f"The same, as a plain {first.name.upper()} message; the placeholder goes into the source.",
@@ -170,7 +170,7 @@ def _native(first: First) -> dict[str, Any]:
     }
 
 
-# The texts of the first files.
+# The texts of the generated files.
 
 CATALOG_NAME: Final = "catalog.xreg.json"
 SETTINGS_NAME: Final = "router.yaml"
@@ -181,52 +181,52 @@ _SETTINGS: Final = """\
 # Settings of `xrouter run {name}`. Unknown keys are errors, secrets are references (`${{NAME}}` or `file:/path`), and
 # every key can be set by environment: XROUTER_METRICS__PORT=9000.
 
-# The endpoints and definitions: a file, a folder, a registry's URL, or a list of them. Changes are taken while it runs.
+# The endpoints and definitions: a file, a folder, a registry's URL, or a list of them. Changes are reloaded at runtime.
 catalog: {{source: ./{catalog}}}
 
-# What is read: without this, every endpoint of the catalog whose usage is consumer. A login is given here:
+# The endpoints to consume; by default every endpoint of the catalog whose usage is consumer. Set logins here:
 #   {{endpoint: /endpoints/NAME, username: router, password: "${{PASSWORD}}"}}
-# All topics of a Kafka cluster share a query, and so do HTTP, MQTT, AMQP and NATS: a sink that takes nothing of one
-# holds all of these. `lane: NAME` gives a topic a query of its own; what is pushed is parted by another router.
+# All topics of a Kafka cluster share a query, and so do HTTP, MQTT, AMQP and NATS: an unavailable sink blocks all of
+# the query. `lane: NAME` gives a topic a query of its own; HTTP, MQTT, AMQP and NATS need another router for that.
 sources:
 {sources}
 
-# Where events go: tables, files and brokers, several at once.
+# Where events are written: any number of tables, files and brokers.
 sinks:
   events: {{type: table, format: delta, path: ./data/events}}
   dead: {{type: table, format: delta, path: ./data/dead_letters}}
   # bus: {{type: kafka, bootstrap_servers: "localhost:9092", topic: "events.{{messagegroup}}"}}
   # show: {{type: jsonl, path: "-"}}
 
-# The first route that takes an event says its sinks.
+# The first route that matches an event sets its sinks.
 routes:
   # - {{when: {{message: "*.Moisture"}}, to: [events, show]}}
   - {{to: [events]}}
 
-# Records that no definition takes, whole and with the reason: `xrouter dead-letters list {name}` shows them.
+# Records that match no definition, complete and with the reason: `xrouter dead-letters list {name}` lists them.
 dead_letters: {{sinks: [dead]}}
 
-# Checkpoints, unfinished batches and the inbox of gateways: keep it on a local disk, with what was written.
+# Checkpoints, unfinished batches and the inbox of gateways. Keep it on a local disk, for as long as the sinks.
 state: ./state
 
-http: {{port: 8080}}      # where HTTP endpoints listen, on loopback; `host: 0.0.0.0` is for everybody
+http: {{port: 8080}}      # HTTP endpoints listen here, on loopback; `host: 0.0.0.0` is reachable from other hosts
 metrics: {{port: 9464}}   # status page at /, /metrics, /healthz and /readyz
-match: {{validate: always}}   # every body must keep to its schema; `ambiguous`: schemas only tell definitions apart
+match: {{validate: always}}   # every body must be valid; `ambiguous`: schemas only decide between definitions
 # trigger: 500ms
 """
 _COMPOSE: Final = """\
-# Brokers to try {settings} with: `docker compose up -d`. Without passwords, on loopback only: for nothing but a try.
+# Brokers to try {settings} with: `docker compose up -d`. No passwords, loopback only: not for production.
 """
 
 
 def settings_text(chosen: Sequence[First]) -> str:
-    """Return the settings of a router that reads the endpoints of these protocols."""
+    """Return the settings of a router that consumes the endpoints of these protocols."""
     sources = "\n".join(f"  - {{endpoint: /endpoints/{each.endpoint}}}" for each in chosen)
     return _SETTINGS.format(schema=SCHEMA_COPY, name=SETTINGS_NAME, catalog=CATALOG_NAME, sources=sources)
 
 
 def compose_text(chosen: Sequence[First]) -> str:
-    """Return the compose file; empty where no protocol needs a broker."""
+    """Return the compose file; empty when no protocol needs a broker."""
     document = compose_of(chosen)
     return _COMPOSE.format(settings=SETTINGS_NAME) + yaml_text(document) if document else ""
 
@@ -238,19 +238,17 @@ def _settings_schema() -> bytes:
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files go; it is made.")] = Path(),
-    http: Annotated[
-        bool, typer.Option("--http", help="Take messages over HTTP; also when no protocol is named.")
-    ] = False,
-    kafka: Annotated[bool, typer.Option("--kafka", help="Read a Kafka topic.")] = False,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write to; created if missing.")] = Path(),
+    http: Annotated[bool, typer.Option("--http", help="Receive messages over HTTP; the default.")] = False,
+    kafka: Annotated[bool, typer.Option("--kafka", help="Consume a Kafka topic.")] = False,
     mqtt: Annotated[bool, typer.Option("--mqtt", help="Subscribe to MQTT topics.")] = False,
     amqp: Annotated[bool, typer.Option("--amqp", help="Receive from an AMQP 1.0 node.")] = False,
     nats: Annotated[bool, typer.Option("--nats", help="Subscribe to NATS subjects.")] = False,
     _schema: Annotated[bool, schema_option("settings files", _settings_schema)] = False,
 ) -> None:
-    """Write commented settings, a first catalog and a compose file of the brokers, and say what to do next.
+    """Create settings, a first catalog and a compose file with the brokers, and print the next steps.
 
-    Nothing is written over. What is written passes `xrouter check`, and runs.
+    No file is overwritten. The files pass `xrouter check` and are ready to run.
 
     Example: xrouter init garden --mqtt --http
     """
@@ -259,12 +257,12 @@ def init(
     written = _files(chosen)
     taken = [name for name in written if (folder / name).exists()]
     if taken:
-        hint = "name another folder, or move them away: nothing is written over"
-        raise RouterError(f"{folder / taken[0]} is there already", hint=hint)
+        hint = "use another folder, or move the file away: no file is overwritten"
+        raise RouterError(f"{folder / taken[0]} already exists", hint=hint)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RouterError(f"{folder} cannot be made: {error.strerror}", hint="name another folder") from error
+        raise RouterError(f"{folder} cannot be created: {error.strerror}", hint="use another folder") from error
     for name, text in written.items():
         write_text(text, folder / name)
     say(_next(folder, chosen, written))
@@ -284,13 +282,13 @@ def _next(folder: Path, chosen: list[First], written: dict[str, str]) -> str:
     program = Path(sys.argv[0]).name if Path(sys.argv[0]).name == "xrouter" else "python -m router"
     steps = [(f"cd {folder}", "")] if folder != Path() else []
     if COMPOSE_NAME in written:
-        steps.append(("docker compose up -d", "or have brokers of your own in the catalog"))
+        steps.append(("docker compose up -d", "or set your own brokers in the catalog"))
     steps.append((f"{program} check {CATALOG_NAME} --config {SETTINGS_NAME}", ""))
-    steps.append((f"{program} run {SETTINGS_NAME}", "until Ctrl-C, which drains"))
+    steps.append((f"{program} run {SETTINGS_NAME}", "Ctrl-C finishes the current batch and exits"))
     if any(each.name == "http" for each in chosen):
         sent = "curl -d '{\"percent\": 41}' -H 'Content-Type: application/json' localhost:8080/beds/7/moisture"
         steps.append((sent, ""))
-    steps.append((f"{program} dead-letters list {SETTINGS_NAME}", "what no definition took, and why"))
+    steps.append((f"{program} dead-letters list {SETTINGS_NAME}", "records that matched no definition, and why"))
     width = max(len(step) for step, note in steps if note)
     lines = [f"  {step:{width}}   # {note}" if note else f"  {step}" for step, note in steps]
     return "\n".join([f"wrote {', '.join(written)}", "", "next:", *lines])

@@ -1,4 +1,4 @@
-"""``xrouter match``: native records on standard input, one outcome a line on standard output, or why, for people."""
+"""``xrouter match``: read native records from standard input, and print one outcome per line, or an explanation."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from router.matching.nearest import ConstraintResult
 from router.matching.records import RecordMatcher, to_line
 from router.terminal import counted, say, shown_value, styled, terminal
 
-# How ``xrouter match --explain`` shows what becomes of a record: in colours on a terminal, plain lines elsewhere.
+# Output of ``xrouter match --explain``: colored on a terminal, plain elsewhere.
 
 _SHOWN: Final = 300
-"""Characters of a value; the rest is left out."""
+"""Maximum characters of a value."""
 _MODES: Final = {
     "native": "no CloudEvent",
     "binary": "a CloudEvent in binary mode",
@@ -50,7 +50,7 @@ Line = tuple[str, str]
 
 
 class ExplanationWriter:
-    """Writes explanations to a stream, with signs and texts that its encoding can show."""
+    """Writes explanations to a stream, with symbols and text that its encoding can represent."""
 
     def __init__(self, output: TextIO | None = None) -> None:
         self._output = output if output is not None else sys.stdout
@@ -114,7 +114,7 @@ class ExplanationWriter:
 
     def _check(self, check: ConstraintResult) -> Line:
         name, value = self._text(check.property), self._value(check)
-        # What is asked for is a description there, and the very value or template elsewhere.
+        # ``expected`` is a description there, and the value or template elsewhere.
         described = check.constraint is not None and check.constraint.kind in ("present", "optional")
         expected = check.expected or "" if described else self._quoted(check.expected or "")
         if not check.holds:
@@ -124,12 +124,12 @@ class ExplanationWriter:
 
     def _value(self, check: ConstraintResult) -> str:
         if check.actual is None:
-            return "absent, and may be" if check.holds else "nothing"
+            return "absent (optional)" if check.holds else "nothing"
         return self._quoted(check.actual)
 
     def _outcome(self, outcome: Mapping[str, Any]) -> Iterator[Line]:
         if outcome["outcome"] != "routed":
-            # The candidates above have said what a detail of this reason would.
+            # The candidates above already show the detail of this reason.
             detail = "" if outcome["reason"] == "no-match" else f": {self._text(outcome['detail'])}"
             yield f"  dead letter, {outcome['reason']}{detail}", "bold red"
             return
@@ -142,14 +142,14 @@ class ExplanationWriter:
         return f"'{self._text(text)}'"
 
     def _text(self, text: str | None) -> str:
-        """Return a text of foreign origin without what moves a terminal's cursor, and not too long."""
+        """Return an untrusted text without control characters, truncated."""
         shown = text or ""
         if len(shown) > _SHOWN:
             shown = shown[:_SHOWN] + self._cut
         return one_line(shown)
 
 
-# ``xrouter match --expect``: outcomes held against expected ones, in the forms of the cases of ``xrouter test``.
+# ``xrouter match --expect``: compare outcomes with expected ones, in the format of cases of ``xrouter test``.
 
 OPTION: Final = "--expect"
 MAX_SHOWN: Final = 50
@@ -159,21 +159,21 @@ SHOWN: Final = 300
 
 
 class ExpectationUnreadable(ValueError):
-    """A text or file that says nothing about outcomes, or what `match` does not decide; each line is a fault."""
+    """An expectation is malformed, or about what `match` does not decide; one error per line."""
 
 
 class Expectation:
-    """What should become of records: the same for each, or one after the other. It counts what is not so."""
+    """The expected outcomes: one for all records, or one per record. Counts differences."""
 
     def __init__(self, forms: list[Mapping[str, Any]], *, each: bool) -> None:
-        """With *each* the one form is for every record."""
+        """With *each*, the only form applies to every record."""
         self._forms = forms
         self._each = each
         self._records = 0
         self._wrong = 0
 
     def compare(self, outcome: Mapping[str, Any]) -> Iterator[str]:
-        """Take the outcome of the next record, and yield a line for each value that is not as expected."""
+        """Compare the outcome of the next record, and yield a line per difference."""
         number = self._records
         self._records += 1
         wrong = tuple(self._of(number, outcome))
@@ -182,12 +182,12 @@ class Expectation:
             yield from (f"record {number + 1}: {_text(each)}" for each in wrong)
 
     def summary(self) -> tuple[str, bool]:
-        """Return a line that says how it ended, and whether all is as expected: each record, and their number."""
+        """Return a summary line, and whether all outcomes and the number of records are as expected."""
         missing = 0 if self._each else max(0, len(self._forms) - self._records)
         good = self._records - self._wrong
         text = f"{good} of {counted(self._records, 'record')} as expected"
         if missing:
-            text += f"; {counted(missing, 'record')} more expected than came"
+            text += f"; {counted(missing, 'record')} missing"
         return text, bool(self._records) and not self._wrong and not missing
 
     def _of(self, number: int, outcome: Mapping[str, Any]) -> Iterator[ValueMismatch]:
@@ -198,7 +198,7 @@ class Expectation:
 
 
 def expectation_of(text: str) -> Expectation:
-    """Read what ``--expect`` was given: an outcome or a list of them, in braces or brackets, or a file with such.
+    """Parse ``--expect``: an outcome or a list of outcomes, inline or in a file.
 
     Raises:
         ExpectationUnreadable: it is none; names each fault and its place.
@@ -209,7 +209,7 @@ def expectation_of(text: str) -> Expectation:
         raise ExpectationUnreadable(str(error)) from error
     forms = tree if isinstance(tree, list) else [tree]
     if not forms:
-        raise ExpectationUnreadable(f"{OPTION} is an empty list, which asks nothing of any record")
+        raise ExpectationUnreadable(f"{OPTION} is an empty list, which expects nothing")
     faults = [
         f"{f'/{number}' if isinstance(tree, list) else ''}{at or '/'} {fault}"
         for number, form in enumerate(forms)
@@ -251,7 +251,7 @@ NOT_AS_EXPECTED: Final = 1
 
 
 class Validate(StrEnum):
-    """When bodies are held against their schemas."""
+    """When bodies are validated against their schemas."""
 
     never = "never"
     ambiguous = "ambiguous"
@@ -259,7 +259,7 @@ class Validate(StrEnum):
 
 
 class Tied(StrEnum):
-    """What becomes of records that several definitions match equally well."""
+    """Outcome of records that several definitions match equally well."""
 
     dead_letter = "dead-letter"
     first = "first"
@@ -267,7 +267,7 @@ class Tied(StrEnum):
 
 
 class MatchFraming(StrEnum):
-    """How bodies of Kafka begin."""
+    """Schema id framing of Kafka bodies."""
 
     auto = "auto"
     confluent = "confluent"
@@ -280,52 +280,50 @@ def match(
     catalog: CatalogOption,
     more: MorePaths = None,
     endpoint: Annotated[
-        str | None, typer.Option(metavar="XID", help="Candidates are those of this endpoint, for every record.")
+        str | None, typer.Option(metavar="XID", help="For all records, use the candidates of this endpoint.")
     ] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option(metavar="XID", help="Candidates are this message group, for every record; may be repeated."),
+        typer.Option(metavar="XID", help="For all records, use this message group as candidates; repeatable."),
     ] = None,
     validate: Annotated[
         Validate,
-        typer.Option(help="When bodies are held against the schemas of definitions; what routes ask is not looked at."),
+        typer.Option(help="When to validate bodies against their schemas; routes are ignored."),
     ] = Validate.ambiguous,
-    explain: Annotated[bool, typer.Option("--explain", help="Explain outcomes to people, not in JSON.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Explain each outcome as text instead of JSON.")] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help=f"With --explain: all candidates, not just the best {BEST}.")
+        bool, typer.Option("--all", help=f"With --explain: show all candidates, not only the best {BEST}.")
     ] = False,
     allow: AllowAddresses = None,
     base_uri: BaseUri = "",
     logins: LoginsOption = None,
     ambiguous: Annotated[
-        Tied, typer.Option(help="What takes a record that several definitions match equally well.")
+        Tied, typer.Option(help="Outcome of a record that several definitions match equally well.")
     ] = Tied.dead_letter,
     framing: Annotated[
         MatchFraming,
-        typer.Option(
-            help="With which frame of a schema registry bodies of Kafka begin; `auto`: some with `confluent`."
-        ),
+        typer.Option(help="Kafka: schema id framing of bodies; `auto`: `confluent` where present."),
     ] = MatchFraming.auto,
     expect: Annotated[
         str | None,
         typer.Option(
             OPTION,
             metavar="OUTCOME|FILE",
-            help="What should become of each record, as the cases of `xrouter test` say it; a list has one for each.",
+            help="Expected outcome, as in cases of `xrouter test`; a list has one per record.",
         ),
     ] = None,
 ) -> None:
-    """Say for each native record which definition takes it, or why none does.
+    """Match native records on standard input to definitions, and print one outcome per record.
 
-    With neither --endpoint nor --group the record's own endpoint decides, else every definition is a candidate.
-    With --expect it ends with 1 when something is not so, and says what on standard error.
+    Candidates are those of --endpoint or --group, else of the record's own endpoint, else all definitions.
+    With --expect, differences are printed on standard error, and the exit code is 1 if there are any.
 
     Example: xrouter match --catalog catalog.xreg.json --endpoint /endpoints/garden --explain <records.jsonl
     """
     if endpoint is not None and group:
         raise typer.BadParameter("--endpoint and --group exclude each other; give one of them")
     if everything and not explain:
-        raise typer.BadParameter("--all goes with --explain")
+        raise typer.BadParameter("--all requires --explain")
     if explain and expect is not None:
         raise typer.BadParameter(f"--explain and {OPTION} exclude each other; give one of them")
     expected = None if expect is None else _expected(expect)
@@ -365,7 +363,7 @@ def _explain(explainer: Explainer) -> None:
 def _matcher(
     how: Callable[..., RecordMatcher], catalog: Catalog, endpoint: str | None, groups: list[str]
 ) -> RecordMatcher:
-    """Return the matcher; several groups are one whose candidates are all of theirs."""
+    """Return the matcher; the candidates of several groups are combined."""
     for xid in groups:
         _require(xid, catalog.groups, "message group")
     if len(groups) < 2:

@@ -1,4 +1,4 @@
-"""``xrouter plan``: what a new catalog would do to the last records, before a reload does it."""
+"""``xrouter plan``: preview how a new catalog would change the outcomes of recent records."""
 
 from __future__ import annotations
 
@@ -59,21 +59,21 @@ from router.state.durable import Pins, clients_of, require_trusted
 from router.state.ledger import LetterLedger
 from router.terminal import counted, say_json, shown_value, styled, terminal
 
-# What a new catalog changes: the records that are read for it, counts, and samples with their first cause.
+# Changes by a new catalog: records to evaluate, counts, and samples with their first cause.
 
-# Samples of what changes: a record's place, what becomes of it before and after, and the first cause, for people.
+# Samples of changes: a record's position, its outcome before and after, and the first cause.
 
-# Places that records are read from, some at a time, in the columns of the source they came by.
+# Sources that records are read from, in chunks with the columns of the source.
 
 ROWS: Final = 5_000
-"""Records that are judged together."""
+"""Records that are evaluated together."""
 BYTES: Final = 256 << 20
-"""Bytes of records that are read at one place."""
+"""Bytes of records that are read from one source."""
 
 
 @dataclass(slots=True)
 class ReadLocation:
-    """A place that records are read from; ``notes`` and ``records`` are known once it was read."""
+    """A source of records; ``notes`` and ``records`` are set after reading."""
 
     name: str
     read: Callable[[ReadLocation], Iterator[Chunk]]
@@ -90,23 +90,23 @@ class ReadLocation:
                 yield Chunk(chunk.kind, some)
             size += chunk.rows.nbytes
             if size > BYTES:
-                self.notes.append(f"no more was read, since these have {size >> 20} MiB")
+                self.notes.append(f"stopped reading after {size >> 20} MiB")
                 return
 
 
 def kafka_chunk(batch: pa.RecordBatch) -> Chunk:
-    """Return rows as they come from topics, with the sizes that judging asks for."""
+    """Return rows of topics, with the sizes that evaluation needs."""
     sizes = (pc.fill_null(pc.binary_length(batch.column(name)), 0).cast(pa.int64()) for name in ("key", "value"))
     return Chunk("kafka", batch.append_column(SIZE, pc.add(*sizes)))
 
 
 def inbox_chunk(batch: pa.RecordBatch) -> Chunk:
-    """Return rows as they come from an inbox."""
+    """Return rows of an inbox."""
     return Chunk("inbox", batch.select(list(INBOX_COLUMNS)))
 
 
 def letter_of(chunk: Chunk, row: int, reason: str) -> Letter:
-    """Return a record in the form in which what is sensitive in it is hidden."""
+    """Return a record as a dead letter, so that it can be redacted."""
     binding, parts, body = chunk.taken_apart(row)
     return Letter(
         id="",
@@ -135,7 +135,7 @@ _VIOLATION: Final = "schema-violation"
 
 @dataclass(frozen=True, slots=True)
 class ChangedSample:
-    """One record that changes, as it may be shown. ``before`` and ``after`` hold what is different, by name."""
+    """One changed record, redacted. ``before`` and ``after`` have the differences, by name."""
 
     position: str
     kinds: tuple[DifferenceKind, ...]
@@ -149,7 +149,7 @@ class ChangedSample:
 
 
 class ChangeSampler:
-    """Makes samples. What changed between the catalogs gives the words for causes, where no record does."""
+    """Makes samples. If a record does not show the cause, the differences of the catalogs do."""
 
     def __init__(self, old: Catalog, new: Catalog, redactor: Redactor) -> None:
         self._old, self._new, self._redactor = old, new, redactor
@@ -163,7 +163,7 @@ class ChangeSampler:
         return changes
 
     def sample(self, chunk: Chunk, changed: Changed) -> ChangedSample:
-        """Return what is shown of one record; what is sensitive in it is hidden."""
+        """Return the redacted sample of one record."""
         before, after = changed.verdicts()
         reasons = (before.reason, after.reason)
         reason = _VIOLATION if _VIOLATION in reasons else next(filter(None, reasons), "")
@@ -183,22 +183,22 @@ class ChangeSampler:
         return self._change(before) or self._change(after) or _detail(after, redaction)
 
     def _change(self, verdict: CatalogOutcome, kinds: tuple[str, ...] = ("",)) -> str:
-        """Return the first change of the definition of a verdict, one that takes something away before others."""
+        """Return the first change of the definition of an outcome, incompatible ones first."""
         known = self._changes.get(verdict.message or "", ())
         change = next((each for each in known if each.kind.startswith(kinds)), None)
         return "" if change is None else f"{change.xid}: {change.kind}{description(change)}"
 
 
 def _mismatch(verdict: CatalogOutcome, message: str | None, redaction: Redaction) -> str:
-    """Return the first thing that a definition asks for and a record has not."""
+    """Return the first requirement of a definition that a record does not meet."""
     near = next((each for each in verdict.nearest if each.get("message") == message), None)
     wrong = (near and redaction.near(near).get("mismatches")) or ()
     if not wrong:
         return ""
     asked, there = shown_value(wrong[0].get("expected")), shown_value(wrong[0].get("found"))
     if wrong[0].get("property") == DATA:
-        return f"the data does not fit {asked}, the schema of {message}: {there}"
-    return f"{message} asks for {wrong[0].get('property')} {asked}, and the record has {there}"
+        return f"the data is invalid against {asked}, the schema of {message}: {there}"
+    return f"{message} requires {wrong[0].get('property')} {asked}, and the record has {there}"
 
 
 def _detail(verdict: CatalogOutcome, redaction: Redaction) -> str:
@@ -206,7 +206,7 @@ def _detail(verdict: CatalogOutcome, redaction: Redaction) -> str:
 
 
 def _shown(verdict: CatalogOutcome, other: CatalogOutcome, redaction: Redaction) -> dict[str, Any]:
-    """Return a verdict, without the attributes and destinations that are as in the *other*."""
+    """Return an outcome, without attributes and destinations that equal those of *other*."""
     shown: dict[str, Any] = {"message": verdict.message} if verdict.message else {"reason": verdict.reason or ""}
     if verdict.detail:
         shown["detail"] = _cut(_detail(verdict, redaction))
@@ -230,10 +230,10 @@ def _cut(text: str) -> str:
     return text if len(text) <= CUT else f"{text[:CUT]}..."
 
 
-# What a new catalog changes in all: counts, by kind and by definition, and samples, of each a bounded number.
+# Totals of changes: counts by kind and definition, and samples, all bounded.
 
 GROUPS: Final = 1_000
-"""Pairs of what became of records before and after that are counted by themselves; others count as one."""
+"""Pairs of outcomes before and after that are counted separately; others are counted together."""
 OTHERS: Final = ("others", "others")
 
 
@@ -253,7 +253,7 @@ class ChangeTally:
     _sampled: Counter[tuple[DifferenceKind, str, str]] = field(default_factory=Counter)
 
     def add(self, chunk: Chunk, compared: Comparison, sample: Callable[[Chunk, Changed], ChangedSample]) -> None:
-        """Count what became of a chunk, and take samples where there are too few."""
+        """Count the outcomes of a chunk, and add samples up to the limit."""
         self.outcomes += compared.outcomes
         self.changed += len(compared.changed)
         for group, number in count_groups(compared.changed).items():
@@ -269,7 +269,7 @@ class ChangeTally:
                 kept.append(sample(chunk, each))
 
     def fails(self, kinds: Iterable[DifferenceKind]) -> bool:
-        """Tell whether there is a difference of one of these kinds."""
+        """Whether there is a change of one of these kinds."""
         return any(self.kinds[kind] for kind in kinds)
 
     def to_json(
@@ -291,17 +291,17 @@ class ChangeTally:
         }
 
 
-# Files of records: lines as ``emit`` writes and ``match`` takes them, or cases of ``xrouter test``.
+# Files of records: lines as ``emit`` writes and ``match`` reads them, or cases of ``xrouter test``.
 
 MAX_LINE: Final = 64 * 1024 * 1024
-_HINT: Final = "records are lines as `xrouter emit` writes them and `xrouter match` takes them, or cases"
+_HINT: Final = "records are lines as `xrouter emit` writes and `xrouter match` reads them, or cases"
 
 
 def file_of(path: Path, most: int, since: datetime | None) -> ReadLocation:
-    """Return a file of records as a place; of cases (``*.cases.yaml``) their records are taken.
+    """Return a file of records, or of cases (``*.cases.yaml``), as a source.
 
     Reading it raises:
-        RouterError: it cannot be read, or a line is no record; names the line.
+        RouterError: it cannot be read, or a line is not a record; names the line.
     """
     return ReadLocation(f"file {path}", partial(_chunks, path, most, since))
 
@@ -315,7 +315,7 @@ def _chunks(path: Path, most: int, since: datetime | None, place: ReadLocation) 
 
 
 def _last(path: Path, most: int, place: ReadLocation) -> Iterable[tuple[str, bytes]]:
-    """Return the last records of a file, each with its position."""
+    """Return the newest records of a file, each with its position."""
     kept: deque[tuple[str, bytes]] = deque()
     there = size = 0
     for position, line in _records(path):
@@ -357,10 +357,10 @@ def _letters(path: Path, records: Iterable[tuple[str, bytes]]) -> Iterator[Lette
             raise RouterError(f"{position}: {error}", hint=_HINT) from error
 
 
-# The last records of a router: of its topics, its inbox and its dead letters.
+# The newest records of a router: of its topics, inbox and dead letters.
 
 MOST_LETTERS: Final = 10_000
-"""Dead letters that are read at most: all of them are in memory at a time."""
+"""Maximum dead letters to read: all are in memory."""
 _NO_STATE_HINT: Final = (
     "start the broker, or correct bootstrap_servers and credentials; `--from inbox` or `--records FILE` does without it"
 )
@@ -369,7 +369,7 @@ _INBOX: Final = "inbox"
 
 @dataclass(slots=True)
 class LastRecords:
-    """Which records are meant: the last ``most`` of each place, or with ``since`` those from then on, no more."""
+    """Select the newest ``most`` records per source, or those since ``since`` (at most ``most``)."""
 
     most: int
     since: datetime | None = None
@@ -384,13 +384,13 @@ class LastRecords:
                 yield ReadLocation(f"topic {source.topic}", partial(self._topic, source))
 
     def inbox(self, settings: Settings) -> Iterator[ReadLocation]:
-        """Yield the inbox, if there is one."""
+        """Yield the inbox, if it exists."""
         folder = Path(settings.state) / _INBOX
         if settings.inbox.kafka is not None or folder.is_dir():
             yield ReadLocation(_INBOX, partial(self._inbox, settings, folder))
 
     def letters(self, settings: Settings) -> Iterator[ReadLocation]:
-        """Yield the dead letters; to be read after topics and inbox, of which they leave out what was read there."""
+        """Yield the dead letters; read them last, since those already read from topics and inbox are skipped."""
         yield ReadLocation("dead letters", partial(self._letters, settings))
 
     def _topic(self, source: Source, place: ReadLocation) -> Iterator[Chunk]:
@@ -398,7 +398,7 @@ class LastRecords:
         return self._answered(f"source {source.endpoint}", chunks)
 
     def _answered(self, name: str, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-        """Yield what brokers give, or say that they do not."""
+        """Yield the chunks; raise BrokerUnreachable if brokers do not respond."""
         try:
             for chunk in chunks:
                 self._seen.update(chunk.positions())
@@ -410,7 +410,7 @@ class LastRecords:
         since = None if self.since is None else int(self.since.timestamp() * 1000)
         tail = tail_of(client, topic, self.most, since)
         if tail is None:
-            place.notes.append("the brokers have no such topic")
+            place.notes.append("the topic does not exist")
             return
         yield from tail.read()
         if self.since is None and tail.whole:
@@ -437,8 +437,8 @@ class LastRecords:
                     self._seen.update(chunk.positions())
                     yield chunk
         except (InboxDamaged, InboxFormatError) as error:
-            # A running router removes what is routed, perhaps while it is read here.
-            place.notes.append(f"the rest was not read: {error}")
+            # A running router may remove routed segments while they are read here.
+            place.notes.append(f"reading stopped: {error}")
 
     def _from_then_on(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.since is None:
@@ -467,27 +467,27 @@ class LastRecords:
         ]
         if len(mine) < len(letters):
             left = counted(len(letters) - len(mine), "letter")
-            place.notes.append(f"{left} left out: replayed, older than --since, or read at their source")
+            place.notes.append(f"{left}skipped: replayed, older than --since, or already read from their source")
         for batch in rows_of(mine).select(list(INBOX_COLUMNS)).to_batches():
             yield Chunk("letters", batch)
 
     def _note(self, place: ReadLocation, there: int) -> None:
-        """Note how many records there are, where that is not the number asked for."""
+        """Add a note if the number of records is not the requested one."""
         if self.since is None and there < self.most:
             place.notes.append(f"it has no more than {there}" if there else "it is empty")
         elif self.since is not None and there > self.most:
             place.notes.append(f"only the last {self.most} were read")
 
 
-# The report for people.
+# The text report.
 
 SHOWN_GROUPS: Final = 20
-"""Pairs of before and after that are shown of each kind; JSON has them all."""
+"""Pairs of before and after shown per kind; JSON has all of them."""
 _STYLES: Final = {"dead-letter": "bold red", "definition": "bold red", "matched": "bold green"}
 
 
 def write_report(tally: ChangeTally, places: Iterable[ReadLocation], notes: Iterable[str]) -> None:
-    """Write what changes, kind by kind, and what was looked at."""
+    """Print the changes by kind, and the sources."""
     console = terminal(soft_wrap=True)
     for place in places:
         summary = "; ".join([counted(place.records, "record"), *place.notes])
@@ -520,7 +520,7 @@ def _lines(sample: ChangedSample) -> Iterator[str]:
 
 
 def _verdict_line(verdict: Mapping[str, Any]) -> str:
-    """Say one side of a sample in a line."""
+    """Return one side of a sample as a line."""
     if "message" in verdict:
         text = str(verdict["message"])
     else:
@@ -538,12 +538,12 @@ LAST: Final = 1_000
 MOST: Final = 100_000
 FAILED: Final = 1
 PENDING: Final = 3
-"""References that cannot be reached and are named."""
-_AGAIN: Final = "try again when it answers; a reload waits for it too"
+"""Unreachable references that are named."""
+_AGAIN: Final = "retry when it responds; a reload waits for it too"
 
 
 class RecordSource(StrEnum):
-    """Where records are taken from."""
+    """Where records are read from."""
 
     topics = "topics"
     inbox = "inbox"
@@ -551,7 +551,7 @@ class RecordSource(StrEnum):
 
 
 class FailOn(StrEnum):
-    """Which differences end the command with 1."""
+    """Changes that cause exit code 1."""
 
     letter = "dead-letter"
     definition = "definition"
@@ -561,49 +561,46 @@ class FailOn(StrEnum):
 
 
 def plan(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings; their catalog is the one before.")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file, with the current catalog.")],
     new: Annotated[
         list[str],
-        typer.Option("--new", metavar="CATALOG", help="File, folder or URL of the new catalog; may be repeated."),
+        typer.Option("--new", metavar="CATALOG", help="File, folder or URL of the new catalog; repeatable."),
     ],
     last: Annotated[
         int | None,
         typer.Option(
-            "--last", metavar="N", min=1, max=MOST, help=f"The last N records of each place; {LAST} by default."
+            "--last", metavar="N", min=1, max=MOST, help=f"The newest N records per source; {LAST} by default."
         ),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help=f"Records from then on (2026-01-02T03:04:05Z, a day, 2h ago), at most the last {MOST} of each place.",
+            help=f"Records since then (2026-01-02T03:04:05Z, a date, 2h); at most {MOST} per source.",
         ),
     ] = None,
     origins: Annotated[
         list[RecordSource] | None,
-        typer.Option(
-            "--from", help="Take records of these alone; may be repeated. All three, unless --records is given."
-        ),
+        typer.Option("--from", help="Where to read records; repeatable. By default all three, or none with --records."),
     ] = None,
     records: Annotated[
         list[Path] | None,
-        typer.Option("--records", metavar="FILE", help="Records as `match` takes them, or cases; may be repeated."),
+        typer.Option("--records", metavar="FILE", help="File of records for `match`, or of cases; repeatable."),
     ] = None,
     fail_on: Annotated[
         list[FailOn] | None,
         typer.Option(
-            "--fail-on", help="Differences that end with 1; may be repeated. By default dead-letter and definition."
+            "--fail-on", help="Changes that cause exit code 1; repeatable. By default dead-letter and definition."
         ),
     ] = None,
-    samples: Annotated[int, typer.Option(metavar="N", min=0, max=1_000, help="Samples of each kind.")] = 5,
+    samples: Annotated[int, typer.Option(metavar="N", min=0, max=1_000, help="Samples per kind of change.")] = 5,
     reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")] = OutputFormat.text,
 ) -> None:
-    """Judge the last records under the catalog of the settings and under a new one, and show what would change.
+    """Evaluate recent records with the current and a new catalog, and show which outcomes would change.
 
-    Records are those of topics, of the inbox as far as it still has them, of dead letters, and of files. Nothing is
-    written, committed or started. Ends with 0 when nothing is taken away, 1 when records would become dead letters or
-    change their definition (see --fail-on).
+    Records are read from topics, inbox, dead letters and files. Nothing is written or committed. Exit code 1: records
+    would become dead letters or change their definition (see --fail-on).
 
     Example: xrouter plan router.yaml --new next.xreg.json --last 5000
     """
@@ -611,7 +608,7 @@ def plan(
         raise typer.BadParameter("--last and --since exclude each other; give one of them")
     chosen = fail_on or [FailOn.letter, FailOn.definition]
     if FailOn.none in chosen and len(chosen) > 1:
-        raise typer.BadParameter("--fail-on none goes alone")
+        raise typer.BadParameter("--fail-on none cannot be combined with others")
     settings = load_settings(config)
     configure_logs(settings.log)
     old, old_marks = _loaded(list(settings.catalog.source), settings)
@@ -623,7 +620,7 @@ def plan(
     wanted = LastRecords((LAST if last is None else last) if moment is None else MOST, moment)
     read = origins if origins else [] if records else list(RecordSource)
     if read:
-        # Servers that must not see our credentials are not asked: the router may have refused what the catalog says
+        # Do not contact servers that must not see our credentials: the router may have rejected what the catalog says
         # now.
         require_trusted(clients_of(settings, old, before.sources), Pins(Path(settings.state)))
     places: list[ReadLocation] = []
@@ -644,13 +641,13 @@ def plan(
 
 
 def _loaded(sources: list[str], settings: Settings) -> tuple[Catalog, SensitiveMarks]:
-    """Load a catalog in the way of the settings; returns with it what it marks as sensitive."""
+    """Load a catalog as the settings say; return it with what it marks as sensitive."""
     declarations, read = Declarations(), settings.catalog
     loaded = usable_catalog(sources, fetcher_of(settings), base_uri=read.base_uri, declarations=declarations)
     if loaded.pending:
-        # A reload waits for them; judged without, their definitions would look as if they were gone.
+        # A reload waits for them; without them their definitions would look removed.
         away = ", ".join(loaded.pending[:PENDING])
-        raise CatalogUnavailable(f"{', '.join(sources)} refers to what cannot be reached now: {away}", hint=_AGAIN)
+        raise CatalogUnavailable(f"{', '.join(sources)} has references that cannot be reached: {away}", hint=_AGAIN)
     return loaded, marks_of(declarations, loaded)
 
 

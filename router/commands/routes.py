@@ -1,4 +1,4 @@
-"""``xrouter routes``: for settings and their catalog, which definition goes where, and when it last occurred."""
+"""``xrouter routes``: where each definition is routed, and when it last occurred."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from router.settings.catalogs import fetcher_of
 from router.state.ledger import DefinitionAtEndpoint, Sighting, instant_of, sightings_in
 from router.terminal import say_json_lines, say_row, terminal
 
-NOTED: Final = 20
+NAMED: Final = 20
 """Definitions that a note names."""
 _COLUMNS: Final = ("endpoint", "message", "route", "when", "to")
 _OCCURRED: Final = "last record"
@@ -28,19 +28,19 @@ Seen = Mapping[DefinitionAtEndpoint, Sighting]
 
 
 def routes(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings; their catalog is read.")],
-    unseen: Annotated[bool, typer.Option("--unseen", help="Only definitions that never occurred where expected.")] = (
-        False
-    ),
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object a line.")] = OutputFormat.text,
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    unseen: Annotated[bool, typer.Option("--unseen", help="Only definitions that never occurred.")] = (False),
+    format: Annotated[
+        OutputFormat, typer.Option("--format", help="`json` prints one object per line.")
+    ] = OutputFormat.text,
 ) -> None:
-    """Show who goes where: each definition at each source, by which route, to which destinations.
+    """Show the route and the destinations of each definition at each source.
 
-    Where values of a record decide, the routes that may take it stand in order, each with what it asks; in destinations
-    such values stay in braces. `-` is an event from any source, or a dead letter of none.
+    When the route depends on values of a record, the possible routes are listed in order, each with its condition;
+    destinations show such values in braces. `-` is any source, or no source for a dead letter.
 
-    Where a router has run by these settings, it says as well when each definition last occurred, through all restarts;
-    of one that never did, since when it is expected. A router at work notes that once a minute.
+    If a router has run with these settings, the table also shows when each definition last occurred, or since when it
+    is expected. A running router updates this once a minute.
 
     Example: xrouter routes router.yaml
     """
@@ -63,16 +63,16 @@ def routes(
         for row in rows:
             say_row(row)
     if unseen and not surveyed.flows:
-        console.print("Every definition has occurred where it is expected.")
+        console.print("Every definition has occurred.")
     for note in (*_notes(surveyed), *_coverage(surveyed, seen)):
         console.print(note)
 
 
 def _unseen(surveyed: RouteSurvey, seen: Seen | None) -> RouteSurvey:
-    """Return the definitions that never occurred."""
+    """Return the survey reduced to definitions that never occurred."""
     if seen is None:
-        hint = "start a router with these settings; what occurs is noted in its state folder"
-        raise RouterError("no router has run yet by these settings", hint=hint)
+        hint = "start a router with these settings; it stores occurrences in its state folder"
+        raise RouterError("no router has run with these settings yet", hint=hint)
     flows = tuple(flow for flow in surveyed.flows if _last(flow, seen) is None)
     return replace(surveyed, flows=flows, letters=(), unreached=(), unrouted=(), left_over=(), unsettled=(), unheld=())
 
@@ -83,7 +83,7 @@ def _last(flow: DefinitionFlow, seen: Seen) -> int | None:
 
 
 def _objects(surveyed: RouteSurvey, seen: Seen) -> Iterator[dict[str, Any]]:
-    """Yield what is found as the objects of the JSON form, which is stable."""
+    """Yield the objects of the JSON output, whose form is stable."""
     for flow in surveyed.flows:
         ways = [{"route": way.route, "values": way.values, "sinks": _named(way.aims)} for way in flow.ways]
         sighting = seen.get(DefinitionAtEndpoint(flow.endpoint, flow.message))
@@ -124,7 +124,7 @@ def _named(aims: Iterable[Aim]) -> list[dict[str, str]]:
 
 
 def _silent(surveyed: RouteSurvey, seen: Seen) -> Iterator[tuple[str, Sighting]]:
-    """Yield the endpoints that never had a record."""
+    """Yield the endpoints that never received a record."""
     for endpoint in dict.fromkeys(flow.endpoint for flow in surveyed.flows):
         sighting = seen.get(DefinitionAtEndpoint(endpoint))
         if sighting is not None and sighting.last is None:
@@ -136,12 +136,12 @@ def _events(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[Row]:
         occurred = () if seen is None else (_occurred(seen.get(DefinitionAtEndpoint(flow.endpoint, flow.message))),)
         kind = "" if flow.records == "all" else f" ({flow.records})"
         for place, way in enumerate(flow.ways):
-            when = _asked(way.values) or ("else" if place else "always")
+            when = _condition(way.values) or ("else" if place else "always")
             yield flow.endpoint, flow.message + kind, str(way.route), when, _aims(way.aims), *occurred
 
 
 def _occurred(sighting: Sighting | None) -> str:
-    """Return when a definition last occurred, in words; `-` for one that no router has met yet."""
+    """Return when a definition last occurred, as text; `-` when no router has known it yet."""
     if sighting is None:
         return "-"
     return instant_of(sighting.last) or f"never since {instant_of(sighting.since)}"
@@ -154,7 +154,7 @@ def _letters(surveyed: RouteSurvey) -> Iterator[Row]:
         yield endpoints, "dead letters", route, ", ".join(each.reasons), _aims(each.aims)
 
 
-def _asked(values: Mapping[str, Sequence[str]]) -> str:
+def _condition(values: Mapping[str, Sequence[str]]) -> str:
     return ", ".join(f"{name}={'|'.join(globs)}" for name, globs in values.items())
 
 
@@ -164,15 +164,15 @@ def _aims(aims: Iterable[Aim]) -> str:
 
 def _notes(surveyed: RouteSurvey) -> Iterator[str]:
     if surveyed.unreached:
-        yield f"Routes that nothing reaches: {', '.join(map(str, surveyed.unreached))}"
+        yield f"Routes that no record reaches: {', '.join(map(str, surveyed.unreached))}"
     if surveyed.unrouted:
-        yield f"Definitions that no source expects: {_some(surveyed.unrouted)}"
+        yield f"Definitions that no source has: {_some(surveyed.unrouted)}"
     if surveyed.left_over:
-        yield f"Definitions that only the last route takes: {_some(surveyed.left_over)}"
+        yield f"Definitions that only the last route matches: {_some(surveyed.left_over)}"
     if surveyed.unsettled:
-        yield f"Definitions whose records, or some, go by the rest topic: {_some(surveyed.unsettled)}"
+        yield f"Definitions with records that go through the fallback topic: {_some(surveyed.unsettled)}"
     if surveyed.unheld:
-        yield f"Definitions whose schemas bodies need not keep to: {_some(surveyed.unheld)}"
+        yield f"Definitions whose bodies are not validated against their schemas: {_some(surveyed.unheld)}"
 
 
 def _coverage(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[str]:
@@ -182,19 +182,19 @@ def _coverage(surveyed: RouteSurvey, seen: Seen | None) -> Iterator[str]:
     known = {place: seen[place] for place in pairs if place in seen}
     never = list(dict.fromkeys(place.message for place, sighting in known.items() if sighting.last is None))
     if never:
-        yield f"Definitions that never occurred where they are expected: {_some(never)}"
+        yield f"Definitions that never occurred: {_some(never)}"
     if silent := [endpoint for endpoint, _ in _silent(surveyed, seen)]:
-        yield f"Sources without a record so far: {_some(silent)}"
+        yield f"Sources that have received no record: {_some(silent)}"
 
 
 def _some(xids: Sequence[str]) -> str:
-    """Return the first of some xids; JSON has them all."""
-    more = f", and {len(xids) - NOTED} more" if len(xids) > NOTED else ""
-    return ", ".join(xids[:NOTED]) + more
+    """Return the first xids as text; JSON has all of them."""
+    more = f", and {len(xids) - NAMED} more" if len(xids) > NAMED else ""
+    return ", ".join(xids[:NAMED]) + more
 
 
 def _table(rows: Iterable[Row], columns: Iterable[str]) -> Table:
-    """Return the rows as a table; what is as in the row above is left out."""
+    """Return the rows as a table; cells repeated from the row above are empty."""
     table = Table()
     for name in columns:
         table.add_column(name, overflow="fold")

@@ -15,29 +15,31 @@ import typer
 def run(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
     once: Annotated[
-        bool, typer.Option("--once", help="Take what is there at the start, then end; HTTP is not listened to.")
+        bool, typer.Option("--once", help="Process the records available at startup, then exit; no HTTP listener.")
     ] = False,
 ) -> None:
-    """Route records until SIGTERM or Ctrl-C, then finish the batch in hand and end with 0.
+    """Run the router. SIGTERM or Ctrl-C stops it after the current batch, with exit code 0.
 
     Example: xrouter run router.yaml --once
     """
-    from router.replay.replay import SingleReplays  # these bring Spark along, which no other command needs
+    from router.replay.replay import SingleReplays  # these import Spark
     from router.running.service import run as serve
 
     if not serve(config, SingleReplays(config.resolve().parent), once=once):
-        # The interpreter would wait for the threads of the batch that was cut off, long past the grace limit.
+        # A normal exit would wait for the threads of the interrupted batch, long past the grace period.
         logging.shutdown()
         os._exit(0)
 
 
-# ``xrouter gateway``: gateways in a process of their own.
+# ``xrouter gateway``: gateways in a separate process.
 
 
 def gateway(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file, with `inbox.kafka`.")],
 ) -> None:
-    """Take messages into the inbox topic until SIGTERM or Ctrl-C; any number of these run side by side.
+    """Run only the gateways: store received messages in the inbox topic until SIGTERM or Ctrl-C.
+
+    Any number of gateways can run in parallel.
 
     Example: xrouter gateway router.yaml
     """

@@ -1,4 +1,4 @@
-"""``xrouter tap``: records as they arrive, with their verdicts."""
+"""``xrouter tap``: a live sample of incoming records with their outcomes."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ OUTCOMES: Final = ("routed", "dead-letter")
 PLAIN: Final = ("endpoint", "message", "outcome", "reason", "protocol", "position", "sinks")
 PREFIXES: Final = ("attributes.", "context.", "native.")
 MOST: Final = 20
-"""Conditions, and globs of one kind."""
+"""Maximum conditions, and globs of one kind."""
 LONGEST: Final = 200
-"""Characters of a glob."""
+"""Maximum characters of a glob."""
 _WRITE: Final = (
     f"write NAME=GLOB or NAME!=GLOB, NAME being {', '.join(PLAIN)}, attributes.X, context.X, native.X, "
     "or a JSON pointer into the body, such as /order/id"
@@ -76,20 +76,20 @@ _CONDITION: Final = re.compile(r"([^=!]+)(!?=)(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class TapFilter:
-    """One condition. ``wanted`` False is that the value is another, or there is none."""
+    """One condition. ``wanted`` False: the value differs or is missing."""
 
     name: str
     glob: str
     wanted: bool = True
 
     def holds(self, values: Callable[[str], Sequence[str]]) -> bool:
-        """Tell whether it holds of what *values* gives for its name."""
+        """Whether the values of its name match."""
         return any(fnmatch.fnmatchcase(value, self.glob) for value in values(self.name)) is self.wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is shown. Of several values of one option one must fit; globs take ``*``, ``?`` and ``[...]``."""
+    """The filter of samples. One of several values of an option must match; globs support ``*``, ``?``, ``[...]``."""
 
     endpoints: tuple[str, ...] = ()
     messages: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class Choice:
     conditions: tuple[TapFilter, ...] = ()
 
     def takes(self, endpoint: str | None, message: str | None, reason: str | None) -> bool:
-        """Tell whether an outcome may be shown, as far as these say: ``message`` None is a dead letter."""
+        """Whether an outcome passes the filter; ``message`` None is a dead letter."""
         return (
             (not self.outcome or (self.outcome == "routed") == (message is not None))
             and (not self.reasons or reason in self.reasons)
@@ -107,7 +107,7 @@ class Choice:
         )
 
     def fits(self, values: Callable[[str], Sequence[str]]) -> bool:
-        """Tell whether all conditions hold of a sample."""
+        """Whether a sample meets all conditions."""
         return all(condition.holds(values) for condition in self.conditions)
 
 
@@ -119,21 +119,23 @@ def choice_of(
     reasons: Sequence[str] | None = None,
     where: Sequence[str] | None = None,
 ) -> Choice:
-    """Build the choice of a command line.
+    """Return the filter of a command line.
 
     Raises:
         RouterError: an option cannot be read, or there is no such outcome or reason; names it.
     """
     if outcome is not None and outcome not in OUTCOMES:
-        raise RouterError(f"--outcome {outcome!r} is none", hint=f"there are {' and '.join(OUTCOMES)}")
+        raise RouterError(f"--outcome {outcome!r} is not an outcome", hint=f"use {' or '.join(OUTCOMES)}")
     for reason in reasons or ():
         if reason not in REASONS:
             near = get_close_matches(reason, REASONS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(REASONS)}"
-            raise RouterError(f"--reason {reason!r} is no reason of dead letters", hint=hint)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(REASONS)}"
+            raise RouterError(f"--reason {reason!r} is not a dead-letter reason", hint=hint)
     for option, given in (("--endpoint", endpoints), ("--message", messages), ("--where", where)):
         if len(given or ()) > MOST or any(len(each) > LONGEST for each in given or ()):
-            raise RouterError(f"{option} is too much", hint=f"give it {MOST} times at most, of {LONGEST} characters")
+            raise RouterError(
+                f"{option} is given too often or is too long", hint=f"at most {MOST} times {LONGEST} characters"
+            )
     conditions = tuple(_condition(text) for text in where or ())
     return Choice(tuple(endpoints or ()), tuple(messages or ()), outcome or "", frozenset(reasons or ()), conditions)
 
@@ -148,7 +150,7 @@ def _condition(text: str) -> TapFilter:
 
 
 def value_at(tree: Any, pointer: str) -> list[str]:
-    """Return the value at a JSON pointer as text, in a list; nothing where there is none, or no single value."""
+    """Return the scalar value at a JSON pointer as text, in a list; empty if there is none."""
     try:
         value = at_pointer(tree, pointer)
     except KeyError:
@@ -159,17 +161,17 @@ def value_at(tree: Any, pointer: str) -> list[str]:
 
 
 EXAMINED: Final = 200
-"""Records of one round that are looked at one by one."""
+"""Records of one round that are sampled individually."""
 NEAREST: Final = 3
 VALUES: Final = 50
-"""Values of one kind that a sample has."""
+"""Maximum values of one kind in a sample."""
 TEXT: Final = 500
-"""Characters of one value."""
+"""Maximum characters of one value."""
 
 
 @dataclass(frozen=True, slots=True)
 class TapSample:
-    """One outcome as it may be shown, and the whole ``record`` it is of; ``tree`` is the body as JSON, if it is."""
+    """One redacted outcome, and its complete ``record``; ``tree`` is the body if it is JSON."""
 
     document: Mapping[str, Any]
     record: Record
@@ -191,7 +193,7 @@ class TapSample:
 
 
 class TapSampler:
-    """Judges what arrives as ``run`` does, and makes samples of some of it."""
+    """Evaluates incoming records as ``run`` does, and samples some of them."""
 
     def __init__(self, plan: Plan, redactor: Redactor, choice: Choice) -> None:
         self._plan, self._redactor, self._choice = plan, redactor, choice
@@ -199,7 +201,7 @@ class TapSampler:
         self.judged = 0
 
     def samples(self, chunk: Chunk, most: int) -> Iterator[TapSample]:
-        """Yield up to so many samples of some rows, drawn by lot: traffic has rhythms that a fixed step would meet."""
+        """Yield up to *count* random samples: a fixed step could coincide with rhythms of the traffic."""
         decided = JUDGING[chunk.kind](self._plan.judge, chunk.rows)
         self.judged += len(decided.order)
         taken = list(self._taken(decided))
@@ -265,7 +267,7 @@ def _after(chunk: Chunk, decided: RoutedOutcomes, row: int, redaction: Redaction
 
 
 def _attributes(chunk: Chunk, decided: RoutedOutcomes, row: int) -> dict[str, str]:
-    """Return the attributes that an event leaves with: those that are mapped, else those that it came with."""
+    """Return the attributes of the resulting event: mapped ones, else those received."""
     mapped = decided.columns["attributes"][row].as_py()
     if mapped is None:
         reading = decided.outcomes.facts.readings.get(row)
@@ -313,7 +315,7 @@ def _cut(text: str) -> str:
 
 
 def lines_of(sample: TapSample) -> Iterator[Text]:
-    """Yield the lines of a sample, an empty one last."""
+    """Yield the lines of a sample, followed by an empty line."""
     document = sample.document
     routed = document["outcome"] == "routed"
     outcome = ("routed", "green") if routed else ("dead letter", "bold red")
@@ -346,7 +348,7 @@ def _place(sink: str, topic: str | None) -> str:
 
 def _mismatch(mismatch: dict[str, Any]) -> str:
     value = "nothing" if mismatch["found"] is None else mismatch["found"]
-    return f": {mismatch['property']} should be {mismatch['expected']}, found {value}"
+    return f": {mismatch['property']} expected {mismatch['expected']}, found {value}"
 
 
 # Records as they arrive, read beside the router from topics and from its inbox, each from its end on.
@@ -354,7 +356,7 @@ def _mismatch(mismatch: dict[str, Any]) -> str:
 # What is not read in time is passed over and counted: a tap is a sample, and asks brokers and disk for little.
 
 ROWS: Final = 500
-"""Records of one follower that are read in one round."""
+"""Records that a follower reads in one round."""
 _WAIT_SECONDS: Final = 0.2
 _INBOX: Final = "inbox"
 _BOUNDED: Final = {"queued.max.messages.kbytes": 8192, "fetch.max.bytes": 4 << 20, "fetch.message.max.bytes": 1 << 20}
@@ -362,20 +364,20 @@ _HINT: Final = "start the broker, or correct bootstrap_servers and credentials"
 
 
 class Follower(Protocol):
-    """Reads what arrives at one place."""
+    """Reads new records of one source."""
 
     passed_over: int
-    """Records that were there and are not shown, since more came than is read; of topics at most so many."""
+    """Records skipped because too many arrived; for topics an upper bound."""
 
     def more(self) -> Iterator[Chunk]:
-        """Yield what came since the last call: at most :data:`ROWS` records, within a moment."""
+        """Yield new records since the last call, at most :data:`ROWS`, without waiting long."""
 
 
 class TopicFollower:
     """Follows the topics of one cluster. It joins no group and commits nothing."""
 
     def __init__(self, client: KafkaClient, topics: Sequence[str], *, inbox: bool = False) -> None:
-        """Begin at the ends of the topics; with *inbox* gateways fill them.
+        """Start at the ends of the topics; with *inbox*, gateways write to them.
 
         Raises:
             KafkaUnreachable: no broker answers, or they refuse us.
@@ -384,7 +386,7 @@ class TopicFollower:
         self._inbox = inbox
         ends = KafkaEnds(client).ends(list(topics))
         self.lacking = tuple(topic for topic in topics if ends.get(topic) is None)
-        """Topics that the brokers do not have."""
+        """Topics that do not exist."""
         self._places = {
             (topic, number): end for topic in topics for number, end in sorted((ends.get(topic) or {}).items())
         }
@@ -392,7 +394,7 @@ class TopicFollower:
         self._consumer.assign([TopicPartition(*place, end) for place, end in self._places.items()])
 
     def more(self) -> Iterator[Chunk]:
-        """Yield what came since."""
+        """Yield new records."""
         messages = self._consumer.consume(ROWS, _WAIT_SECONDS)
         rows = [row_of(message) for message in messages if message.error() is None]
         for row in rows:
@@ -404,7 +406,7 @@ class TopicFollower:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """Go on near the ends of partitions that are far behind them."""
+        """Skip ahead in partitions that lag far behind."""
         for (topic, number), position in self._places.items():
             try:
                 # What is cached is the end of all records, also of those that a transaction holds back.
@@ -423,10 +425,10 @@ class TopicFollower:
 
 
 class InboxFollower:
-    """Follows an inbox on the disk, whose segments a running router writes and removes meanwhile."""
+    """Follows an inbox on disk, whose segments a running router writes and removes."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin at its end.
+        """Start at its end.
 
         Raises:
             InboxFormatError: there is no inbox, or one of another version.
@@ -436,7 +438,7 @@ class InboxFollower:
         self._positions = {number: self._view.end(number) for number in self._view.partitions}
 
     def more(self) -> Iterator[Chunk]:
-        """Yield what came since."""
+        """Yield new records."""
         left = ROWS
         for number, start in self._positions.items():
             end = self._view.end(number)
@@ -452,7 +454,7 @@ class InboxFollower:
             self._positions[number] = end
 
     def _first(self, number: int, start: InboxPosition, end: InboxPosition, most: int) -> InboxPosition:
-        """Return from where to read so that at most so many records are."""
+        """Return the position from which at most *count* records remain."""
         there = self._view.count(number, start, end)
         over = max(0, there - max(1, most))
         self.passed_over += over
@@ -461,7 +463,7 @@ class InboxFollower:
 
 @contextmanager
 def following(plan: Plan, note: Callable[[str], None]) -> Iterator[list[Follower]]:
-    """Follow all that a plan reads, from now on; *note* is called with what cannot be.
+    """Follow all sources of a plan from now on; *note* is called for those that cannot be followed.
 
     Raises:
         BrokerUnreachable: a cluster does not answer.
@@ -485,8 +487,8 @@ def following(plan: Plan, note: Callable[[str], None]) -> Iterator[list[Follower
             except (InboxError, OSError) as error:
                 note(f"the inbox is not read: {error}")
         if not followers:
-            hint = "start the router once, or name endpoints with topics under sources"
-            raise ConfigError("nothing can be tapped: no topic is read, and there is no inbox yet", hint=hint)
+            hint = "start the router once, or set endpoints with topics under sources"
+            raise ConfigError("nothing to tap: no source is a topic, and there is no inbox yet", hint=hint)
         yield followers
 
 
@@ -508,7 +510,7 @@ def _clusters(plan: Plan, *, pushed: bool) -> Iterator[tuple[str, KafkaClient, l
 
 
 class TapFormat(StrEnum):
-    """How samples are written out."""
+    """Output format of samples."""
 
     text = "text"
     json = "json"
@@ -516,44 +518,44 @@ class TapFormat(StrEnum):
 
 
 ROUND_SECONDS: Final = 0.5
-"""Time between two looks at what arrived."""
+"""Seconds between two reads."""
 RATE: Final = 10.0
 
 
 def tap(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings of the router; it need not run.")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file; the router need not be running.")],
     endpoint: Annotated[
-        list[str] | None, typer.Option("--endpoint", metavar="XID", help="Records of this endpoint, `*` for any text.")
+        list[str] | None, typer.Option("--endpoint", metavar="XID", help="Only this endpoint, with `*` as wildcard.")
     ] = None,
     message: Annotated[
-        list[str] | None, typer.Option("--message", metavar="XID", help="Records of this definition, `*` for any text.")
+        list[str] | None, typer.Option("--message", metavar="XID", help="Only this definition, with `*` as wildcard.")
     ] = None,
-    outcome: Annotated[str | None, typer.Option("--outcome", help="`routed` or `dead-letter`.")] = None,
+    outcome: Annotated[str | None, typer.Option("--outcome", help="Only `routed` or `dead-letter`.")] = None,
     reason: Annotated[
-        list[str] | None, typer.Option("--reason", metavar="CODE", help="Dead letters of this reason; repeatable.")
+        list[str] | None,
+        typer.Option("--reason", metavar="CODE", help="Only dead letters with this reason; repeatable."),
     ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(
             "--where",
             metavar="NAME=GLOB",
-            help="Or NAME!=GLOB, of attributes.X, context.X, native.X, or /a/b in a JSON body; all given must hold.",
+            help="Or NAME!=GLOB. NAME is attributes.X, context.X, native.X, or /a/b in a JSON body; all must match.",
         ),
     ] = None,
-    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="End after so many samples.")] = None,
-    rate: Annotated[float, typer.Option("--rate", min=0.1, max=1000, help="Samples a second at most.")] = RATE,
+    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Exit after this many samples.")] = None,
+    rate: Annotated[float, typer.Option("--rate", min=0.1, max=1000, help="Maximum samples per second.")] = RATE,
     reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
     format: Annotated[
         TapFormat,
-        typer.Option("--format", help="`json` is one object a line; `record` the record alone, as `match` takes it."),
+        typer.Option("--format", help="`json` prints one object per line; `record` the input of `match`."),
     ] = TapFormat.text,
 ) -> None:
-    """Show a live sample of records as they arrive: before, after, and with their verdicts, until Ctrl-C.
+    """Show a live sample of incoming records, with the resulting event or the reason for a dead letter.
 
-    Reads topics and the inbox, from now on beside the router, with a consumer of its own: nothing is committed, and
-    the stream is not touched. They are judged by settings and catalog as they are when it starts. What comes faster
-    than it is shown is passed over, and counted at the end. `xrouter test --record -` makes cases of what
-    `--format record` gives.
+    Runs until Ctrl-C. Reads new records of topics and inbox with its own consumer and commits no offsets, so the router
+    is not affected. Settings and catalog are loaded once, at startup. Records above the rate limit are skipped, and
+    counted at the end. Pipe `--format record` into `xrouter test --record -` to create test cases.
 
     Example: xrouter tap router.yaml --outcome dead-letter --where native.topic=orders -n 5
     """
@@ -588,7 +590,7 @@ def _follow(
     count: int | None,
     rate: float,
 ) -> int:
-    """Show samples until there are enough."""
+    """Show samples until the limit is reached."""
     shown, allowance, before = 0, 1.0, time.monotonic()
     gone = _reader_gone()
     while count is None or shown < count:
@@ -609,7 +611,7 @@ def _follow(
 
 
 def _reader_gone() -> Callable[[], bool]:
-    """Return a check whether nobody reads our output any more, which else is only noticed at the next sample."""
+    """Return a check for closed output, which would otherwise only be noticed at the next sample."""
     try:
         output = select.poll()
         output.register(sys.stdout.fileno(), 0)

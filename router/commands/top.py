@@ -1,4 +1,4 @@
-"""``xrouter top``: the figures of the status page, live in a terminal."""
+"""``xrouter top``: the status page's figures, live in a terminal."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from router.terminal import Terminal, counted, say_row, styled, terminal, write_
 
 FORMAT: Final = 1
 SECONDS: Final = 5.0
-"""For an answer; a router makes one in milliseconds, but for the first after a reload of thousands of definitions."""
+"""Request timeout; a router needs milliseconds, except after a reload of thousands of definitions."""
 MOST_BYTES: Final = 8 * 2**20
-_HINT: Final = "is a router running with these settings? `metrics.host` and `metrics.port` say where it is asked"
+_HINT: Final = "is a router running with these settings? check `metrics.host` and `metrics.port`"
 
 
 class Count(msgspec.Struct, frozen=True):
-    """Records in all, and a second over the last minute."""
+    """Records in total, and per second over the last minute."""
 
     records: int = 0
     rate: float | None = None
 
 
 class EndpointStatus(msgspec.Struct, frozen=True):
-    """An endpoint that is read."""
+    """A consumed endpoint."""
 
     endpoint: str
     routed: Count
@@ -54,7 +54,7 @@ class EndpointStatus(msgspec.Struct, frozen=True):
 
 
 class DefinitionStatus(msgspec.Struct, frozen=True):
-    """A definition, with what matched it."""
+    """A definition and its matched records."""
 
     definition: str
     records: int = 0
@@ -62,7 +62,7 @@ class DefinitionStatus(msgspec.Struct, frozen=True):
 
 
 class Sink(msgspec.Struct, frozen=True):
-    """A sink, with its writes by result, and the queries whose batch it holds."""
+    """A sink, its writes by result, and the queries whose batch it blocks."""
 
     sink: str
     type: str
@@ -72,7 +72,7 @@ class Sink(msgspec.Struct, frozen=True):
 
 
 class FlowStatus(msgspec.Struct, frozen=True):
-    """What goes through."""
+    """The throughput."""
 
     endpoints: list[EndpointStatus]
     definitions: list[DefinitionStatus]
@@ -81,7 +81,7 @@ class FlowStatus(msgspec.Struct, frozen=True):
 
 
 class Now(msgspec.Struct, frozen=True):
-    """The step of a batch under way, and for how many seconds it has taken."""
+    """The current step of a batch, and its seconds so far."""
 
     step: str
     step_seconds: float
@@ -95,7 +95,7 @@ class StepStatus(msgspec.Struct, frozen=True):
 
 
 class Last(msgspec.Struct, frozen=True):
-    """The last batch that has ended."""
+    """The last finished batch."""
 
     records: int
     seconds: float
@@ -103,14 +103,14 @@ class Last(msgspec.Struct, frozen=True):
 
 
 class Times(msgspec.Struct, frozen=True):
-    """Where the batches of a query spend their time."""
+    """The time that batches of a query spend in each step."""
 
     now: Now | None = None
     last: Last | None = None
 
 
 class Query(msgspec.Struct, frozen=True):
-    """A query of Spark."""
+    """A Spark query."""
 
     state: str
     since: str
@@ -120,7 +120,7 @@ class Query(msgspec.Struct, frozen=True):
 
 
 class CatalogStatus(msgspec.Struct, frozen=True):
-    """The catalog in force, and how many findings refused a newer one."""
+    """The active catalog, and the number of findings for which a newer one was rejected."""
 
     epoch: str | None = None
     definitions: int = 0
@@ -136,14 +136,14 @@ class Router(msgspec.Struct, frozen=True):
 
 
 class InboxStatus(msgspec.Struct, frozen=True):
-    """What waits of all endpoints whose messages are pushed."""
+    """The backlog of all endpoints with pushed messages."""
 
     records: int | None = None
     oldest_seconds: float | None = None
 
 
 class StatusFigures(msgspec.Struct, frozen=True):
-    """The document, as far as it is shown."""
+    """The parts of the status document that are shown."""
 
     format: int
     router: Router
@@ -156,21 +156,21 @@ class StatusFigures(msgspec.Struct, frozen=True):
 
 
 class StatusVersion(msgspec.Struct, frozen=True):
-    """What every version of the document has."""
+    """The members that every version of the document has."""
 
     format: int
 
 
 @dataclass(frozen=True, slots=True)
 class StatusResponse:
-    """The document as it came, and as it was read."""
+    """The status document, raw and parsed."""
 
     document: bytes
     status: StatusFigures
 
 
 class StatusClient:
-    """Asks one router; it keeps its connection. Close it, or use :func:`status_client`."""
+    """Client of one router with a persistent connection. Close it, or use :func:`status_client`."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -182,7 +182,7 @@ class StatusClient:
         self._client.close()
 
     def ask(self) -> StatusResponse:
-        """Return what the router says now.
+        """Return the current status of the router.
 
         Raises:
             RouterError: nobody answers there, or it is no router, or one of another version.
@@ -192,22 +192,22 @@ class StatusClient:
             with self._client.stream("GET", url) as response:
                 body = _bounded(response, url, time.monotonic() + SECONDS)
         except httpx.HTTPError as error:
-            raise RouterError(f"{url} does not answer: {_problem(error)}", hint=_HINT) from None
+            raise RouterError(f"{url} does not respond: {_problem(error)}", hint=_HINT) from None
         if response.status_code != httpx.codes.OK:
-            raise RouterError(f"{url} answers {response.status_code}", hint=_HINT)
+            raise RouterError(f"{url} returns {response.status_code}", hint=_HINT)
         try:
             form = msgspec.json.decode(body, type=StatusVersion)
             if form.format == FORMAT:
                 return StatusResponse(body, msgspec.json.decode(body, type=StatusFigures))
         except msgspec.MsgspecError as error:
-            raise RouterError(f"{url} is not what a router answers: {error}", hint=_HINT) from None
+            raise RouterError(f"{url} is not a router's status: {error}", hint=_HINT) from None
         message = f"{url} has format {form.format}, and this is for format {FORMAT}"
         raise RouterError(message, hint="use the xrouter of the version that runs there")
 
 
 @contextmanager
 def status_client(settings: Settings) -> Iterator[StatusClient]:
-    """Yield a client for the router that runs by these settings on this machine.
+    """Yield a client for the router with these settings on this machine.
 
     Raises:
         RouterError: they do not say at which port.
@@ -220,18 +220,18 @@ def status_client(settings: Settings) -> Iterator[StatusClient]:
 
 
 def metrics_address(metrics: MetricsSettings) -> str:
-    """Return the address of ``metrics`` as it is reached on this machine.
+    """Return the URL of ``metrics`` on this machine.
 
     Raises:
         RouterError: it says no port.
     """
     if not metrics.port:
-        raise RouterError("metrics.port is 0: each start takes another port", hint="set metrics.port to one of its own")
+        raise RouterError("metrics.port is 0: the port differs at each start", hint="set metrics.port to a fixed port")
     return f"http://{reached(metrics.host)}:{metrics.port}"
 
 
 def reached(host: str) -> str:
-    """Return where something that listens at *host* is reached from here."""
+    """Return the address at which a listener on *host* is reachable from this machine."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -246,16 +246,16 @@ def _bounded(response: httpx.Response, url: str, until: float) -> bytes:
     for part in response.iter_bytes():
         body += part
         if len(body) > MOST_BYTES:
-            raise RouterError(f"{url} answers with more than {MOST_BYTES >> 20} MiB", hint=_HINT)
+            raise RouterError(f"{url} returns more than {MOST_BYTES >> 20} MiB", hint=_HINT)
         if time.monotonic() > until:
             raise httpx.ReadTimeout(f"not whole in {SECONDS:.0f} s")
     return bytes(body)
 
 
 def _problem(error: httpx.HTTPError) -> str:
-    """Return why there is no answer, in a few words."""
+    """Return why there is no response, in short."""
     if isinstance(error, httpx.TimeoutException):
-        return f"no whole answer in {SECONDS:.0f} s"
+        return f"no complete response in {SECONDS:.0f} s"
     text = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
     return text[0].lower() + text[1:]
 
@@ -263,9 +263,9 @@ def _problem(error: httpx.HTTPError) -> str:
 # What ``xrouter top`` shows: tables that fit a terminal, or rows for programs.
 
 LONGEST_STEPS: Final = 3
-"""Steps of a batch that are named."""
+"""Steps of a batch that are shown."""
 _LINES_BESIDE: Final = 15
-"""Lines that are no rows: what is above the tables, their heads, and the gaps between them."""
+"""Lines other than rows: the header, table headings, and gaps."""
 _LEAST_ROWS: Final = 3
 _LEAST_NAME: Final = 24
 Row = tuple[str, ...]
@@ -281,7 +281,7 @@ _NUMBERS: Final = frozenset(
 
 
 def screen(status: StatusFigures, address: str, size: ConsoleDimensions, problem: str = "") -> RenderableType:
-    """Return the whole picture for a terminal of that size; *problem* is why it is not of now."""
+    """Return the screen for a terminal of that size; *problem* is why it is outdated."""
     rows = dict(_rows(status))
     room = size.height - _LINES_BESIDE - len(status.reasons) - len(rows["sink"]) - len(rows["query"])
     shown = {
@@ -297,7 +297,7 @@ def screen(status: StatusFigures, address: str, size: ConsoleDimensions, problem
 
 
 def lines(status: StatusFigures) -> Iterator[Row]:
-    """Yield the same as rows for programs, the kind of each first."""
+    """Yield the same as tab-separated rows, each starting with its kind."""
     yield "router", "ready" if status.ready else "not ready", status.router.version, f"{status.router.seconds}"
     yield "catalog", status.catalog.epoch or "-", f"{status.catalog.definitions}"
     yield "inbox", _number(status.inbox.records)
@@ -328,7 +328,7 @@ def _head(status: StatusFigures, address: str, problem: str) -> Iterator[Rendera
 
 
 def _rows(status: StatusFigures) -> Iterator[tuple[str, list[Row]]]:
-    """Yield the rows of each table; the router gives the busiest first."""
+    """Yield the rows of each table, busiest first, as the router sorts them."""
     flow = status.flow or FlowStatus([], [], [])
     yield "endpoint", [_endpoint(each) for each in flow.endpoints]
     yield "definition", [(each.definition, _rate(each.rate), f"{each.records:,}") for each in flow.definitions]
@@ -343,7 +343,7 @@ def _endpoint(each: EndpointStatus) -> Row:
 
 
 def _number(value: int | None) -> str:
-    """Return a number; what is not known is no 0."""
+    """Return a number as text; an unknown one is not 0."""
     return "?" if value is None else f"{value:,}"
 
 
@@ -364,7 +364,7 @@ def _query(name: str, each: Query) -> Row:
 
 
 def _table(head: Row, rows: Sequence[Row], width: int) -> Table:
-    """Return rows as a table; of names too long for the first column the ends are shown, since they differ there."""
+    """Return rows as a table; long names in the first column are cut at the beginning, since their ends differ."""
     table = Table(box=None, pad_edge=False, expand=False, header_style="bold")
     beside = sum(max(len(row[place]) for row in (head, *rows)) for place in range(1, len(head)))
     longest = max(_LEAST_NAME, width - beside - 2 * len(head))
@@ -387,7 +387,7 @@ def _rate(rate: float | None) -> str:
 
 
 def _age(seconds: float) -> str:
-    """Return a span as people say it, by its two largest units."""
+    """Return a duration as text, in its two largest units."""
     if seconds < 60:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
@@ -399,17 +399,19 @@ def _age(seconds: float) -> str:
 
 
 def top(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings of the router that runs on this machine.")],
-    every: Annotated[float, typer.Option("--every", min=0.5, max=3600, metavar="SECONDS", help="Between looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, as where the output is no terminal.")] = False,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is /status.json as it is.")] = (
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings of a router on this machine.")],
+    every: Annotated[
+        float, typer.Option("--every", min=0.5, max=3600, metavar="SECONDS", help="Refresh interval.")
+    ] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is /status.json unchanged.")] = (
         OutputFormat.text
     ),
 ) -> None:
-    """Show what flows in a running router, what waits and why, until Ctrl-C.
+    """Show throughput, lag and blocked batches of a running router, until Ctrl-C.
 
-    Asks the port of `metrics` (deploy/STATUS.md), as the status page does. Where the output is no terminal, one look is
-    written as rows, the kind of each first.
+    Reads /status.json of the `metrics` port (deploy/STATUS.md), like the status page. If the output is not a terminal,
+    prints one snapshot as rows that start with their kind.
 
     Example: xrouter top router.yaml
     """
@@ -426,7 +428,7 @@ def top(
 
 
 def _watch(client: StatusClient, console: Terminal, answer: StatusResponse, every: float) -> None:
-    """Show what the router says, again and again; while it does not answer, what it last said, and that."""
+    """Refresh the screen until interrupted; while the router does not respond, show its last status and the problem."""
     problem = ""
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:

@@ -1,4 +1,4 @@
-"""``xrouter wait``: returns when a router or a registry that was just started takes what it is sent."""
+"""``xrouter wait``: return when a router or registry is ready."""
 
 from __future__ import annotations
 
@@ -19,73 +19,71 @@ from router.terminal import say
 POLL_SECONDS: Final = 0.2
 ANSWER_SECONDS: Final = 5.0
 MOST_BYTES: Final = 64 * 1024
-"""Of an answer, which is read for the reasons in it."""
+"""Bytes of a response that are read for its reasons."""
 
 
 def wait(
-    target: Annotated[
-        str, typer.Argument(metavar="CONFIG|URL", help="Settings of the router or registry, or an address.")
-    ],
+    target: Annotated[str, typer.Argument(metavar="CONFIG|URL", help="Settings of the router or registry, or a URL.")],
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0, metavar="SECONDS", help="How long; then the exit code is 5.")
+        float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Give up after this time, with exit code 5.")
     ] = 300.0,
 ) -> None:
-    """Wait until a router is ready or a registry answers, on this machine; or until an address answers at all.
+    """Wait until a router or registry on this machine is ready, or until a URL responds.
 
-    A router is asked at its port of `metrics`. Why it is not ready yet goes to standard error, once for each reason.
-    Nothing secret is sent, so certificates are not checked.
+    A router is asked at its `metrics` port. Each reason why it is not ready is printed once, on standard error.
+    Certificates are not verified, since no secret is sent.
 
     Example: xrouter wait router.yaml --timeout 60
     """
     url = target if target.lower().startswith(("http://", "https://")) else _address(Path(target))
-    until, said = time.monotonic() + timeout, ""
+    until, reported = time.monotonic() + timeout, ""
     with httpx.Client(timeout=ANSWER_SECONDS, trust_env=False, verify=_unchecked()) as client:
         while (problem := _problem(client, url)) is not None:
             if time.monotonic() > until:
-                hint = "has it ended? Its log says why; `xrouter doctor CONFIG` says what a start waits for"
+                hint = "if it has stopped, see its log; `xrouter doctor CONFIG` shows what startup waits for"
                 raise BrokerUnreachable(f"not ready after {timeout:g} s: {problem}", hint=hint)
-            if problem != said:
+            if problem != reported:
                 say(f"waiting: {problem}", err=True)
-                said = problem
+                reported = problem
             time.sleep(POLL_SECONDS)
 
 
 def _address(config: Path) -> str:
-    """Return where what runs by these settings says that it is ready."""
+    """Return the URL that tells whether the router or registry of these settings is ready."""
     written = read_file(config)
     if not written.keys() - Settings.model_fields.keys():
         return f"{metrics_address(load_settings(config).metrics)}/readyz"
     from router.commands.registry.settings import RegistryFile, load_registry
 
     if written.keys() - RegistryFile.model_fields.keys():
-        return f"{metrics_address(load_settings(config).metrics)}/readyz"  # which says what it cannot read
-    given, _ = load_registry(config)
-    if given.metrics is not None and given.metrics.port:
-        return f"{metrics_address(given.metrics)}/readyz"
-    if not given.http.port:
-        raise RouterError("http.port is 0: each start takes another port", hint="set http.port to one of its own")
-    return f"{'https' if given.http.tls else 'http'}://{reached(given.http.host)}:{given.http.port}/"
+        return f"{metrics_address(load_settings(config).metrics)}/readyz"  # load_settings reports the unknown keys
+    registry, _ = load_registry(config)
+    if registry.metrics is not None and registry.metrics.port:
+        return f"{metrics_address(registry.metrics)}/readyz"
+    if not registry.http.port:
+        raise RouterError("http.port is 0: the port differs at each start", hint="set http.port to a fixed port")
+    return f"{'https' if registry.http.tls else 'http'}://{reached(registry.http.host)}:{registry.http.port}/"
 
 
 def _problem(client: httpx.Client, url: str) -> str | None:
-    """Return why it is not ready; None when it is. Who asks for a login answers as well."""
+    """Return why it is not ready; None when it is. A server that requires a login is ready."""
     try:
         with client.stream("GET", url) as answer:
             if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
                 return None
-            return f"{url} answers {answer.status_code}{_reasons(answer)}"
+            return f"{url} returns {answer.status_code}{_reasons(answer)}"
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return f"{url} does not answer: {str(error) or type(error).__name__}"
+        return f"{url} does not respond: {str(error) or type(error).__name__}"
 
 
 def _reasons(answer: httpx.Response) -> str:
-    """Return what a router says of itself: why it is not ready."""
+    """Return the reasons of a ``/readyz`` response as text."""
     body = next(answer.iter_bytes(MOST_BYTES), b"")
     try:
-        told = httpx.Response(answer.status_code, content=body).json()
+        document = httpx.Response(answer.status_code, content=body).json()
     except ValueError:
         return ""
-    reasons = told.get("reasons") if isinstance(told, dict) else None
+    reasons = document.get("reasons") if isinstance(document, dict) else None
     return f": {'; '.join(map(str, reasons))}" if isinstance(reasons, list) and reasons else ""
 
 

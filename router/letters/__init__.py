@@ -1,1 +1,1 @@
-"""Dead letters after they were written: reading them back, their standing, showing and removing them."""
+"""Dead letters: read them back from sinks, show them, redact them, remove them."""

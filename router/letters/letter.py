@@ -1,4 +1,4 @@
-"""One dead letter, read back from whatever sink holds it (JUDGING.md#what-comes-out)."""
+"""One dead letter, read back from a sink (JUDGING.md#what-comes-out)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LIST: Final = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A record that became no event, whole, with what was said about it when it was written.
+    """A record that became no event, complete, with the outcome that was written with it.
 
     ``id`` is the same for every retry of the batch that made it. ``nearest`` holds objects
     ``{"message", "mismatches": [{"property", "expected", "found"}]}``. ``native`` is the record's own JSON form
@@ -45,13 +45,13 @@ class Letter:
     sink: str = ""
 
     def record(self) -> Record:
-        """Return the native record that the letter holds, with the arrival and position it had."""
+        """Return the native record of the dead letter, with its original arrival time and position."""
         time = None if self.received is None else instant(self.received)
         return Record(self.protocol, self.native, self.body, self.endpoint, time, self.position)
 
 
 def parse_native(text: str | None) -> dict[str, Any]:
-    """Read the native record of a letter.
+    """Return the parsed native record of a dead letter.
 
     Raises:
         ValueError: the text is no JSON object.
@@ -59,14 +59,14 @@ def parse_native(text: str | None) -> dict[str, Any]:
     try:
         native = msgspec.json.decode(text or "{}")
     except msgspec.DecodeError as error:
-        raise ValueError(f"native is no JSON: {error}") from error
+        raise ValueError(f"native is not valid JSON: {error}") from error
     if not isinstance(native, dict):
-        raise ValueError("native is no JSON object")
+        raise ValueError("native is not a JSON object")
     return native
 
 
 def parse_nearest(text: str | None) -> tuple[dict[str, Any], ...]:
-    """Read the list of nearest definitions; of one that a header's cap cut off, as many as are whole."""
+    """Return the nearest definitions; if a header's size limit truncated them, only the complete ones."""
     entries: list[dict[str, Any]] = []
     rest = (text or "").strip().removeprefix("[")
     while rest and not rest.startswith("]"):
@@ -84,18 +84,18 @@ def parse_nearest(text: str | None) -> tuple[dict[str, Any], ...]:
 
 CUT: Final = "…"
 BODY_SHOWN: Final = 4_096
-"""Bytes of a body that are shown; all of them stand in the sink."""
+"""Bytes of a body that are shown; the sink has all of them."""
 _WIDTH: Final = 16
 
 
 def printable(text: str, most: int = 0) -> str:
-    """Return a text without what moves a terminal's cursor or breaks its line, cut to *most* characters if given."""
+    """Return a text without control characters and line breaks, truncated to *most* characters if set."""
     shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     return shown[: most - 1] + CUT if most and len(shown) > most else shown
 
 
 def time_text(moment: datetime | None, *, short: bool = False) -> str:
-    """Write a time, ``-`` for none; *short* is to the second."""
+    """Return a time as text, ``-`` for None; *short* omits fractions of a second."""
     if moment is None:
         return "-"
     text = instant(moment)
@@ -103,7 +103,7 @@ def time_text(moment: datetime | None, *, short: bool = False) -> str:
 
 
 def native_rows(native: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield path and value of each value of a native record, in order, repeats included."""
+    """Yield path and text of each value of a native record, in order, including repeats."""
     for member, value in native.items():
         if isinstance(value, list):
             for entry in value:
@@ -115,12 +115,12 @@ def native_rows(native: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def value_text(value: Any) -> str:
-    """Write one value: texts as they are, anything else as JSON."""
+    """Return a value as text: strings unchanged, everything else as JSON."""
     return printable(value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8"))
 
 
 def body_lines(body: bytes | None, most: int = BODY_SHOWN) -> list[str]:
-    """Write a body as lines: of text if it is UTF-8, else of hexadecimal digits beside their characters."""
+    """Yield a body as lines: text if it is UTF-8, else a hex dump."""
     if body is None:
         return ["(none)"]
     shown = body[:most]
@@ -136,7 +136,7 @@ def body_lines(body: bytes | None, most: int = BODY_SHOWN) -> list[str]:
 
 
 def body_json(body: bytes | None, most: int | None = None) -> dict[str, Any]:
-    """Return a body as members of JSON: ``body`` or ``body_base64``."""
+    """Return a body as a JSON member: ``body`` or ``body_base64``."""
     if body is None:
         return {}
     try:

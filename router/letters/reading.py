@@ -1,4 +1,4 @@
-"""Reading dead letters back from the sinks that took them, as a stream.
+"""Read dead letters back from their sinks, as a stream.
 
 Every sink gives the same letter for the same record, but for its name (and for texts that a header's cap cut off).
 Reading gives the letters that were there when it began, and perhaps later ones; sinks may be written to meanwhile.
@@ -48,7 +48,7 @@ _ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 def read_letters(settings: Settings, *, sinks: Sequence[str] = (), bodies: bool = True) -> Iterator[Letter]:
-    """Yield the dead letters of these sinks (none: all that can be read back), each id once, oldest first per sink.
+    """Yield the dead letters of these sinks (default: all that can be read), each id once, oldest first per sink.
 
     Without *bodies*, tables are not asked for them, which is much faster; letters may then have none.
 
@@ -72,7 +72,7 @@ def readable_sinks(settings: Settings, wanted: Sequence[str] = ()) -> tuple[str,
     )
     for name in wanted:
         if name not in takers:
-            raise ConfigError(f"sink {name} takes no dead letters", key="dead_letters.sinks", hint=others)
+            raise ConfigError(f"sink {name} has no dead letters", key="dead_letters.sinks", hint=others)
         if name not in readable:
             raise ConfigError(f"dead letters in sink {name} cannot be read back", key=f"sinks.{name}", hint=others)
     if not readable:
@@ -109,7 +109,7 @@ def _compact(letter: str) -> int | str:
 # at the same time any may be shown.
 
 LOOK_ROWS: Final = 50_000
-"""Rows of a table whose times are looked at."""
+"""Rows of a table whose times are read."""
 LOOK_FILES: Final = 20
 """Files of a table or folder that are opened."""
 LOOK_BYTES: Final = 4 * 2**20
@@ -124,11 +124,11 @@ _BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
 _KEY_COLUMNS: Final = ["letter", "failed"]
 _HINT: Final = "`xrouter dead-letters show` looks through all there are"
 Wanted = Callable[[list[tuple[datetime, str]]], set[str]]
-"""Chooses ids of the letters that were looked at, each with the time it was written."""
+"""Selects ids from the newest dead letters, each with the time it was written."""
 
 
 def latest_letters(settings: Settings, most: int) -> list[Letter]:
-    """Return the newest letters, newest first, whole; at most *most*.
+    """Return the newest dead letters, newest first, complete; at most *most*.
 
     Raises:
         RouterError: no sink of dead letters can be read back, or one cannot be read now.
@@ -137,7 +137,7 @@ def latest_letters(settings: Settings, most: int) -> list[Letter]:
 
 
 def recent_letter(settings: Settings, letter: str) -> Letter:
-    """Return a letter by its id, if it is among those that are looked at.
+    """Return a dead letter by its id, if it is among the newest.
 
     Raises:
         LookupError: it is not.
@@ -161,7 +161,7 @@ def _looked_at(settings: Settings, wanted: Wanted) -> list[Letter]:
 
 
 def in_table(name: str, sink: TableSink, spill: Path, wanted: Wanted) -> list[Letter]:
-    """Return the wanted ones of the newest letters in a table.
+    """Return the selected ones of the newest dead letters in a table.
 
     Raises:
         SinkError: it cannot be read.
@@ -171,7 +171,7 @@ def in_table(name: str, sink: TableSink, spill: Path, wanted: Wanted) -> list[Le
         fragments, schema = _of_folder(Path(sink.path)) if parquet else _of_delta(name, sink.path)
         return _rows(name, fragments, schema, wanted)
     except (DeltaError, OSError, pa.ArrowException) as error:
-        raise SinkError(name, f"{sink.path} cannot be read: {error}", hint="check the path and its rights") from error
+        raise SinkError(name, f"{sink.path} cannot be read: {error}", hint="check the permissions") from error
 
 
 def _of_delta(name: str, uri: str) -> tuple[Iterable[Any], pa.Schema]:
@@ -191,7 +191,7 @@ def _of_delta(name: str, uri: str) -> tuple[Iterable[Any], pa.Schema]:
 
 
 def _micros(at: datetime | None) -> int:
-    """Return an instant as microseconds; a file for which the log has none is looked at first."""
+    """Return an instant as microseconds; a file without one in the log sorts first."""
     if at is None:
         return _UNKNOWN[0]
     return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
@@ -227,7 +227,7 @@ def _whole(name: str, groups: Iterable[Any], schema: pa.Schema, chosen: set[str]
 
 
 def in_files(name: str, sink: JsonLinesSink, spill: Path, wanted: Wanted) -> list[Letter]:
-    """Return the wanted ones of the letters at the ends of the newest files of lines.
+    """Return the selected ones of the dead letters at the ends of the newest JSON lines files.
 
     Raises:
         SinkError: the folder cannot be read.
@@ -244,12 +244,12 @@ def in_files(name: str, sink: JsonLinesSink, spill: Path, wanted: Wanted) -> lis
             if len(letters) >= LOOK_OFFSETS:
                 break
     except OSError as error:
-        raise SinkError(name, f"{sink.path} cannot be read: {error.strerror}", hint="check its rights") from error
+        raise SinkError(name, f"{sink.path} cannot be read: {error.strerror}", hint="check its permissions") from error
     return _chosen(letters, wanted)
 
 
 def in_topics(name: str, sink: KafkaSink, spill: Path, wanted: Wanted) -> list[Letter]:
-    """Return the wanted ones of the letters at the ends of the partitions of a sink's topics.
+    """Return the selected ones of the dead letters at the ends of the partitions of a sink's topics.
 
     Raises:
         BrokerUnreachable: no broker answers.
@@ -269,7 +269,7 @@ def _chosen(letters: Sequence[Letter], wanted: Wanted) -> list[Letter]:
 
 
 def _newest_files(folder: Path, suffix: str) -> list[Path]:
-    """Return the newest files of a folder, newest first; hidden ones are half written."""
+    """Return the newest files of a folder, newest first, without hidden ones, which are incomplete."""
     if not folder.is_dir():
         return []
     dated: list[tuple[float, str, Path]] = []
@@ -287,27 +287,26 @@ def _newest_files(folder: Path, suffix: str) -> list[Path]:
 # Which dead letters are meant: one filter, and one set of options, for every command that takes letters.
 
 Reasons = Annotated[
-    list[str] | None, typer.Option("--reason", metavar="CODE", help="Letters of this reason; may be repeated.")
+    list[str] | None, typer.Option("--reason", metavar="CODE", help="Only dead letters with this reason; repeatable.")
 ]
 Endpoints = Annotated[
     list[str] | None,
-    typer.Option("--endpoint", metavar="XID", help="Letters of this endpoint, `*` for any text; may be repeated."),
+    typer.Option("--endpoint", metavar="XID", help="Only this endpoint, with `*` as wildcard; repeatable."),
 ]
 Messages = Annotated[
     list[str] | None,
-    typer.Option(
-        "--message", metavar="XID", help="Letters with this definition among the nearest, `*` for any text; repeatable."
-    ),
+    typer.Option("--message", metavar="XID", help="Only with this nearest definition, `*` as wildcard; repeatable."),
 ]
 Since = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Letters from that time on: 2026-01-02T03:04:05Z, a day, or 2h ago.")
+    str | None,
+    typer.Option(metavar="TIME", help="Only since this time: 2026-01-02T03:04:05Z, a date, or an age such as 2h."),
 ]
-Until = Annotated[str | None, typer.Option(metavar="TIME", help="Letters from before that time, written as --since.")]
+Until = Annotated[str | None, typer.Option(metavar="TIME", help="Only before this time; same formats as --since.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """All given members must hold, and of several values of one member any. An empty member takes every letter.
+    """A filter of dead letters: each member must match, by any of its values. An empty member matches all.
 
     ``since`` (included) and ``until`` (not) look at when the letter was written; one without that time is taken by
     neither. ``messages`` and ``endpoints`` may have shell-style ``*``.
@@ -322,7 +321,7 @@ class Filter:
     standings: frozenset[Standing] = frozenset()
 
     def takes(self, letter: Letter, standing: Standing) -> bool:
-        """Tell whether the filter takes a letter of that standing."""
+        """Whether the filter matches a dead letter with that standing."""
         return (
             (not self.ids or letter.id in self.ids)
             and (not self.reasons or letter.reason in self.reasons)
@@ -350,7 +349,7 @@ def filter_of(
     until: str | None = None,
     standings: Sequence[Standing] = (),
 ) -> Filter:
-    """Build the filter of a command line.
+    """Return the filter of a command line.
 
     Raises:
         RouterError: a time cannot be read, or there is no such reason; names the option.
@@ -359,7 +358,7 @@ def filter_of(
         if reason not in REASONS:
             near = get_close_matches(reason, REASONS, 1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(REASONS)}"
-            raise RouterError(f"--reason {reason!r} is no reason of dead letters", hint=hint)
+            raise RouterError(f"--reason {reason!r} is not a dead-letter reason", hint=hint)
     return Filter(
         frozenset(ids or ()),
         frozenset(reasons or ()),
@@ -372,7 +371,7 @@ def filter_of(
 
 
 def moment_of(text: str | None, option: str) -> datetime | None:
-    """Read a time of a command line: RFC 3339, a day (its beginning in UTC), or a duration before now.
+    """Return a time of a command line: RFC 3339, a date (midnight UTC), or a duration before now.
 
     Raises:
         RouterError: it is none of them.
@@ -386,7 +385,7 @@ def moment_of(text: str | None, option: str) -> datetime | None:
         ago = parse_duration(text.strip().removesuffix("ago"))
     except ValueError as error:
         hint = f"write {option} 2026-01-02T03:04:05Z, {option} 2026-01-02, or {option} 2h for two hours ago"
-        raise RouterError(f"{option} {text!r} is no time", hint=hint) from error
+        raise RouterError(f"{option} {text!r} is not a valid time", hint=hint) from error
     assert isinstance(ago, timedelta)
     return datetime.now(UTC) - ago
 
@@ -404,7 +403,7 @@ _WHOLE_ID: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One line of the list. ``nearest`` are xids; ``attempts`` counts the first writing and all replays."""
+    """One row of the list. ``nearest`` has xids; ``attempts`` counts the first write and all replays."""
 
     id: str
     failed: datetime | None
@@ -417,7 +416,7 @@ class Listed:
     sink: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form for machines."""
+        """Return the JSON form."""
         return {
             "letter": self.id,
             "failed": None if self.failed is None else instant(self.failed),
@@ -433,7 +432,7 @@ class Listed:
 
 @dataclass(slots=True)
 class Listing:
-    """What a pass over the letters found: how many by what, and the newest of them, newest first.
+    """Counts of dead letters by kind, and the newest of them, newest first.
 
     ``seen`` counts all letters there are, ``total`` those that the filter takes.
     """
@@ -447,7 +446,7 @@ class Listing:
 def listing(
     letters: Iterable[Letter], ledger: LetterLedger, selection: Filter, redactor: Redactor, by: Sequence[By], limit: int
 ) -> Listing:
-    """Count the letters that the filter takes, and keep the *limit* newest by when they were written."""
+    """Count the dead letters that match the filter, and return the *limit* most recently written."""
     result = Listing(counts={each: Counter() for each in by})
     heap: list[tuple[datetime, int, Listed]] = []
     for letter, entry in with_entries(letters, ledger):
@@ -468,7 +467,7 @@ def listing(
 
 
 def with_entries(letters: Iterable[Letter], ledger: LetterLedger) -> Iterator[tuple[Letter, LedgerEntry | None]]:
-    """Yield letters with what the ledger knows of them, None for nothing; the ledger is asked for many at once."""
+    """Yield dead letters, each with its ledger entry or None; entries are read in blocks."""
     source = iter(letters)
     while chunk := list(islice(source, _CHUNK)):
         known = ledger.entries([letter.id for letter in chunk])
@@ -477,12 +476,12 @@ def with_entries(letters: Iterable[Letter], ledger: LetterLedger) -> Iterator[tu
 
 
 def standing_of(entry: LedgerEntry | None) -> Standing:
-    """Return the standing of a letter with that entry."""
+    """Return the standing of a dead letter with that ledger entry."""
     return entry.standing if entry is not None else "open"
 
 
 def find_letter(letters: Iterable[Letter], prefix: str) -> Letter:
-    """Return the one letter whose id is *prefix* or begins with it.
+    """Return the only dead letter whose id starts with *prefix*.
 
     Raises:
         RouterError: there is none, or there are several.
@@ -498,10 +497,12 @@ def find_letter(letters: Iterable[Letter], prefix: str) -> Letter:
         if len(matches) > _NAMED:
             break
     if not matches:
-        raise RouterError(f"there is no dead letter {prefix!r}", hint="`xrouter dead-letters list` shows their ids")
+        raise RouterError(
+            f"no dead letter id starts with {prefix!r}", hint="`xrouter dead-letters list` shows their ids"
+        )
     if len(matches) > 1:
         names = ", ".join(letter.id for letter in matches[:_NAMED]) + (", …" if len(matches) > _NAMED else "")
-        raise RouterError(f"several dead letters begin with {prefix!r}: {names}", hint="give more of the id")
+        raise RouterError(f"several dead letter ids start with {prefix!r}: {names}", hint="give more of the id")
     return matches[0]
 
 
@@ -521,7 +522,7 @@ def _listed(letter: Letter, entry: LedgerEntry | None, redactor: Redactor) -> Li
 
 
 def _group(letter: Letter, by: By) -> str:
-    """Return what a letter is counted under; of its nearest definitions the nearest."""
+    """Return the value that a dead letter is counted by; for ``nearest``, the first nearest definition."""
     if by == "reason":
         return letter.reason
     if by == "endpoint":
@@ -535,7 +536,7 @@ _BY_NAME = ("context", "cloudevent")
 
 
 def explained_now(letter: Letter, catalog: Catalog, settings: Settings) -> RecordExplained:
-    """Return the story of a letter's record under *catalog*, through the matcher that ``match`` uses.
+    """Explain a dead letter's record with *catalog*, using the matcher of ``match``.
 
     The candidates are those of the letter's endpoint; one without an endpoint is held against every definition.
     """
@@ -544,7 +545,7 @@ def explained_now(letter: Letter, catalog: Catalog, settings: Settings) -> Recor
 
 
 def explainer_of(catalog: Catalog, settings: Settings, endpoint: str | None) -> Explainer:
-    """Return what explains records of an endpoint under *catalog*; for thousands of definitions it is slow to make."""
+    """Return an explainer for records of an endpoint; slow to create for thousands of definitions."""
     matcher = RecordMatcher(
         catalog,
         hop_by_hop=settings.match.hop_by_hop,
@@ -556,7 +557,7 @@ def explainer_of(catalog: Catalog, settings: Settings, endpoint: str | None) -> 
 
 
 def _frames(settings: Settings, endpoint: str | None) -> Frames:
-    """Return how bodies begin that came by an endpoint: one that is no source of the settings is as any."""
+    """Return the schema id framing of an endpoint; the default if it is not a source of the settings."""
     source = next((each for each in settings.sources if each.endpoint == endpoint), None)
     if source is None:
         source = SourceSettings(endpoint=endpoint if endpoint is not None else "/endpoints/any")
@@ -564,7 +565,7 @@ def _frames(settings: Settings, endpoint: str | None) -> Frames:
 
 
 def redacted_story(story: RecordExplained, redaction: Redaction) -> RecordExplained:
-    """Return a story without what was hidden of its letter."""
+    """Return an explanation with the redactions of its dead letter applied."""
     return replace(
         story,
         main=tuple((name, redaction.value(name, text) or "") for name, text in story.main),

@@ -1,4 +1,4 @@
-"""What is not shown of a letter: values that settings or catalog mark as sensitive (deploy/OPERATIONS.md#dead-letters).
+"""Redact values of dead letters that settings or catalog mark as sensitive (deploy/OPERATIONS.md#dead-letters).
 
 Marks are names of attributes, headers and properties (``*`` globs, any letter case, with or without the prefix that a
 binding puts before attributes), JSON pointers into bodies (``*`` for any one step; also into the data of a structured
@@ -32,18 +32,18 @@ from router.settings.catalogs import fetcher_of
 HIDDEN: Final = "•••"
 _PREFIXES: Final = ("ce-", "ce_", "cloudevents:", "cloudevents_")
 MAX_VALUES: Final = 1_000
-"""Hidden values that are looked for in a text, each by itself; where there are more, the text is hidden whole."""
+"""Hidden values that are searched for in a text; with more, the whole text is hidden."""
 MAX_STEPS: Final = 100
-"""Dots in a name of which each may begin what a mark names; what has more is hidden."""
+"""Dots in a name at which a mark is tried; a name with more dots is hidden."""
 _SHORT: Final = 4
-"""Values below this length are only taken out as words: `7` must not make a detail unreadable."""
+"""Values shorter than this are redacted only as whole words: `7` must not make a detail unreadable."""
 _QUOTED: Final = 12
-"""Characters of a value by which it is known where it was cut off."""
+"""Characters by which a truncated value is still recognized."""
 _QUOTES_BODY: Final = "schema-violation"
 
 
 class _Written(float):
-    """A number with a fraction or exponent, and how it is written."""
+    """A number with a fraction or exponent, and its source text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -51,7 +51,7 @@ class _Written(float):
 
 @dataclass(frozen=True, slots=True)
 class SensitiveMarks:
-    """What is sensitive: ``names`` are globs, ``pointers`` JSON pointers, ``members`` names of JSON members.
+    """What is sensitive: ``names`` are globs, ``pointers`` are JSON pointers, ``members`` are names of JSON members.
 
     With ``everything`` all that came with a record is sensitive, since the marks could not be read.
     """
@@ -62,7 +62,7 @@ class SensitiveMarks:
     everything: bool = False
 
     def __or__(self, other: SensitiveMarks) -> SensitiveMarks:
-        """Return both together."""
+        """Return the union of both."""
         return SensitiveMarks(
             self.names | other.names,
             self.pointers | other.pointers,
@@ -72,14 +72,14 @@ class SensitiveMarks:
 
 
 def marks_of_settings(redact: Iterable[str]) -> SensitiveMarks:
-    """Return what ``dead_letters.redact`` marks."""
+    """Return what ``dead_letters.redact`` marks as sensitive."""
     given = frozenset(redact)
     pointers = frozenset(each for each in given if each.startswith("/"))
     return SensitiveMarks(names=frozenset(each.lower() for each in given - pointers), pointers=pointers)
 
 
 class Redactor:
-    """Hides what is marked. Without marks it shows everything, which is what ``--reveal`` asks for."""
+    """Redacts what is marked; without marks (``--reveal``), nothing."""
 
     def __init__(self, marks: SensitiveMarks) -> None:
         self._marks = marks
@@ -87,17 +87,17 @@ class Redactor:
 
     @property
     def hides_everything(self) -> bool:
-        """Whether all that came with a record is sensitive."""
+        """Whether the whole record is sensitive."""
         return self._marks.everything
 
     @property
     def looks_at_bodies(self) -> bool:
-        """Whether what is hidden may stand in bodies."""
+        """Whether bodies may contain sensitive values."""
         marks = self._marks
         return bool(marks.pointers or marks.members or marks.names or marks.everything)
 
     def redact(self, letter: Letter) -> Redaction:
-        """Return the letter as it may be shown, with what was hidden to hide it elsewhere."""
+        """Return the redacted dead letter, with the hidden values so that they can be hidden elsewhere."""
         if not self.looks_at_bodies:
             return Redaction(self, letter, (), False)
         secrets: list[str] = []
@@ -111,7 +111,7 @@ class Redactor:
         return replace(redaction, letter=shown)
 
     def hides(self, name: str, path: str = "") -> bool:
-        """Tell whether values under this name (at this path, such as ``headers.x-card``) are sensitive."""
+        """Whether values under this name (at this path, such as ``headers.x-card``) are sensitive."""
         if self._marks.everything:
             return True
         known = [name.lower(), path.lower()]
@@ -138,7 +138,7 @@ class Redactor:
         return {"name": name, "value": HIDDEN}
 
     def _body(self, body: bytes | None, secrets: list[str]) -> tuple[bytes | None, bool]:
-        """Return the body as it may be shown, and whether it is hidden whole."""
+        """Return the redacted body, and whether all of it is hidden."""
         marks = self._marks
         if body is None or not self.looks_at_bodies:
             return body, False
@@ -158,7 +158,7 @@ class Redactor:
         return json.dumps(tree, ensure_ascii=False).encode("utf-8", "backslashreplace"), False
 
     def _events(self, tree: Any, secrets: list[str]) -> Any:
-        """Hide in a body that may be an event, whose attributes have names and whose data has pointers of its own."""
+        """Redact a body that may be a structured event: attributes by name, data by its own pointers."""
         tree = self._tree(tree, (), secrets)
         if isinstance(tree, list):
             return [self._events(each, secrets) if _is_event(each) else each for each in tree]
@@ -189,7 +189,7 @@ class Redactor:
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """One letter as it may be shown. ``values`` are what was hidden, longest first; with ``whole`` the whole body is
+    """One redacted dead letter. ``values`` are the hidden values, longest first; with ``whole`` the whole body is
     hidden.
     """
 
@@ -199,12 +199,12 @@ class Redaction:
     whole: bool
 
     def detail(self, reason: str | None, text: str) -> str:
-        """Return the detail of an outcome as it may be shown: nothing of it where it may quote what is hidden whole."""
+        """Return the redacted detail of an outcome; empty if it may quote a body that is hidden entirely."""
         quotes = self.redactor.hides_everything or (self.whole and reason == _QUOTES_BODY)
         return HIDDEN if text and quotes else self.text(text)
 
     def text(self, text: str) -> str:
-        """Return a text without the hidden values in it; past MAX_VALUES of them, nothing of it."""
+        """Return a text without the hidden values; all of it is hidden if there are more than MAX_VALUES."""
         if len(self.values) > MAX_VALUES:
             return HIDDEN if text else text
         for value in self.values:
@@ -212,7 +212,7 @@ class Redaction:
         return text
 
     def value(self, name: str, text: str | None) -> str | None:
-        """Return the value of what is called *name*, such as ``headers.x-card`` or ``subject``, as it may be shown."""
+        """Return the redacted value of *name*, such as ``headers.x-card`` or ``subject``."""
         if text is None:
             return None
         steps = name.split(".")  # names of headers may have dots: each end of the path may be what a mark names
@@ -220,13 +220,13 @@ class Redaction:
         return HIDDEN if hidden else self.text(text)
 
     def derived(self, name: str, text: str) -> str:
-        """Return a value that was made of the record: a template may take a part of one that is hidden out of it."""
+        """Return a redacted value that was derived from the record: a template may extract part of a hidden value."""
         if text and any(text in hidden for hidden in self.values):
             return HIDDEN
         return self.value(name, text) or ""
 
     def near(self, nearest: Mapping[str, Any]) -> dict[str, Any]:
-        """Return one nearest definition with its mismatches as they may be shown."""
+        """Return one nearest definition with redacted mismatches."""
         return {**nearest, "mismatches": [self._mismatch(each) for each in nearest.get("mismatches") or ()]}
 
     def _mismatch(self, mismatch: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def _leads(path: Sequence[str], at: Sequence[str]) -> bool:
 
 
 def _hidden(value: Any, secrets: list[str]) -> Any:
-    """Note the texts in a value that is hidden, and return what stands in its place."""
+    """Collect the texts of a hidden value, and return its replacement."""
     secrets.extend(text for text in _leaves(value) if text)
     return None if value is None else HIDDEN
 
@@ -269,7 +269,7 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 def _forms(text: str) -> Iterator[str]:
-    """Yield how a value may stand in a text: as it is, decoded, or with the escapes of JSON or Python."""
+    """Yield the forms of a value in a text: unchanged, decoded, or with JSON or Python escapes."""
     for plain in {text, unquote(text), *_decoded(text)}:
         yield plain
         yield json.dumps(plain)[1:-1]
@@ -278,7 +278,7 @@ def _forms(text: str) -> Iterator[str]:
 
 
 def _decoded(text: str) -> Iterator[str]:
-    """Yield the text that base64 stands for, if it does."""
+    """Yield the text of a base64 value, if it is one."""
     try:
         plain = base64.b64decode(text, validate=True).decode("utf-8")
     except (binascii.Error, ValueError):
@@ -299,7 +299,7 @@ def _without(text: str, value: str) -> str:
 
 
 def _common(one: str, other: str) -> int:
-    """Return how many characters two texts have in common at their beginnings."""
+    """Return the length of the common prefix of two texts."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
@@ -317,7 +317,7 @@ _log = get_logger()
 
 
 def marked_catalog(settings: Settings) -> tuple[Catalog | None, SensitiveMarks]:
-    """Load the catalog of the settings; return it with all that is sensitive by it and by the settings.
+    """Return the catalog of the settings, and what it and the settings mark as sensitive.
 
     When it cannot be read nobody knows what it marks: then everything is sensitive, and a warning says so.
     """
@@ -327,18 +327,18 @@ def marked_catalog(settings: Settings) -> tuple[Catalog | None, SensitiveMarks]:
     try:
         catalog = load(read.source, fetcher=fetcher_of(settings), declarations=declarations, base_uri=read.base_uri)
     except DocumentError as error:
-        _log.warning("the catalog cannot be read, so what it marks as sensitive is unknown", problem=str(error))
+        _log.warning("the catalog cannot be read, so its sensitive marks are unknown", problem=str(error))
         return None, given | SensitiveMarks(everything=True)
     return catalog, given | marks_of(declarations, catalog)
 
 
 def redactor_of(marks: SensitiveMarks, *, reveal: bool) -> Redactor:
-    """Return what hides the marks, or with *reveal* nothing."""
+    """Return a redactor of these marks; with *reveal*, one that redacts nothing."""
     return Redactor(SensitiveMarks() if reveal else marks)
 
 
 def marks_of(declarations: Declarations, catalog: Catalog) -> SensitiveMarks:
-    """Return what a catalog marks."""
+    """Return what a catalog marks as sensitive."""
     names = {
         escape(name.lower())
         for message in declarations.messages.values()
@@ -350,7 +350,7 @@ def marks_of(declarations: Declarations, catalog: Catalog) -> SensitiveMarks:
 
 
 def _marked(node: Any, name: str = "") -> Iterator[str]:
-    """Yield the names under which an object with the mark stands, at any depth."""
+    """Yield the names of marked objects, at any depth."""
     if isinstance(node, Mapping):
         own = node.get("name")
         called = own if isinstance(own, str) and own else name

@@ -1,4 +1,4 @@
-"""Removing dead letters that are old enough, or too many, from the sinks that let them be removed.
+"""Remove dead letters by age or total size, from sinks that support it.
 
 Tables and folders lose letters; topics of Kafka have the broker's own retention. Nothing is removed while a replay runs
 or is unfinished, since it must find its letters again. The ledger forgets letters after they are gone everywhere, so a
@@ -45,7 +45,7 @@ from router.state.ledger import LetterLedger
 
 @dataclass(frozen=True, slots=True)
 class OldFiles:
-    """Files of a sink that are to go; ``last`` are those of them whose names must stay."""
+    """Files of a sink to remove; ``last`` are those whose names must stay."""
 
     sink: str
     folder: Path
@@ -60,7 +60,7 @@ class OldFiles:
             yield from _ids(path)
 
     def remove(self) -> None:
-        """Remove the files, or empty those whose names must stay.
+        """Remove the files, and empty those whose names must stay.
 
         Raises:
             SinkError: the file system refuses; what is gone then stays gone, and the next purge goes on.
@@ -77,12 +77,12 @@ class OldFiles:
 
 
 def old_lines(name: str, sink: JsonLinesSink, *, before: datetime | None, most: int) -> OldFiles | None:
-    """Return what may go of the letters in the JSON lines of a sink; see :func:`old_files`."""
+    """Return the dead letters to remove from the JSON lines of a sink; see :func:`old_files`."""
     return old_files(name, Path(sink.path), JSON_LINES, before=before, most=most)
 
 
 def old_files(sink: str, folder: Path, suffix: str, *, before: datetime | None, most: int) -> OldFiles | None:
-    """Return the files with letters written before a time, and the oldest until the rest takes *most* bytes (0: any).
+    """Return the files written before a time, and the oldest until the rest is at most *most* bytes (0: no limit).
 
     None when there are none.
 
@@ -102,9 +102,7 @@ def old_files(sink: str, folder: Path, suffix: str, *, before: datetime | None, 
         last = frozenset(_last_of_each_app(files))
         counts = {path: _count(path) for path in chosen}
     except OSError as error:
-        raise SinkError(
-            sink, f"{folder} cannot be read: {error.strerror}", hint="check the path and its permissions"
-        ) from error
+        raise SinkError(sink, f"{folder} cannot be read: {error.strerror}", hint="check the permissions") from error
     doomed = tuple(path for path in chosen if counts[path] or path not in last)
     if not doomed:
         return None
@@ -112,7 +110,7 @@ def old_files(sink: str, folder: Path, suffix: str, *, before: datetime | None, 
 
 
 def _age(path: Path, written: Callable[[Path], datetime | None]) -> datetime:
-    """Return when the letters of a file were written; the file's own time where they do not say."""
+    """Return when the dead letters of a file were written; by default the file's modification time."""
     return written(path) or datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
@@ -144,7 +142,7 @@ def _ids(path: Path) -> Iterator[str]:
 
 
 def _fill(path: Path) -> Callable[[BinaryIO], None]:
-    """Return what makes a file of that kind without letters."""
+    """Return the bytes of an empty file of that kind."""
 
     def fill(file: BinaryIO) -> None:
         if path.suffix != JSON_LINES:
@@ -158,12 +156,12 @@ def _fill(path: Path) -> Callable[[BinaryIO], None]:
 _ATTEMPTS: Final = 5
 _TICK: Final = timedelta(milliseconds=1)
 """Resolution of the times in a table's statistics."""
-_HINT: Final = "check the path and its permissions; nothing is lost, and the next purge tries again"
+_HINT: Final = "check the permissions; nothing is lost, and the next purge tries again"
 
 
 @dataclass(frozen=True, slots=True)
 class OldRows:
-    """The letters of a table that were written before ``before``; ``keep`` is how long replaced files stay."""
+    """The dead letters of a table written before ``before``; ``keep`` is how long replaced files stay."""
 
     sink: str
     uri: str
@@ -182,7 +180,7 @@ class OldRows:
             raise _refused(self.sink, self.uri, error) from error
 
     def remove(self) -> None:
-        """Remove them, and files that were replaced long enough ago for nobody to read them any more.
+        """Remove them, and replaced files that are older than ``keep``.
 
         Raises:
             SinkError: the table cannot be changed now; nothing of it was.
@@ -211,14 +209,14 @@ class OldRows:
 
 
 def old_in_table(name: str, sink: TableSink, *, before: datetime | None, most: int) -> OldRows | OldFiles | None:
-    """Return what may go of the letters in the table of a sink; see :func:`old_rows` and :func:`old_files`."""
+    """Return the dead letters to remove from the table of a sink; see :func:`old_rows` and :func:`old_files`."""
     if sink.format == "parquet":
         return old_files(name, Path(sink.path), PARQUET, before=before, most=most)
     return old_rows(name, sink.path, sink.keep_replaced, before=before, most=most)
 
 
 def old_rows(sink: str, uri: str, keep: timedelta, *, before: datetime | None, most: int) -> OldRows | None:
-    """Return the letters written before a time, and the oldest until the rest takes at most *most* bytes (0: any).
+    """Return the dead letters written before a time, and the oldest until the rest is at most *most* bytes (0: any).
 
     None when there are none. What is too much is counted in whole files, as the table has them now.
 
@@ -242,7 +240,7 @@ def old_rows(sink: str, uri: str, keep: timedelta, *, before: datetime | None, m
 
 
 def _beyond(files: list[dict[str, Any]], most: int) -> datetime | None:
-    """Return the time before which letters must go so that the others fit; None when all fit."""
+    """Return the time before which dead letters must be removed so that the others fit; None when all fit."""
     total = sum(file["size_bytes"] for file in files)
     bound: datetime | None = None
     if not most:
@@ -256,7 +254,7 @@ def _beyond(files: list[dict[str, Any]], most: int) -> datetime | None:
 
 
 def _newest(file: dict[str, Any]) -> Any:
-    """Return when the last letter of a file was written, by the table's statistics."""
+    """Return when the newest dead letter of a file was written, by the table's statistics."""
     return file.get(f"max.{FAILED}")
 
 
@@ -266,7 +264,7 @@ def _older(before: datetime) -> Any:
 
 def _refused(sink: str, uri: str, error: Exception) -> SinkError:
     lines = str(error).split("\n") if str(error) else [type(error).__name__]
-    return SinkError(sink, f"{uri}: old letters cannot be removed: {lines[0]}", hint=_HINT)
+    return SinkError(sink, f"{uri}: old dead letters cannot be removed: {lines[0]}", hint=_HINT)
 
 
 SPILL: Final = "spill"
@@ -275,7 +273,7 @@ _CHUNK: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """What letters may stay: ``age`` zero is any, ``size`` 0 is any; as in :mod:`router.settings.model`."""
+    """Limits of retention: an ``age`` of zero and a ``size`` of 0 are no limit; see :mod:`router.settings.model`."""
 
     age: timedelta = timedelta(0)
     size: int = 0
@@ -293,7 +291,7 @@ class Removed:
 def purge(
     settings: Settings, limits: RetentionLimits, *, now: datetime | None = None, dry_run: bool = False
 ) -> list[Removed]:
-    """Remove what is beyond the limits; returns what that was by sink, those without anything left out.
+    """Remove dead letters beyond the limits; return what was removed, per sink with any.
 
     With *dry_run* nothing is changed.
 
@@ -309,7 +307,7 @@ def purge(
         if ledger.pending() is not None:
             raise StateError(
                 "a replay is unfinished, so that no letter can be removed",
-                hint="run `xrouter dead-letters replay` once more: it finishes what it began",
+                hint="run `xrouter dead-letters replay` again to finish it",
             )
         removed: list[Removed] = []
         known: set[str] = set()
@@ -324,7 +322,7 @@ def purge(
 
 
 def _doomed(settings: Settings, before: datetime | None, most: int) -> Iterator[OldRows | OldFiles]:
-    """Yield what is beyond the limits, sink by sink."""
+    """Yield the dead letters beyond the limits, per sink."""
     for name in letter_sinks(settings):
         sink = settings.sinks[name]
         if sink.retention and sink.readable:
@@ -338,13 +336,13 @@ def _removals(doomed: Iterable[OldRows | OldFiles]) -> list[Removed]:
 
 
 def _known(ids: Iterator[str], ledger: LetterLedger) -> Iterator[str]:
-    """Yield those of the ids that the ledger has an entry of, which are few."""
+    """Yield the ids that have a ledger entry."""
     while some := list(islice(ids, _CHUNK)):
         yield from ledger.entries(some)
 
 
 def _forget(settings: Settings, ledger: LetterLedger, ids: set[str]) -> None:
-    """Forget letters that no sink has any more; one that a topic may still have must keep its standing."""
+    """Delete ledger entries of dead letters that no sink has; one that a topic may still have keeps its standing."""
     if not ids or _has_topics(settings):
         return
     readable = readable_sinks(settings)
@@ -354,7 +352,7 @@ def _forget(settings: Settings, ledger: LetterLedger, ids: set[str]) -> None:
 
 
 def _free_keys(settings: Settings, ledger: LetterLedger) -> None:
-    """Stop letters that no sink has any more from holding up their key; also those that a broker removed.
+    """Unblock keys of dead letters that no sink has, including those that a broker removed.
 
     A letter that is still to be written may be among them; it gets its place again once it is.
     """
@@ -370,7 +368,7 @@ def _has_topics(settings: Settings) -> bool:
 
 
 def _spilled(root: Path, before: datetime | None, *, remove: bool) -> list[Removed]:
-    """Remove the files of letters in topics by their age: broker and router are to keep letters equally long."""
+    """Remove spill files of dead letters in topics by age: broker and router should keep them equally long."""
     if before is None:
         return []
     files = [path for path in (root / SPILL).glob("*.json") if path.stat().st_mtime < before.timestamp()]
@@ -389,7 +387,7 @@ _log = get_logger()
 
 
 class Housekeeping:
-    """Removes what is beyond ``dead_letters.retention``: when entered, and every ten minutes until it is left.
+    """Removes dead letters beyond ``dead_letters.retention``: on entry, then every ten minutes until exit.
 
     Without limits there is no thread. What goes wrong is logged and tried again; the router goes on. A removal that is
     cut off by the end of the process leaves each table whole, and is made good by the next.
@@ -422,5 +420,5 @@ class Housekeeping:
                 for removed in purge(self._settings, limits):
                     _log.info("dead letters removed", sink=removed.sink, letters=removed.letters, bytes=removed.bytes)
             except (RouterError, OSError) as error:
-                _log.warning("dead letters were not removed, will try again", problem=str(error))
+                _log.warning("dead letters could not be removed; will retry", problem=str(error))
             self._stop.wait(self._interval)

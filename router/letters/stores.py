@@ -1,4 +1,4 @@
-"""Dead letters read back from every kind of sink: tables, JSON lines, topics."""
+"""Read dead letters back from each kind of sink: tables, JSON lines, topics."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ FAILED: Final = "failed"
 PARQUET: Final = ".parquet"
 BODY: Final = "body"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_HINT: Final = "check the path and its permissions, and that the table was written by this router"
+_HINT: Final = "check the permissions, and that the table was written by this router"
 _log = get_logger()
 
 
 def read_table(name: str, sink: TableSink, spill: Path, *, bodies: bool = True) -> Iterator[Letter]:
-    """Yield the letters in the table of a sink, which is no URL where it is one of Parquet files."""
+    """Yield the dead letters in the table of a sink; Parquet tables are local."""
     if sink.format == "parquet":
         return read_parquet(name, Path(sink.path), bodies=bodies)
     return read_delta(name, sink.path, bodies=bodies)
 
 
 def read_delta(sink: str, uri: str, *, bodies: bool = True) -> Iterator[Letter]:
-    """Yield the letters of a Delta table, oldest file first; none when there is no table yet.
+    """Yield the dead letters of a Delta table, oldest file first; none if there is no table yet.
 
     Raises:
         SinkError: the table cannot be read, or is not one of dead letters.
@@ -76,7 +76,7 @@ def read_delta(sink: str, uri: str, *, bodies: bool = True) -> Iterator[Letter]:
 
 
 def read_parquet(sink: str, folder: Path, *, bodies: bool = True) -> Iterator[Letter]:
-    """Yield the letters of a folder of Parquet files, oldest file first; none when there is no folder yet.
+    """Yield the dead letters of a folder of Parquet files, oldest file first; none if there is no folder yet.
 
     Raises:
         SinkError: a file cannot be read, or does not hold dead letters.
@@ -94,7 +94,7 @@ def read_parquet(sink: str, folder: Path, *, bodies: bool = True) -> Iterator[Le
 
 
 def ordered_files(folder: Path, suffix: str, first: Callable[[Path], datetime | None]) -> list[Path]:
-    """Return the batch files of a folder by the time that *first* says, then by name; hidden ones are half written."""
+    """Return the batch files of a folder by the time of *first*, then by name, without hidden ones (incomplete)."""
     if not folder.is_dir():
         return []
     files = [path for path in folder.glob(f"*{suffix}") if not path.name.startswith(".")]
@@ -102,7 +102,7 @@ def ordered_files(folder: Path, suffix: str, first: Callable[[Path], datetime | 
 
 
 def first_failed(path: Path) -> datetime | None:
-    """Return when the first letters of a Parquet file were written, by its statistics; None when they do not say."""
+    """Return when the first dead letter of a Parquet file was written, by its statistics; None if unknown."""
     try:
         return _least(pq.read_metadata(path))
     except FileNotFoundError:
@@ -110,7 +110,7 @@ def first_failed(path: Path) -> datetime | None:
 
 
 def moment(microseconds: int | None) -> datetime | None:
-    """Return an instant; None for one that no ``datetime`` can hold."""
+    """Return an instant; None if ``datetime`` cannot represent it."""
     if microseconds is None:
         return None
     try:
@@ -120,7 +120,7 @@ def moment(microseconds: int | None) -> datetime | None:
 
 
 def letter_of(row: Mapping[str, Any], sink: str) -> Letter:
-    """Return the letter of a row whose instants are microseconds.
+    """Return the dead letter of a row whose instants are microseconds.
 
     Raises:
         ValueError: its native record is no JSON object.
@@ -144,7 +144,7 @@ def letter_of(row: Mapping[str, Any], sink: str) -> Letter:
 
 
 def _in_order(sink: str, fragments: list[Any], schema: pa.Schema, bodies: bool) -> Iterator[Letter]:
-    """Read a table's files by the time of their first letters."""
+    """Yield a table's files by the time of their first dead letter."""
     dated = [(_least(fragment.metadata) or _EPOCH, fragment.path, fragment) for fragment in fragments]
     for _, _, fragment in sorted(dated, key=lambda each: each[:2]):
         yield from _letters(sink, fragment, bodies, schema)
@@ -159,16 +159,16 @@ def _letters(sink: str, rows: Any, bodies: bool, schema: pa.Schema | None = None
 
 
 def letters_of(batch: pa.RecordBatch, sink: str) -> Iterator[Letter]:
-    """Yield the letters of these rows; a damaged one is left out and logged."""
+    """Yield the dead letters of these rows; damaged ones are skipped and logged."""
     for row in _plain(batch).to_pylist():
         try:
             yield letter_of(row, sink)
         except ValueError as error:
-            _log.warning("dead letter left out: it is damaged", sink=sink, letter=row["letter"], problem=str(error))
+            _log.warning("damaged dead letter skipped", sink=sink, letter=row["letter"], problem=str(error))
 
 
 def _plain(batch: pa.RecordBatch) -> pa.Table:
-    """Turn instants into microseconds: some that a table can hold are beyond Python's calendar."""
+    """Cast instants to microseconds, since tables can have instants beyond Python's calendar."""
     table = pa.Table.from_batches([batch])
     for name in ("received", FAILED):
         at = table.schema.get_field_index(name)
@@ -178,7 +178,7 @@ def _plain(batch: pa.RecordBatch) -> pa.Table:
 
 
 def _least(metadata: pq.FileMetaData) -> datetime | None:
-    """Return the least time of the column ``failed`` by the statistics of its row groups."""
+    """Return the minimum of column ``failed`` by the statistics of its row groups."""
     at = metadata.schema.to_arrow_schema().get_field_index(FAILED)
     minima: list[datetime] = []
     for group in range(metadata.num_row_groups if at >= 0 else 0):
@@ -190,7 +190,7 @@ def _least(metadata: pq.FileMetaData) -> datetime | None:
 
 
 def check_columns(sink: str, place: str, schema: pa.Schema) -> None:
-    """Make sure that a table is one of dead letters.
+    """Raise if a table is not one of dead letters.
 
     Raises:
         SinkError: it lacks columns.
@@ -198,13 +198,13 @@ def check_columns(sink: str, place: str, schema: pa.Schema) -> None:
     missing = [name for name in DEAD_LETTER.names if name not in schema.names]
     if missing:
         hint = "name the sink that dead letters go to, or move the table away"
-        raise SinkError(sink, f"{place} is no table of dead letters: it lacks {', '.join(missing)}", hint=hint)
+        raise SinkError(sink, f"{place} is not a dead-letter table: missing {', '.join(missing)}", hint=hint)
 
 
 # Dead letters out of a folder of JSON lines, one line in memory at a time.
 
 SUFFIX: Final = ".jsonl"
-_LINES_HINT: Final = "check the path and its permissions"
+_LINES_HINT: Final = "check the permissions"
 _NULL: Final = msgspec.Raw(b"null")
 
 
@@ -230,7 +230,7 @@ _LINE: Final = msgspec.json.Decoder(_Line)
 
 
 def read_lines(sink: str, folder: Path) -> Iterator[Letter]:
-    """Yield the letters of a folder, oldest file first; none when there is no folder yet.
+    """Yield the dead letters of a folder, oldest file first; none if there is no folder yet.
 
     A line that is no dead letter is left out and logged with its place.
 
@@ -245,12 +245,12 @@ def read_lines(sink: str, folder: Path) -> Iterator[Letter]:
 
 
 def read_lines_of(name: str, sink: JsonLinesSink, spill: Path, *, bodies: bool = True) -> Iterator[Letter]:
-    """Yield the letters in the files of a sink; see :func:`read_lines`."""
+    """Yield the dead letters in the files of a sink; see :func:`read_lines`."""
     return read_lines(name, Path(sink.path))
 
 
 def first_failed_line(path: Path) -> datetime | None:
-    """Return when the first letter of a file was written; None when it does not say."""
+    """Return when the first dead letter of a file was written; None if unknown."""
     try:
         with path.open("rb") as file:
             line = file.readline()
@@ -261,7 +261,7 @@ def first_failed_line(path: Path) -> datetime | None:
 
 
 def letter_of_line(line: bytes, sink: str) -> Letter:
-    """Return the letter that a line holds.
+    """Return the dead letter of a line.
 
     Raises:
         ValueError: it holds none.
@@ -270,7 +270,7 @@ def letter_of_line(line: bytes, sink: str) -> Letter:
         form = _LINE.decode(line)
         body = None if form.body is None else base64.b64decode(form.body, validate=True)
     except (msgspec.DecodeError, binascii.Error) as error:
-        raise ValueError(f"no dead letter: {error}") from error
+        raise ValueError(f"not a dead letter: {error}") from error
     return Letter(
         id=form.letter,
         reason=form.reason or "",
@@ -290,12 +290,12 @@ def letter_of_line(line: bytes, sink: str) -> Letter:
 
 
 def letters_of_lines(lines: Iterable[tuple[int | None, bytes]], sink: str, path: Path) -> Iterator[Letter]:
-    """Yield the letters of these lines of a file, with their numbers if known; one without is left out and logged."""
+    """Yield the dead letters of these lines, with line numbers if known; other lines are skipped and logged."""
     for number, line in lines:
         try:
             yield letter_of_line(line, sink)
         except ValueError as error:
-            _log.warning("line left out", sink=sink, file=str(path), line=number, problem=str(error))
+            _log.warning("line skipped", sink=sink, file=str(path), line=number, problem=str(error))
 
 
 def _file(sink: str, path: Path) -> Iterator[Letter]:
@@ -308,7 +308,7 @@ def _file(sink: str, path: Path) -> Iterator[Letter]:
 
 
 def _embedded(raw: msgspec.Raw) -> str | None:
-    """Return the JSON text of a member: as it stands, or what a string holds that could not be embedded."""
+    """Return the JSON text of a member: its source text, or the content of a string that could not be embedded."""
     text = bytes(raw).decode("utf-8").strip()
     if text.startswith('"'):
         return msgspec.json.decode(text, type=str)
@@ -332,13 +332,13 @@ A partition that is paused loses what the client has fetched of it, and fetching
 rare.
 """
 STALL_SECONDS: Final = 30.0
-"""Longest time without a record while some are still to come."""
+"""Maximum time without a record while more are expected."""
 _POLL: Final = 0.5
 PartitionKey = tuple[str, int]
 
 
 def merged(client: KafkaClient, topics: re.Pattern[str], last: int | None = None) -> Iterator[Message]:
-    """Yield the records of all topics whose names fit, oldest timestamp first; offsets order those of one partition.
+    """Yield the records of all matching topics by timestamp; within a partition, by offset.
 
     With *last*, only so many at the end of each partition.
 
@@ -372,7 +372,7 @@ def merged(client: KafkaClient, topics: re.Pattern[str], last: int | None = None
 def _ranges(
     consumer: Consumer, topics: re.Pattern[str], last: int | None = None
 ) -> dict[PartitionKey, tuple[int, int]]:
-    """Return first and end offset of each partition that has records, or of the *last* of them."""
+    """Return first and end offset of each partition that has records, or of its *last* records."""
     ranges: dict[PartitionKey, tuple[int, int]] = {}
     for name, topic in consumer.list_topics(timeout=TIMEOUT_SECONDS).topics.items():
         if name.startswith("__") or not topics.fullmatch(name):
@@ -385,7 +385,7 @@ def _ranges(
 
 
 class _Merge:
-    """Holds at most :data:`HELD_BYTES`: a partition that is far ahead of others is paused."""
+    """Buffers at most :data:`HELD_BYTES`: a partition that is far ahead of others is paused."""
 
     def __init__(self, consumer: Consumer, ranges: dict[PartitionKey, tuple[int, int]]) -> None:
         self._consumer = consumer
@@ -413,7 +413,7 @@ class _Merge:
                 self._consumer.resume([TopicPartition(*place)])
 
     def _fill(self) -> None:
-        """Wait until each partition that has more shows its next record."""
+        """Wait until each unfinished partition has its next record buffered."""
         last = time.monotonic()
         while any(not self._held[place] for place in self._reading):
             message = self._consumer.poll(_POLL)
@@ -443,14 +443,14 @@ class _Merge:
 
 
 def _size(message: Message) -> int:
-    """Return about how much memory a record takes."""
+    """Return the approximate memory size of a record."""
     headers: Sequence[tuple[str, bytes | None]] = message.headers() or []  # type: ignore[assignment]
     told = sum(len(name) + len(value or b"") for name, value in headers)
     return 500 + len(message.value() or b"") + len(message.key() or b"") + told
 
 
 FIRST: Final = f"{LINEAGE}letter"
-"""The first header that is ours; an earlier one of that name was the record's own."""
+"""Our first header; an earlier one of that name belonged to the record."""
 _TOPIC_HINT: Final = "start the broker, or correct bootstrap_servers and credentials of the sink"
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -458,7 +458,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 def read_topics(
     sink: str, settings: KafkaSink, spill: Path, *, bodies: bool = True, last: int | None = None
 ) -> Iterator[Letter]:
-    """Yield the letters in the topics of a sink, by the time they were written; *spill* is the folder of large ones.
+    """Yield the dead letters in the topics of a sink, by time written; *spill* is the folder of large ones.
 
     With *last*, only so many records at the end of each partition are read.
 
@@ -472,7 +472,7 @@ def read_topics(
                 letter = letter_of_record(message, sink, spill)
             except (ValueError, RecordError) as error:
                 place = f"{message.topic()}-{message.partition()}-{message.offset()}"
-                _log.warning("record left out: no dead letter", sink=sink, record=place, problem=str(error))
+                _log.warning("record skipped: not a dead letter", sink=sink, record=place, problem=str(error))
                 continue
             if letter is not None:
                 yield letter
@@ -481,7 +481,7 @@ def read_topics(
 
 
 def fitting(template: str) -> re.Pattern[str]:
-    """Return the pattern of all topics that a template for dead letters can give."""
+    """Return the pattern of all topics that a dead-letter topic template can produce."""
     name = parse_name(template, DEAD_LETTER_VARIABLES)
     pieces = ["[A-Za-z0-9._-]+" if place % 2 else re.escape(part) for place, part in enumerate(name.parts)]
     # A name that is too long is cut and ends in a digest: of such a one only the beginning is known.
@@ -490,7 +490,7 @@ def fitting(template: str) -> re.Pattern[str]:
 
 
 def letter_of_record(message: Message, sink: str, spill: Path) -> Letter | None:
-    """Return the letter that a record is; None for one without our headers.
+    """Return the dead letter of a record; None if it lacks our headers.
 
     Raises:
         ValueError: its headers contradict what we write, or its file is gone.
@@ -532,7 +532,7 @@ def _native(lineage: dict[str, str], key: bytes | None, headers: Headers) -> dic
     topic, partition, offset = [*place.rsplit("-", 2), "", ""][:3]
     numbers = whole_number(partition), whole_number(offset)
     if None in numbers:
-        raise ValueError(f"its position {place!r} is no place in a topic")
+        raise ValueError(f"its position {place!r} is not a position in a topic")
     received = parse_instant(lineage.get(f"{LINEAGE}received"))
     row = {
         "topic": topic,

@@ -1,4 +1,4 @@
-"""Replaying dead letters, from the settings file to the summary: ``xrouter dead-letters replay``.
+"""Replay dead letters (``xrouter dead-letters replay``), from the settings file to the summary.
 
 It runs beside a router or without one, in a process and a Spark of its own, and one at a time. Whatever ends it leaves
 nothing lost and no outcome twice: the batch in hand is finished by the next replay (:mod:`router.replay.replaying`).
@@ -46,16 +46,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MASTER: Final = "local[2]"
-"""A replay is small, and runs where the command is, whatever the router runs on."""
+"""Spark master of a replay: local, whatever master the router uses."""
 CHUNK: Final = 1_000
 CATCH_UP_SECONDS: Final = 30.0
-"""Longest time in which a replay follows a router that goes on to hold records back."""
+"""Maximum time for which a replay follows a router that keeps blocking records."""
 LOOK_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """How to replay: ``rate`` in letters a second, ``batch`` letters at a time, at most ``limit`` in all."""
+    """Options of a replay: ``rate`` in dead letters per second, ``batch`` per batch, at most ``limit`` in all."""
 
     parked: bool = False
     limit: int | None = None
@@ -65,26 +65,26 @@ class ReplayOptions:
 
     @property
     def size(self) -> int:
-        """Letters of one batch: no more than a second's share of the rate."""
+        """Dead letters per batch: at most one second's worth of the rate."""
         return max(1, min(self.batch, int(self.rate) if self.rate is not None else self.batch))
 
 
 class Watcher(Protocol):
-    """Gets the progress of a replay, to show it to people."""
+    """Receives the progress of a replay, for display."""
 
     def resumed(self, pending: PendingReplay) -> None:
-        """A batch that an earlier replay left is finished first."""
+        """Called when an unfinished batch of an earlier replay is finished first."""
 
     def progress(self, summary: Summary) -> None:
-        """A batch has been settled."""
+        """Called when a batch is done."""
 
     def held(self, reason: str, seconds: float) -> None:
-        """A sink takes nothing now; it is tried again in so many seconds."""
+        """Called when a sink is unavailable; the write is retried after *seconds*."""
 
 
 @dataclass(slots=True)
 class ReplayResult:
-    """How a replay ended. ``unknown`` are ids that were asked for and that no sink has."""
+    """Result of a replay. ``unknown`` are requested ids that no sink has."""
 
     summary: Summary = field(default_factory=Summary)
     skipped: Counter[str] = field(default_factory=Counter)
@@ -93,14 +93,14 @@ class ReplayResult:
 
 
 def matching(settings: Settings, wanted: Filter, options: ReplayOptions) -> int:
-    """Return how many letters a replay would take now."""
+    """Return how many dead letters a replay would select."""
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         selection = Selection(ledger, wanted, options.parked, options.limit)
         return sum(1 for _ in selection.choose(read_letters(settings)))
 
 
 def dry_run(settings: Settings, wanted: Filter, options: ReplayOptions) -> Iterator[ReplayOutcome]:
-    """Yield what would become of each letter that a replay would take; nothing is written, and Spark not started.
+    """Yield the outcome of each dead letter that a replay would select, without writing or starting Spark.
 
     ``sinks`` of a verdict are those that would get the record: not the ones that have it. What waits for a letter that
     stays dead has the reason :data:`~router.state.ledger.HELD`.
@@ -117,7 +117,7 @@ def dry_run(settings: Settings, wanted: Filter, options: ReplayOptions) -> Itera
 
 
 def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: Watcher) -> ReplayResult:
-    """Replay the letters that the filter takes, under the catalog and settings of now.
+    """Replay the dead letters that match the filter, with the current catalog and settings.
 
     SIGTERM and Ctrl-C end it after the batch in hand; while a sink is away, at once.
 
@@ -140,7 +140,7 @@ def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: Watcher)
 
 
 def replay_one(plan: Plan, base: Path, letter: Letter, watcher: Watcher, loads: Loads) -> ReplayResult:
-    """Replay one letter under a plan in force, also one that is parked; it gives up when a sink does not take it.
+    """Replay one dead letter with the active plan, even if parked; give up if a sink is unavailable.
 
     What an earlier replay left unfinished is finished first, and not in the summary. *base* is the folder of the
     settings file, *loads* those of replays before it in the session.
@@ -164,7 +164,7 @@ def replay_one(plan: Plan, base: Path, letter: Letter, watcher: Watcher, loads: 
 
 
 class _Impatient:
-    """Passes on how a replay goes, and ends it once a sink keeps it waiting."""
+    """Forwards progress, and stops the replay when a sink is unavailable."""
 
     def __init__(self, watcher: Watcher, stop: threading.Event) -> None:
         self._stop = stop
@@ -172,13 +172,13 @@ class _Impatient:
         self.resumed, self.progress = watcher.resumed, watcher.progress
 
     def held(self, reason: str, seconds: float) -> None:
-        """Pass it on, and end the replay."""
+        """Forward it, and stop the replay."""
         self._stop.set()
         self._held(reason, seconds)
 
 
 def plan_now(settings: Settings) -> Plan:
-    """Return the plan of the catalog and settings as they are.
+    """Return the plan of the current catalog and settings.
 
     Raises:
         CatalogUnavailable: the catalog cannot be read, or refers to what cannot be reached: what is unknown now is no
@@ -188,7 +188,7 @@ def plan_now(settings: Settings) -> Plan:
     if catalog.pending:
         raise CatalogUnavailable(
             f"the catalog refers to what cannot be reached now: {', '.join(catalog.pending[:3])}",
-            hint="replay again when it answers",
+            hint="replay again when it responds",
         )
     check_endpoints(settings, catalog)
     plan = Plan(catalog, settings)
@@ -215,7 +215,7 @@ class _Run:
         plan: Plan | None = None,
         resumed: Summary | None = None,
     ) -> None:
-        """*letters* are the letters to choose from, by default all that sinks have; *loads* those of a session, by
+        """*letters* are the dead letters to select from, by default those of all sinks; *loads* those of a session, by
         default a new one.
 
         *plan* is what judges, by default the plan of catalog and settings as they are; *resumed* counts what an earlier
@@ -240,7 +240,7 @@ class _Run:
         self._resumed = self.result.summary if resumed is None else resumed
 
     def all(self) -> None:
-        """Finish what an earlier replay left, then replay what is wanted."""
+        """Finish an interrupted replay, then replay the selected dead letters."""
         self._resume()
         most = self._settings.dead_letters.max_replays
         selection = Selection(self._ledger, self._wanted, self._options.parked, self._options.limit, most)
@@ -257,7 +257,7 @@ class _Run:
             self.result.skipped[HELD] = held
 
     def _catch_up(self, selection: Selection) -> None:
-        """Replay letters that came meanwhile and wait behind some that were routed, until their keys are free.
+        """Replay new dead letters that wait behind routed ones, until their keys are unblocked.
 
         A key that always has records would never be free, but the router holds them back meanwhile
         (:mod:`router.writing.outcomes`). One that it had held back before is read once it is written.
@@ -275,13 +275,13 @@ class _Run:
             order.catch_up(())
 
     def _due(self) -> list[str]:
-        """Return keys that this replay freed in part, and whose first letter now is one that it did not try."""
+        """Return keys that this replay partly unblocked, whose first dead letter it has not tried yet."""
         heads = {key: head for key, head in self._ledger.order.heads().items() if key in self._freed}
         standing = self._ledger.standing(heads.values())
         return [key for key, head in heads.items() if head not in self._tried and standing[head] == "open"]
 
     def _through(self, selection: Selection) -> set[str]:
-        """Replay what a selection chooses; return the letters that were left out because of one before them."""
+        """Replay a selection; return the dead letters that were skipped because of an earlier one."""
         turns = Turns(self._ledger.order)
         for batch in batches(selection.choose(self._there()), self._options.size, turns):
             if self._stop.is_set():
@@ -314,7 +314,7 @@ class _Run:
         self._watcher.progress(self._resumed)
 
     def _letters(self, ids: Sequence[str]) -> list[Letter]:
-        """Return letters by id, in that order; those that are gone are left out."""
+        """Return dead letters by id, in that order, without those that no longer exist."""
         left, by_id = set(ids), {}
         for letter in read_letters(self._settings):
             if letter.id in left:
@@ -325,7 +325,7 @@ class _Run:
         return [by_id[letter] for letter in ids if letter in by_id]
 
     def _opened(self) -> Replayer:
-        """Start Spark when it is first needed. Its hold is on a folder of its own: a router may run beside it."""
+        """Start Spark on first use. It has its own folder, so a router may run at the same time."""
         if self._replayer is None:
             loads = self._loads or Loads(self._stack.enter_context(self._session()))
             self._replayer = Replayer(loads, self._ledger, self._stop, self._watcher.held)
@@ -339,23 +339,23 @@ class _Run:
         return spark_session(self._settings.model_copy(update={"spark": spark}), folder, ())
 
     def _keep_rate(self, done: int) -> None:
-        """Wait until so many letters are due; an order to stop is seen before the next batch."""
+        """Wait until the rate allows *count* more; a request to stop is honored before the next batch."""
         if self._options.rate is not None:
             self._stop.wait(max(0.0, self._began + done / self._options.rate - time.monotonic()))
 
 
-# One dead letter at a time, for the status page: what a replay would make of it, and the replay itself.
+# One dead letter at a time, for the status page: preview and replay.
 #
 # It runs in the router's own process and Spark session, on a thread of its own and one at a time, as a batch beside
 # those of the stream; the lock and the ledger are those of ``xrouter dead-letters replay``.
 
 KEPT: Final = 20
-"""Replays that are remembered."""
+"""Finished replays that are kept."""
 _log = get_logger()
 
 
 class SingleReplays:
-    """Replays letters when asked; any thread may ask. *base* is the folder of the settings file."""
+    """Replays single dead letters on request, from any thread. *base* is the folder of the settings file."""
 
     def __init__(self, base: Path) -> None:
         self._base = base
@@ -364,15 +364,15 @@ class SingleReplays:
         self._recent: deque[dict[str, Any]] = deque(maxlen=KEPT)
 
     def begin(self, spark: SparkSession) -> None:
-        """Replay in this session from now on; before there is none, nothing is replayed."""
+        """Set the Spark session for replays; without one nothing is replayed."""
         self._loads = Loads(spark)
 
     def end(self) -> None:
-        """Begin no replay any more."""
+        """Refuse further replays."""
         self._loads = None
 
     def verdict(self, plan: Plan, letter: Letter) -> dict[str, Any]:
-        """Return what a replay would make of a letter under *plan*; ``sinks`` are those that lack its record."""
+        """Return the outcome of replaying a dead letter with *plan*; ``sinks`` are those that lack its record."""
         (verdict,) = verdicts(plan, [letter])
         with LetterLedger.open(Path(plan.settings.state), create=False) as ledger:
             without = lacking(ledger, letter, ledger.entries([letter.id]).get(letter.id))
@@ -385,7 +385,7 @@ class SingleReplays:
         }
 
     def replay(self, plan: Plan, letter: Letter) -> dict[str, Any]:
-        """Begin to replay a letter, and return how that stands; :meth:`recent` says how it went on.
+        """Start to replay a dead letter, and return its state; :meth:`recent` has its progress.
 
         Raises:
             RouterError: another replay of ours is under way, or the router is not running.
@@ -393,12 +393,12 @@ class SingleReplays:
         with self._lock:
             loads = self._loads
             if loads is None:
-                raise RouterError("the router is not running its queries now", hint="try again when it is ready")
+                raise RouterError("the router is not running its queries", hint="retry when it is ready")
             if any(each["state"] == "running" for each in self._recent):
-                raise RouterError("another letter is being replayed", hint="try again when it is done")
+                raise RouterError("another dead letter is being replayed", hint="retry when it is done")
             entry = {"letter": letter.id, "began": _now(), "state": "running", "outcome": None, "detail": ""}
             self._recent.append(entry)
-        _log.info("dead letter is replayed, as the status page asked", letter=letter.id)
+        _log.info("replaying a dead letter, requested on the status page", letter=letter.id)
         work = threading.Thread(target=self._run, args=(plan, letter, loads, entry), name="replay", daemon=True)
         try:
             work.start()
@@ -408,7 +408,7 @@ class SingleReplays:
         return dict(entry)
 
     def recent(self) -> list[dict[str, Any]]:
-        """Return how the last replays went, newest first."""
+        """Return the last replays, newest first."""
         with self._lock:
             return [dict(each) for each in reversed(self._recent)]
 
@@ -419,31 +419,31 @@ class SingleReplays:
         except RouterError as error:
             result = {"state": "failed", "detail": str(error)}
         except Exception as error:
-            # Whatever it is, the stream goes on: the batch in hand is finished by the next replay.
-            _log.exception("a replay from the status page failed")
+            # The stream must continue whatever the error; the next replay finishes the current batch.
+            _log.exception("replay requested on the status page failed")
             result = {"state": "failed", "detail": f"{type(error).__name__}; the log says why"}
         with self._lock:
             entry |= result
-        _log.info("replay that the status page asked for has ended", **entry)
+        _log.info("replay requested on the status page finished", **entry)
 
 
 class _Notes:
-    """What a replay says on its way."""
+    """The progress of one replay."""
 
     def __init__(self) -> None:
         self.reason = ""
         self.earlier = False
 
     def resumed(self, pending: PendingReplay) -> None:
-        """Note that an earlier replay is finished first."""
+        """Record that an earlier replay is finished first."""
         self.earlier = True
 
     def progress(self, summary: Summary) -> None:
-        """Note that the batch in hand is settled: there is one of the letter, and perhaps one before it."""
+        """Record that the current batch is done: that of the dead letter, or an earlier one."""
         self.earlier = False
 
     def held(self, reason: str, seconds: float) -> None:
-        """Note why it is not done."""
+        """Record why it is blocked."""
         self.reason = reason
 
 

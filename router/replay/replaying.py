@@ -1,4 +1,4 @@
-"""Replaying one batch of dead letters: judged, written to its sinks, settled in the ledger.
+"""Replay one batch of dead letters: evaluate, write to sinks, record in the ledger.
 
 The batch is durable in the ledger before its first write, with the plan that judges it, and settled after its last, so
 that one which was cut off is repeated by the next replay as it was. Tables know the repeat by the ledger's id and the
@@ -73,11 +73,11 @@ ROWS: Final = pa.schema(
 )
 """``headers`` and ``key`` are given for records of Kafka, and have the form of Kafka's own rows."""
 _MOST: Final = (1 << 62) // 1000
-"""Milliseconds beyond which an instant of Kafka has no place in a column."""
+"""Maximum Kafka timestamp in milliseconds that a column can represent."""
 
 
 def rows_of(letters: Iterable[Letter]) -> pa.Table:
-    """Return letters as rows, in their order.
+    """Return dead letters as rows, in their order.
 
     Raises:
         RouterError: the record of one cannot be taken apart; names the letter and where it was read.
@@ -91,7 +91,8 @@ def _row(letter: Letter) -> dict[str, Any]:
     if binding is None:
         known = ", ".join(BINDINGS)
         raise RouterError(
-            f"dead letter {letter.id} in {letter.sink}: protocol {letter.protocol[:40]!r} is none of {known}", hint=hint
+            f"dead letter {letter.id} in {letter.sink}: protocol {letter.protocol[:40]!r} is unknown; known: {known}",
+            hint=hint,
         )
     try:
         parts = binding.parts(letter.native)
@@ -117,7 +118,7 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 def _micros(milliseconds: int | None) -> int | None:
-    """Return the instant that Kafka gave, which a calendar need not have."""
+    """Return the Kafka timestamp, which may be beyond Python's calendar."""
     if milliseconds is None or abs(milliseconds) > _MOST:
         return None
     return milliseconds * 1000
@@ -127,12 +128,12 @@ QUERY: Final = "replay"
 
 
 class ReplayInterrupted(Exception):
-    """A replay was asked to end while a sink was away; its batch stays pending in the ledger."""
+    """A replay was stopped while a sink was unavailable; its batch stays pending in the ledger."""
 
 
 @dataclass(slots=True)
 class Summary:
-    """What a replay did: letters routed, by definition; still dead, by reason; parked, and gone before their turn.
+    """Counts of a replay: routed, by definition; still dead, by reason; parked; removed meanwhile.
 
     ``held`` are those that were not tried, since an earlier one of their key in the same batch stays dead.
     """
@@ -145,13 +146,13 @@ class Summary:
 
     @property
     def settled(self) -> int:
-        """Letters that were tried."""
+        """How many dead letters were tried."""
         return self.routed.total() + self.dead.total()
 
 
 @dataclass(slots=True)
 class ReplayJournal(Journal):
-    """The journal of an attempt at a replay batch, which the ledger has with the plan that judges it.
+    """The journal of a replay batch, which the ledger stores with the plan that evaluates it.
 
     Its letters stand where they are, so none is written: the ledger settles what became of each.
     """
@@ -168,18 +169,18 @@ class ReplayJournal(Journal):
 
     @property
     def only(self) -> Container[str] | None:
-        """The sinks that lack the records, where others have them."""
+        """The sinks that lack the records, if others have them."""
         return frozenset(self.pending.sinks) or None
 
     def hold_back(self, outcomes: Outcomes, tally: Tally) -> HeldBack:
-        """Decide which letters wait for one of their key that stays dead; a repeat judges them alike."""
+        """Decide which dead letters wait for one of their key that stays dead; a repeat decides the same."""
         self.decisions = outcomes.decisions()
         lasting = (each.letter for each in self._outcomes(self.letters, {}) if each.reason)
         self.held = held_up((letter.id for letter in self.letters), lasting, self.keys)
         return HeldBack(tuple(HeldRecord(each, "") for each in self.decisions if each.letter in self.held))
 
     def settle(self, outcomes: Outcomes, tally: Tally, rejections: Rejections) -> None:
-        """Settle the batch in the ledger, durably: from then on no replay repeats it, and its letters count as tried.
+        """Commit the batch to the ledger, durably: no replay repeats it, and its dead letters count as tried.
 
         Raises:
             StateError: the ledger cannot be written; nothing is settled.
@@ -196,11 +197,11 @@ class ReplayJournal(Journal):
 
 
 Held = Callable[[str, float], None]
-"""Called with the reason why a batch is held, and the seconds until it is tried again."""
+"""Called with the reason why a batch is blocked, and the seconds until the retry."""
 
 
 class Loads:
-    """The plan that was loaded last in a session, for the next replay in it; of one thread at a time."""
+    """The last loaded plan of a session, for its next replay; used by one thread at a time."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark: Final = spark
@@ -209,14 +210,14 @@ class Loads:
         self._tallies: dict[str, Accumulator[dict[str, str]]] = {}
 
     def of(self, plan: Plan) -> LoadedPlan:
-        """Return a plan, loaded."""
+        """Return the loaded plan."""
         if self._last is None or self._last.plan.id != plan.id:
             self._last = load(self.spark, plan, lambda sink, result: None, self._tallies)
         return self._last
 
 
 class Replayer:
-    """Replays batches in one Spark session; of one thread. *held* is called while a sink keeps a batch waiting."""
+    """Replays batches in one Spark session, on one thread. *held* is called while a sink blocks a batch."""
 
     def __init__(self, loads: Loads, ledger: LetterLedger, stop: threading.Event, held: Held) -> None:
         self._loads = loads
@@ -225,7 +226,7 @@ class Replayer:
         self._held = held
 
     def replay(self, plan: Plan, pending: PendingReplay, letters: Sequence[Letter], summary: Summary) -> None:
-        """Write and settle a batch that has been begun; *letters* are those of it that are still there.
+        """Write and commit a batch that was started; *letters* are those that still exist.
 
         Raises:
             Interrupted: *stop* was set while a sink, or a schema registry, was away; nothing is settled.
@@ -262,7 +263,7 @@ class Replayer:
 def finish(
     ledger: LetterLedger, plan: Plan, pending: PendingReplay, outcomes: Sequence[Outcome], summary: Summary
 ) -> None:
-    """Settle a batch in the ledger, and park letters that failed too often."""
+    """Commit a batch to the ledger, and park dead letters that failed too often."""
     ledger.finish(pending.number, outcomes, datetime.now(UTC))
     dead = [outcome for outcome in outcomes if outcome.reason is not None]
     summary.dead.update(outcome.reason for outcome in dead if outcome.reason is not None)
@@ -278,7 +279,7 @@ def _outcomes_of(
     plan: Plan,
     only: Sequence[str],
 ) -> Iterator[Outcome]:
-    """Return what became of each letter; *details* are of records that a sink rejected, by position."""
+    """Return the outcome of each dead letter; *details* are of records that a sink rejected, by position."""
     decided: dict[str, list[RecordOutcome]] = {}
     for each in decisions:
         decided.setdefault(each.letter, []).append(each)
@@ -305,7 +306,7 @@ def _outcomes_of(
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """What becomes of one letter: routed by the definition ``message`` to ``sinks``, or dead for ``reason``."""
+    """The outcome of one dead letter: routed by definition ``message`` to ``sinks``, or dead with ``reason``."""
 
     letter: str
     message: str | None
@@ -315,7 +316,7 @@ class ReplayOutcome:
 
 
 def verdicts(plan: Plan, letters: Sequence[Letter]) -> list[ReplayOutcome]:
-    """Judge letters by a plan; returns one verdict for each, in their order.
+    """Evaluate dead letters with a plan; return one outcome each, in their order.
 
     ``sinks`` are all of the route; which of them a replay leaves out, since they have the record, is not said here.
 
@@ -339,7 +340,7 @@ def verdicts(plan: Plan, letters: Sequence[Letter]) -> list[ReplayOutcome]:
 
 
 def in_turn(judged: Sequence[ReplayOutcome], turns: Turns) -> Iterator[ReplayOutcome]:
-    """Yield the verdicts of a batch with those that would wait behind another of it, and count the rest as replayed."""
+    """Yield the outcomes of a batch, including those that would wait behind others; count the rest as replayed."""
     lasting = [each.letter for each in judged if each.reason is not None]
     keys = turns.order.keys(each.letter for each in judged)
     held = held_up((each.letter for each in judged), lasting, keys)
@@ -356,12 +357,12 @@ def in_turn(judged: Sequence[ReplayOutcome], turns: Turns) -> Iterator[ReplayOut
 
 CHUNK: Final = 500
 MAX_BATCH_BYTES: Final = 64 * 2**20
-"""Bytes of bodies in one batch, at which it is closed whatever the number of its letters."""
+"""Bytes of bodies at which a batch is closed, whatever its number of dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A letter to be replayed. ``sinks`` are the only ones that lack its record; () when none has it."""
+    """A dead letter to replay. ``sinks`` are those that lack its record; () when none has it."""
 
     letter: Letter
     sinks: tuple[str, ...] = ()
@@ -369,7 +370,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class ReplayBatch:
-    """Letters that are replayed as one: all go to the same ``sinks`` (() for those of their routes)."""
+    """Dead letters replayed together: all go to the same ``sinks`` (() for those of their routes)."""
 
     sinks: tuple[str, ...]
     letters: tuple[Letter, ...]
@@ -377,7 +378,7 @@ class ReplayBatch:
 
 @dataclass(slots=True)
 class Selection:
-    """Picks letters by a filter and by their standing; what it left out is counted in ``skipped`` by standing.
+    """Selects dead letters by filter and standing; the others are counted in ``skipped`` by standing.
 
     Letters that failed ``most`` replays are parked when they are met: a crash may have come before that.
     """
@@ -388,13 +389,13 @@ class Selection:
     limit: int | None = None
     most: int | None = None
     only: frozenset[str] | None = None
-    """Ids of letters beside which none is looked at; None for all."""
+    """Ids to which the selection is limited; None for all."""
     skipped: Counter[str] = field(default_factory=Counter)
     seen: set[str] = field(default_factory=set)
-    """Those of the filter's ids that were met."""
+    """The filter's ids that were found."""
 
     def choose(self, letters: Iterable[Letter]) -> Iterator[Chosen]:
-        """Yield the letters to replay, in order, at most ``limit``."""
+        """Yield the dead letters to replay, in order, at most ``limit``."""
         return itertools.islice(self._choose(iter(letters)), self.limit)
 
     def _choose(self, letters: Iterator[Letter]) -> Iterator[Chosen]:
@@ -423,7 +424,7 @@ class Selection:
 
 
 def lacking(ledger: LetterLedger, letter: Letter, entry: LedgerEntry | None) -> tuple[str, ...]:
-    """Return the sinks that lack the record of a letter, when others have it: what was said of it last.
+    """Return the sinks that lack the record of a dead letter when others have it, by its last failure.
 
     A letter that only waited for its turn is nowhere, and goes where its route leads by now.
     """
@@ -436,7 +437,7 @@ def lacking(ledger: LetterLedger, letter: Letter, entry: LedgerEntry | None) -> 
 
 
 def batches(chosen: Iterable[Chosen], size: int, turns: Turns | None = None) -> Iterator[ReplayBatch]:
-    """Gather letters into batches of at most *size*, each for the same sinks and with no position twice.
+    """Group dead letters into batches of at most *size*, each for the same sinks and with unique positions.
 
     A batch of few large letters is closed earlier (:data:`MAX_BATCH_BYTES`).
 
@@ -459,7 +460,7 @@ def batches(chosen: Iterable[Chosen], size: int, turns: Turns | None = None) -> 
 
 
 class _OpenBatches:
-    """Batches that are being gathered, one for each set of sinks."""
+    """Batches being filled, one per set of sinks."""
 
     def __init__(self) -> None:
         self._letters: dict[tuple[str, ...], dict[str, Letter]] = {}
@@ -467,11 +468,11 @@ class _OpenBatches:
         self._batch_of: dict[str, tuple[str, ...]] = {}
 
     def has(self, letter: str) -> bool:
-        """Tell whether a letter is in one of them."""
+        """Whether a dead letter is in one of them."""
         return letter in self._batch_of
 
     def in_the_way(self, each: Chosen, earlier: str | None) -> Iterator[ReplayBatch]:
-        """Take those that must be settled first: with the letter before it for other sinks, or with its position."""
+        """Close batches that must be replayed first: with an earlier one for other sinks, or with its position."""
         place = self._batch_of.get(earlier, each.sinks) if earlier is not None else each.sinks
         if place != each.sinks:
             yield self.take(place)
@@ -479,7 +480,7 @@ class _OpenBatches:
             yield self.take(each.sinks)
 
     def add(self, each: Chosen, size: int) -> bool:
-        """Add a letter; return whether its batch is full: it has *size* letters, or many bytes."""
+        """Add a dead letter; return whether its batch is full: by *size* or by bytes."""
         gathered = self._letters.setdefault(each.sinks, {})
         gathered[each.letter.position] = each.letter
         self._batch_of[each.letter.id] = each.sinks
@@ -495,7 +496,7 @@ class _OpenBatches:
         return ReplayBatch(sinks, letters)
 
     def rest(self) -> Iterator[ReplayBatch]:
-        """Close all that are left."""
+        """Close all remaining batches."""
         for sinks in list(self._letters):
             yield self.take(sinks)
 
@@ -506,7 +507,7 @@ FOLDER: Final = "plans"
 
 
 class ReplayPlans:
-    """Plans by id. ``base`` is the folder that relative references of settings begin at."""
+    """Plans by id. ``base`` is the folder that relative references of settings start from."""
 
     def __init__(self, ledger: Path, base: Path, environ: Mapping[str, str] = os.environ) -> None:
         self._folder = ledger / FOLDER
@@ -515,7 +516,7 @@ class ReplayPlans:
         self._kept = ""
 
     def keep(self, plan: Plan) -> None:
-        """Keep a plan, durably, and drop all others: only one replay batch can be pending."""
+        """Store a plan, durably, and delete all others: only one replay batch can be pending."""
         path = self._folder / f"{plan.id}.json"
         if plan.id != self._kept:
             # Also where it is there: a process that died may have renamed it, and not made that durable.
@@ -526,7 +527,7 @@ class ReplayPlans:
             other.unlink(missing_ok=True)
 
     def restore(self, plan_id: str) -> Plan:
-        """Compile the plan with that id from what was kept.
+        """Compile the stored plan with that id.
 
         Raises:
             BatchPinError: it is not there, of another router version, or does not compile to itself.
@@ -543,6 +544,6 @@ class ReplayPlans:
         if plan.id != plan_id:
             raise BatchPinError(
                 f"plan {plan_id} of an unfinished replay does not compile to itself any more (now {plan.id})",
-                hint="replay once with the router version that began it",
+                hint="replay once with the router version that started it",
             )
         return plan

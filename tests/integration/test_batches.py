@@ -103,7 +103,7 @@ def test_parking_what_is_not_there_says_what_is(router: RouterProcess) -> None:
     with StateFolder.open(router.folder / "state"):
         done = shop.command(router, "batches", "park", "CONFIG", "kafka-1", "--yes")
     assert done.returncode == 1
-    assert "query 'kafka-1' has no open batch" in done.stderr
+    assert "query 'kafka-1' has no unfinished batch" in done.stderr
 
 
 class Line:

@@ -209,12 +209,12 @@ def test_a_registry_is_mirrored_and_then_needed_no_more(
         assert f"lake: {total} subjects, {total} versions: " in first.out
         asked = len(front.seen)
         assert status_of(["schemas", "pull", str(config)]) == 0
-        assert f"{total} on the disk already, 0 new" in capsys.readouterr().out
+        assert f"{total} on disk already, 0 new" in capsys.readouterr().out
         again = front.seen[asked:]
         assert all(each.endswith(("/subjects?deleted=true", "/versions?deleted=true")) for each in again)
         (tmp_path / "state" / "schemas" / "lake" / f"{ids['ride']}.json").write_bytes(b"\0")
         assert status_of(["schemas", "pull", str(config), "--subject", "mirror-ride"]) == 0
-        assert "lake: 1 subject, 1 version: 0 on the disk already, 1 new" in capsys.readouterr().out
+        assert "lake: 1 subject, 1 version: 0 on disk already, 1 new" in capsys.readouterr().out
         assert status_of(["schemas", "pull", str(config), "--subject", "nobody"]) == 1
         assert "schema registry lake has no subject nobody" in capsys.readouterr().err
         assert status_of(["schemas", "pull", str(config), "--registry", "sea"]) == 1
@@ -241,19 +241,19 @@ def test_doctor_looks_at_each_registry(apicurio: Apicurio, tmp_path: Path, capsy
     ids = registered(apicurio, "doctor-")
     with Front(apicurio.url) as front:
         config = settings(tmp_path, front.url)
-        assert f"ok   schema registry lake: {front.url} answers; 0 ids on the disk" in examined(config, capsys)
+        assert f"ok   schema registry lake: {front.url} responds; 0 ids on disk" in examined(config, capsys)
         kept = ids_of(front.url, tmp_path / "state" / "schemas" / "lake")
         kept.written(str(ids["point"]))
         kept.written(str(ids["money"]))
-        assert f"ok   schema registry lake: {front.url} answers; 2 ids on the disk" in examined(config, capsys)
+        assert f"ok   schema registry lake: {front.url} responds; 2 ids on disk" in examined(config, capsys)
         (tmp_path / "state" / "schemas" / "lake" / f"{ids['point']}.json").write_text("")
-        assert f"warn schema registry lake: {front.url} answers; 1 id on the disk; " in examined(config, capsys)
+        assert f"warn schema registry lake: {front.url} responds; 1 id on disk; " in examined(config, capsys)
         front.authorization = "Bearer x"
         assert "warn schema registry lake: at http" in (told := examined(config, capsys))
         assert "answers 401, it does not let us in" in told
         url = front.url
     assert f"warn schema registry lake: at {url} cannot be asked" in (told := examined(config, capsys))
-    assert "batches with other ids wait until it answers" in told
+    assert "batches with other ids are blocked until it responds" in told
 
 
 def examined(config: Path, capsys: pytest.CaptureFixture[str]) -> str:

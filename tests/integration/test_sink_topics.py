@@ -54,8 +54,8 @@ def test_doctor_knows_the_topics_of_the_routes(
     assert f"{source}.dead" in told and "make it before records come" in told
     create_topics(kafka.bootstrap, [f"{source}.dead", *(f"{source}.plant.{number}" for number in range(3))])
     told = said(f"{source}.{group}")
-    assert "has no topic" not in told and "3 topics to write to" in told and "1 topic to write to" in told
-    assert f"topic {small} takes 100000 bytes at most" in said(small)
+    assert "has no topic" not in told and "3 topics writable" in told and "1 topic writable" in told
+    assert f"topic {small} accepts at most 100000 bytes" in said(small)
     assert "takes 100000 bytes" not in said(small, max_message_bytes=100_000)
 
 

@@ -1,1 +1,1 @@
-"""``xrouter batches``: what is begun and not finished, and setting it aside."""
+"""``xrouter batches``: unfinished batches."""

@@ -1,7 +1,7 @@
-"""The batches that were begun and are not finished, seen from beside a router, and the order to set one aside.
+"""Unfinished batches, read while a router may be running, and the order to move one to the dead letters.
 
-Everything here reads ``state`` without its lock, and writes nothing but the order. What Spark has planned stands in the
-checkpoint, what the router has noted in ``state/batches``, and a running router is asked at its own port.
+Reads ``state`` without its lock, and writes only that order. Spark's plan of a batch is in its
+checkpoint, the router's notes are in ``state/batches``, and a running router is queried at its metrics port.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ANSWER_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """What a batch takes of one partition: from ``start`` (included) to ``end`` (not); None is not known."""
+    """The records of a batch in one partition: ``start`` (inclusive) to ``end`` (exclusive); None is unknown."""
 
     source: str
     start: str | None
@@ -43,8 +43,8 @@ class PartitionRange:
 class OpenBatch:
     """One batch that Spark has planned and not committed.
 
-    ``plan`` is the one it is pinned to, None before its first write; ``since`` is when it was pinned, else planned.
-    ``hold`` is what the router noted last, ``park`` the order to set it aside.
+    ``plan`` is the id of its pinned plan, None before its first write; ``since`` is when it was pinned, else planned.
+    ``hold`` is why it is blocked, ``park`` the order to move it to the dead letters.
     """
 
     query: str
@@ -58,14 +58,14 @@ class OpenBatch:
 
     @property
     def records(self) -> int | None:
-        """How many records it takes; None where that is not known of some partition."""
+        """Its number of records; None if unknown for any partition."""
         counts = [each.records for each in self.ranges]
         return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
 
 
 @dataclass(frozen=True, slots=True)
 class SinkCompletion:
-    """Whether a sink has its events of a batch; None when it cannot be asked, or fails as ``detail`` says."""
+    """Whether a sink has its events of a batch; None if unknown, for the reason in ``detail``."""
 
     sink: str
     has: bool | None
@@ -73,7 +73,7 @@ class SinkCompletion:
 
 
 def open_batches(state: StateFolder) -> list[OpenBatch]:
-    """Return the batches that were begun and not committed, by query; at most one for each."""
+    """Return the unfinished batches, at most one per query."""
     queries = sorted(path.name for path in state.checkpoints.glob("*") if path.is_dir())
     generations_now = ((query, generations.current(state, query)) for query in queries)
     return [
@@ -99,14 +99,14 @@ def _open_batch(state: StateFolder, query: str, generation: Generation, batch: i
 
 
 def shares(batch: OpenBatch, plan: Plan) -> list[SinkCompletion]:
-    """Return which sinks of the plan have their events of a batch, as far as they or the router's notes show."""
+    """Return which sinks have their events of a batch, by the router's notes or the sinks themselves."""
     taken = batch.hold.taken if batch.hold else ()
     return [_share(name, batch, plan, noted=name in taken) for name in plan.routes.event_sinks]
 
 
 def _share(name: str, batch: OpenBatch, plan: Plan, *, noted: bool) -> SinkCompletion:
     if noted:
-        return SinkCompletion(name, True, "as the router noted")
+        return SinkCompletion(name, True, "recorded by the router")
     settings = plan.settings.sinks[name]
     if settings.unasked:
         return SinkCompletion(name, None, settings.unasked)
@@ -115,11 +115,11 @@ def _share(name: str, batch: OpenBatch, plan: Plan, *, noted: bool) -> SinkCompl
         has = sink.already(Commit(commit_app(batch.generation, name), batch.batch))
     except SinkError as error:
         return SinkCompletion(name, None, str(error))
-    return SinkCompletion(name, has, "" if has else "no commit of the batch; perhaps none of its records go there")
+    return SinkCompletion(name, has, "" if has else "no commit of the batch; perhaps it has no records for this sink")
 
 
 def park(state: StateFolder, query: str) -> OpenBatch:
-    """Order the open batch of a query to be set aside, durably; a running router takes the order at its next try.
+    """Order, durably, that a query's unfinished batch be moved to the dead letters at the router's next attempt.
 
     Raises:
         RouterError: the query is unknown or has no open batch.
@@ -127,7 +127,7 @@ def park(state: StateFolder, query: str) -> OpenBatch:
     batches = {batch.query: batch for batch in open_batches(state)}
     if query not in batches:
         others = ", ".join(batches) or "none"
-        raise RouterError(f"query {query!r} has no open batch", hint=f"queries with one: {others}")
+        raise RouterError(f"query {query!r} has no unfinished batch", hint=f"queries with one: {others}")
     batch = batches[query]
     if batch.park is None:
         order = Park(batch.generation, datetime.now(UTC).isoformat(timespec="microseconds"))
@@ -136,7 +136,7 @@ def park(state: StateFolder, query: str) -> OpenBatch:
 
 
 def router_queries(settings: Settings) -> Mapping[str, Any] | None:
-    """Return what a router that runs on these settings says of its queries; None when none answers."""
+    """Return the queries of a router that runs with these settings, by its ``/readyz``; None if it does not respond."""
     if not settings.metrics.port:
         return None
     host = settings.metrics.host
@@ -169,7 +169,7 @@ def _inbox_ranges(state: StateFolder, starts: Mapping[str, Any], ends: Mapping[s
         view = InboxView(state.inbox)
         known = positions_of(starts, view.layout.inbox) if starts else {}
         for number, end in positions_of(ends, view.layout.inbox).items():
-            # Before the first commit nothing is removed: what is there first is where the first batch begins.
+            # Nothing is removed before the first commit, so the first batch starts at the first row.
             start = known[number] if number in known else view.first(number)
             if start != end:
                 count = view.count(number, start, end)
@@ -177,6 +177,4 @@ def _inbox_ranges(state: StateFolder, starts: Mapping[str, Any], ends: Mapping[s
                     f"inbox-{number}", f"{start.segment}:{start.row}", f"{end.segment}:{end.row}", count
                 )
     except (InboxError, OSError) as error:
-        raise RouterError(
-            f"the inbox of {state.root} cannot be read: {error}", hint="look at the router's log"
-        ) from error
+        raise RouterError(f"the inbox of {state.root} cannot be read: {error}", hint="see the router's log") from error

@@ -1,4 +1,4 @@
-"""``xrouter batches``: the batches that are begun and not finished, and setting aside one that can never be written."""
+"""``xrouter batches``: show unfinished batches, and move one that can never be written to the dead letters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 batches_app = typer.Typer(
     name="batches",
     cls=TidyGroup,
-    help="Batches that are begun and not finished.",
+    help="Show unfinished batches, and move blocked ones to the dead letters.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -34,9 +34,9 @@ Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")
 
 @batches_app.command(cls=TidyCommand)
 def show(
-    config: Config, format: Annotated[OutputFormat, typer.Option(help="How it is written out.")] = OutputFormat.text
+    config: Config, format: Annotated[OutputFormat, typer.Option(help="Output format.")] = OutputFormat.text
 ) -> None:
-    """Show the open batch of each query: what it holds, why it is held, and which sinks have it.
+    """Show the unfinished batch of each query: its records, why it is blocked, and which sinks have it.
 
     Example: xrouter batches show router.yaml
     """
@@ -51,22 +51,23 @@ def show(
     if format is OutputFormat.json:
         say_json_lines([{"running": running is not None, "batches": batches}])
         return
-    _say("" if running is not None else "no router answers; this is what the last one left")
+    _say("" if running is not None else "no router is running; this is the state that the last one left")
     for each in batches:
         _write(each, config)
     if not batches:
-        _say("no batch is open")
+        _say("no unfinished batch")
 
 
 @batches_app.command(cls=TidyCommand)
 def park(
     config: Config,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="The query, as `batches show` names it.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="Name of the query, from `batches show`.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Set the open batch of a query aside: what its sinks do not have becomes dead letters, to be replayed later.
+    """Move the unfinished batch of a query to the dead letters, except what its sinks already have.
 
-    A running router does so at its next try, else the next one when it starts.
+    The dead letters can be replayed later. A running router does this at its next attempt, else the router does it at
+    startup.
 
     Example: xrouter batches park router.yaml main
     """
@@ -80,14 +81,14 @@ def park(
     running = router_queries(settings)
     known = {batch.query: batch for batch in open_batches(state)}
     if query in known and running is not None and running.get(query, {}).get("state") == "running":
-        hint = "beside a running router only a held batch can be set aside; `batches show` shows its state"
+        hint = "while a router is running, only a blocked batch can be moved; see `batches show`"
         raise RouterError(f"batch {known[query].batch} of {query} is being written", hint=hint)
     if query in known and not yes:
         _write(_form(known[query], settings, state, config, running), config)
-        typer.confirm("Make dead letters of what its sinks do not have?", abort=True)
+        typer.confirm("Move what its sinks do not have to the dead letters?", abort=True)
     batch = order(state, query)
-    when = "at its next try" if running is not None else "when it is started"
-    say(f"batch {batch.batch} of {query} will be set aside by the router {when}")
+    when = "at its next attempt" if running is not None else "at its next start"
+    say(f"the router will move batch {batch.batch} of {query} to the dead letters {when}")
 
 
 def _form(
@@ -111,7 +112,7 @@ def _form(
 
 
 def _shares(batch: OpenBatch, settings: Settings, state: StateFolder, config: Path) -> list[SinkCompletion]:
-    """Return which sinks have a batch, by the plan that it is pinned to; none has one that is not pinned."""
+    """Return which sinks have a batch, by its pinned plan; empty if it is not pinned."""
     from router.commands.batches.begun import shares
     from router.judging.plan import plan_of
 
@@ -122,25 +123,25 @@ def _shares(batch: OpenBatch, settings: Settings, state: StateFolder, config: Pa
 
 
 def _write(batch: Mapping[str, Any], config: Path) -> None:
-    """Write one batch for people."""
+    """Print one batch as text."""
     console = _console()
     count = "an unknown number of" if batch["records"] is None else str(batch["records"])
     console.print(styled((batch["query"], "bold"), f" batch {batch['batch']}: {count} records, {batch['state']}"))
-    console.print(f"  plan {batch['plan'] or 'none yet: nothing of it has been written'}, since {batch['since']}")
+    console.print(f"  plan {batch['plan'] or 'none yet: nothing has been written'}, since {batch['since']}")
     for each in batch["ranges"]:
         console.print(f"  {each['source']}: {each['start'] or 'its beginning'} to {each['end']}")
     if batch["reason"]:
-        console.print(f"  held: {batch['reason']}")
+        console.print(f"  blocked: {batch['reason']}")
     if batch["sinks"]:
-        table = Table("sink", "has it", "")
+        table = Table("sink", "written", "")
         for each in batch["sinks"]:
-            has = {True: "yes", False: "no", None: "not known"}[each["has"]]
+            has = {True: "yes", False: "no", None: "unknown"}[each["has"]]
             table.add_row(each["sink"], has, each["detail"])
         console.print(table)
     if batch["parked"]:
-        console.print("  it is to be set aside")
+        console.print("  will be moved to the dead letters")
     elif batch["reason"]:
-        console.print(f"  to set it aside, as dead letters: xrouter batches park {config} {batch['query']}")
+        console.print(f"  to move it to the dead letters: xrouter batches park {config} {batch['query']}")
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""``xrouter check``: the findings of lint in a catalog, and in settings that go with it."""
+"""``xrouter check``: lint findings of a catalog, and of settings that use it."""
 
 from __future__ import annotations
 
@@ -115,13 +115,13 @@ CLEAN: Final = 0
 ERRORS: Final = 1
 UNREADABLE: Final = 2
 FOLDED_ABOVE: Final = 20
-"""Findings of one rule in one file that the text form shows; the rest is counted."""
+"""Findings of one rule in one file that text output shows; others are counted."""
 ALL_RULES: Final = "all"
 _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
 class CheckFormat(StrEnum):
-    """How findings are written out."""
+    """Output format of findings."""
 
     text = "text"
     json = "json"
@@ -129,14 +129,14 @@ class CheckFormat(StrEnum):
 
 
 def _explain(rule: str | None) -> None:
-    """Show what a rule is about, and end."""
+    """Explain a rule and exit."""
     if rule is None:
         return
     table = rules()
     if rule != ALL_RULES and rule not in table:
         near = get_close_matches(rule, table, 1)
         hint = f"did you mean {near[0]}?" if near else f"`xrouter check --explain {ALL_RULES}` shows them all"
-        raise RouterError(f"there is no rule {rule}", hint=hint)
+        raise RouterError(f"unknown rule {rule}", hint=hint)
     chosen = table.values() if rule == ALL_RULES else [table[rule]]
     say("\n\n".join(explanation(each) for each in chosen))
     raise typer.Exit(CLEAN)
@@ -148,12 +148,12 @@ def check(
         Path | None, typer.Option("--config", metavar="CONFIG", help="Settings to check against the catalog.")
     ] = None,
     format: Annotated[
-        CheckFormat, typer.Option("--format", help="`json` is one list, `sarif` one SARIF 2.1.0 log.")
+        CheckFormat, typer.Option("--format", help="`json` prints one list, `sarif` a SARIF 2.1.0 log.")
     ] = CheckFormat.text,
     everything: Annotated[
         bool, typer.Option("--all", help=f"Text: show more than {FOLDED_ABOVE} findings of one rule in one file.")
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="End with 1 also when there are warnings.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 also if there are warnings.")] = False,
     allow: AllowAddresses = None,
     logins: LoginsOption = None,
     _explained: Annotated[
@@ -163,11 +163,13 @@ def check(
             metavar="RULE",
             callback=_explain,
             is_eager=True,
-            help=f"Show what a rule finds, its consequence and its basis, or those of `{ALL_RULES}` rules, and end.",
+            help=f"Explain a rule (or `{ALL_RULES}`): what it finds, why, and its basis; then exit.",
         ),
     ] = None,
 ) -> None:
-    """Check catalogs. Ends with 0 when there are no errors, 1 when there are, 2 when a source cannot be read.
+    """Lint catalogs, and with --config settings.
+
+    Exit codes: 0 no errors, 1 errors, 2 a source cannot be read.
 
     Example: xrouter check catalog.xreg.json --config router.yaml
     """
@@ -189,9 +191,9 @@ def check(
 def examined(
     sources: Sequence[str], config: Path | None = None, allow: Sequence[str] = (), logins: Path | None = None
 ) -> tuple[list[Finding], int]:
-    """Return all findings, by file and place, and the exit code they make.
+    """Return all findings, by file and location, and the exit code.
 
-    Logins are those of *logins*, else of *config*; what is wrong with the latter is a finding like its other faults.
+    Logins are those of *logins*, else of *config*; errors of the latter are findings.
 
     Raises:
         ConfigError: *logins* cannot be used.
@@ -205,11 +207,11 @@ def examined(
     findings = list(catalog.findings)
     overlapping = tuple(overlaps(catalog))
     if overlapping:
-        # Like settings, a witness needs Arrow to be judged; most catalogs have none.
+        # Evaluating example records needs Arrow; most catalogs have no overlaps.
 
         findings += overlap_findings(overlapping, catalog, declarations)
     if config is not None:
-        # Checking catalogs alone needs neither Arrow nor the clients of any sink, which take long to import.
+        # Imported here: catalogs alone need neither Arrow nor the clients of sinks, which are slow to import.
         from router.commands.check.settings_findings import beside_settings
 
         findings = beside_settings(findings, config, catalog, declarations, sources)
@@ -252,24 +254,24 @@ def _write_one(console: Terminal, finding: Finding, line: int | None) -> None:
         console.print(styled((one_line(f"    hint: {finding.hint}"), "dim")))
 
 
-# Overlapping definitions, as `check` reports them: each with a record that, by the matcher, both take.
+# Overlapping definitions, each with an example record that both match.
 
 _ANY_PROTOCOL: Final = "HTTP"
-"""The protocol of a witness where neither definition names one."""
+"""The protocol of an example record when neither definition has one."""
 _REQUIRED: Final = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 _STRUCTURED: Final = "application/cloudevents+json"
 
 
 def overlap_findings(overlaps: Sequence[Overlap], catalog: Catalog, declarations: Declarations) -> tuple[Finding, ...]:
-    """Return the findings about overlaps; one whose record the matcher does not give to both is left out."""
+    """Return the findings about overlaps, without those whose record does not match both definitions."""
     findings = Findings()
     for overlap, record, both in proven(overlaps, catalog):
         text = msgspec.json.encode(record).decode()
         for mine, its in ((overlap.one, overlap.other), (overlap.other, overlap.one)):
-            message = f"on {overlap.scope}: {its.xid} overlaps with this; both match {text}"
+            message = f"on {overlap.scope}: {its.xid} overlaps with this one; both match {text}"
             place = declarations.messages[mine.xid].place
             if both.get("reason") == "ambiguous" and not _schema_tells_apart(overlap):
-                hint = "let a value differ that both have, or make one more specific: such a record is ambiguous"
+                hint = "make a common value differ, or make one more specific: such a record is ambiguous"
                 findings.warning(place, "overlap", message, hint)
             else:
                 winner = both.get("message", "the one of the two that counts")
@@ -281,7 +283,7 @@ def overlap_findings(overlaps: Sequence[Overlap], catalog: Catalog, declarations
 def proven(
     overlaps: Sequence[Overlap], catalog: Catalog
 ) -> Iterator[tuple[Overlap, Mapping[str, Any], Mapping[str, Any]]]:
-    """Give the overlaps of which the matcher says that both definitions match the record.
+    """Yield the overlaps for which both definitions match the example record.
 
     With the record, and what becomes of it where both are candidates.
     """
@@ -310,7 +312,7 @@ def witness_record(overlap: Overlap) -> dict[str, Any]:
 
 
 def _asks_structured(binding: Binding, overlap: Overlap) -> bool:
-    """Tell whether the native content type that is asked for is that of structured events."""
+    """Whether the required native content type is that of structured events."""
     return overlap.values.get(f"p.{binding.rule.content_type}", "").lower().startswith(_STRUCTURED)
 
 
@@ -324,9 +326,9 @@ def _property(name: str, overlap: Overlap) -> Property:
 def _judged(
     overlaps: Sequence[Overlap], records: Sequence[Mapping[str, Any]], catalog: Catalog
 ) -> list[tuple[Mapping[str, Any], ...]]:
-    """Return, for each overlap, what becomes of its record: with either definition alone, and with both.
+    """Return, for each overlap, the outcomes of its record: with either definition alone, and with both.
 
-    One matcher is compiled for all, of the definitions that are in question only, each on channels of its own.
+    One matcher is compiled for all, from the definitions involved, each on its own channels.
     """
     definitions: dict[str, Definition] = {}
     endpoints: dict[str, Endpoint] = {}
@@ -345,11 +347,11 @@ def _judged(
 
 
 def _matches(outcome: Mapping[str, Any]) -> bool:
-    """Tell whether a record matches; whether it can be mapped does not count, since settings may change that."""
+    """Whether a record matches; whether it can be mapped does not count, since settings may change that."""
     return bool(outcome["outcome"] == "routed" or outcome["reason"] == "unmappable")
 
 
 def _schema_tells_apart(overlap: Overlap) -> bool:
-    """Tell whether definitions have two schemas, of which a body may fit one only."""
+    """Whether definitions have two schemas, of which a body may fit one only."""
     schemas = {schema_of(overlap.one), schema_of(overlap.other)}
     return len(schemas) == 2 and None not in schemas

@@ -1,4 +1,4 @@
-"""What ``xrouter check --config`` has to say about settings, and about the two together with a catalog."""
+"""Findings of ``xrouter check --config`` about settings, alone and together with a catalog."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def beside_settings(
 
 
 def _other_catalog(config: Path, settings: Settings, given: Sequence[str]) -> Iterator[Finding]:
-    """Say that the settings name another catalog than the one that is checked, which may be the next one."""
+    """Report that the settings use another catalog than the checked one, which may be the next one."""
     named = settings.catalog.source
     default = config.resolve().parent / DEFAULT_CATALOG
     if {_place(each) for each in named} == {_place(str(default))} and not default.exists():
         return  # they name none
     if {_place(each) for each in named} != {_place(each) for each in given}:
-        text = f"these settings name the catalog {', '.join(named)}, and {', '.join(given)} is checked"
-        hint = "check the catalog that they name, or correct catalog.source, unless it is the next one"
+        text = f"the settings use the catalog {', '.join(named)}, but {', '.join(given)} is checked"
+        hint = "check the catalog of the settings, or correct catalog.source, unless this is the next catalog"
         yield Finding(str(config), "/catalog/source", "info", "other-catalog", text, hint)
 
 
@@ -105,7 +105,7 @@ def _with_sources(config: Path, settings: Settings, catalog: Catalog, sources: S
     events = settings.catalog.events
     if events is not None and events not in {source.endpoint for source in sources}:
         hint = "name a source, or give that endpoint of the catalog the usage consumer"
-        text = f"nothing is received from {events}, so only polling tells of changes"
+        text = f"nothing is received from {events}, so changes are found only by polling"
         yield Finding(str(config), "/catalog/events", "warning", "unknown-endpoint", text, hint)
     if any(source.pushed for source in sources):
         for key, fault in inbox_faults(settings):

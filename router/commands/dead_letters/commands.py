@@ -99,14 +99,16 @@ def list_letters(
     since: Since = None,
     until: Until = None,
     standing: Annotated[
-        StandingOption, typer.Option("--standing", help="Letters that are open, replayed, parked, or all.")
+        StandingOption, typer.Option("--standing", help="Status: open, replayed, parked, or all.")
     ] = StandingOption.open,
-    limit: Annotated[int, typer.Option(min=0, help="How many of the newest letters are listed.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="How many of the newest to list.")] = 20,
     by: Annotated[
-        list[ByOption] | None, typer.Option("--by", help="What to count by; may be repeated; `none` leaves counts out.")
+        list[ByOption] | None, typer.Option("--by", help="Group counts by this; repeatable; `none`: no counts.")
     ] = None,
     reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object a line.")] = OutputFormat.text,
+    format: Annotated[
+        OutputFormat, typer.Option("--format", help="`json` prints one object per line.")
+    ] = OutputFormat.text,
 ) -> None:
     """List dead letters: counts by reason, endpoint and nearest definition, then the newest.
 
@@ -138,11 +140,9 @@ def list_letters(
 
 def _nothing(page: Listing) -> str:
     if not page.seen:
-        return "there are no dead letters; `xrouter top` shows what still waits to be judged"
+        return "there are no dead letters; `xrouter top` shows records not yet processed"
     there = "there is" if page.seen == 1 else "there are"
-    return (
-        f"nothing listed: {there} {counted(page.seen, 'dead letter')}, none as asked for (`--standing all` takes more)"
-    )
+    return f"nothing listed: {there} {counted(page.seen, 'dead letter')}, none match (`--standing all` includes all)"
 
 
 def _forms(page: Listing) -> Iterator[dict[str, object]]:
@@ -184,7 +184,7 @@ def _print(page: Listing) -> None:
         if len(counts) > len(shown):
             table.add_row("and others", str(page.total - sum(number for _, number in shown)))
         console.print(f"{page.total} dead letters by {by}", table)
-    console.print(f"the newest {len(page.newest)} of {page.total}; `xrouter dead-letters show` takes their ids")
+    console.print(f"the newest {len(page.newest)} of {page.total}; `xrouter dead-letters show CONFIG ID` shows one")
     if console.width < _ROOM:
         _print_narrow(console, page)
         return
@@ -214,24 +214,24 @@ INTERRUPTED: Final = 130
 
 def replay(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of letters; none is all.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of dead letters; all by default.")] = None,
     reason: Reasons = None,
     endpoint: Endpoints = None,
     message: Messages = None,
     since: Since = None,
     until: Until = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would become of them, and change nothing.")
-    ] = False,
-    rate: Annotated[str | None, typer.Option(metavar="N/s", help="At most so many letters a second.")] = None,
-    batch: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Letters at a time, or 64 MiB.")] = 10_000,
-    parked: Annotated[bool, typer.Option("--parked", help="Also those that are parked.")] = False,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many letters.")] = None,
-    format: Annotated[OutputFormat, typer.Option(help="How the summary is written.")] = OutputFormat.text,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the outcomes, and change nothing.")] = False,
+    rate: Annotated[str | None, typer.Option(metavar="N/s", help="Maximum dead letters per second.")] = None,
+    batch: Annotated[
+        int, typer.Option(metavar="N", min=1, max=100_000, help="Dead letters per batch; at most 64 MiB.")
+    ] = 10_000,
+    parked: Annotated[bool, typer.Option("--parked", help="Include parked ones.")] = False,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Maximum number of dead letters.")] = None,
+    format: Annotated[OutputFormat, typer.Option(help="Output format.")] = OutputFormat.text,
 ) -> None:
-    """Route dead letters under the catalog and settings of now; those that no definition takes stay dead letters.
+    """Route dead letters with the current catalog and settings; those that still match nothing stay dead letters.
 
-    It may run beside the router. What was replayed is not replayed again; what is interrupted is finished by the next.
+    Can run while the router is running. Each dead letter is replayed once. The next replay finishes an interrupted one.
 
     Example: xrouter dead-letters replay router.yaml --reason no-match --dry-run
     """
@@ -264,7 +264,7 @@ def _run(config: Path, selection: Filter, options: ReplayOptions, format: Output
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
     if result.unknown:
-        hint = "`xrouter dead-letters list` shows those there are"
+        hint = "`xrouter dead-letters list` shows the ids"
         raise RouterError(f"no dead letter has the id {', '.join(result.unknown[:5])}", hint=hint)
 
 
@@ -281,7 +281,7 @@ def _rate_of(text: str | None) -> float | None:
     except ValueError:
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise RouterError(f"--rate {text!r} is no rate", hint="write --rate 100/s for 100 letters a second")
+        raise RouterError(f"--rate {text!r} is not a rate", hint="write --rate 100/s for 100 dead letters per second")
     return rate
 
 
@@ -296,7 +296,7 @@ class _Lines:
         _say(f"{counted(summary.settled, 'letter')}: {routed} routed, {dead} still dead")
 
     def held(self, reason: str, seconds: float) -> None:
-        _say(f"held: {reason}; again in {seconds:g} s (an interrupt loses nothing)")
+        _say(f"blocked: {reason}; retry in {seconds:g} s (interrupting loses nothing)")
 
 
 class _Bar:
@@ -313,8 +313,8 @@ class _Bar:
         self._progress.update(self._task, completed=summary.settled, description="replaying")
 
     def held(self, reason: str, seconds: float) -> None:
-        self._progress.console.print(styled(("held", "yellow"), f": {reason}; again in {seconds:g} s"))
-        self._progress.update(self._task, description="held")
+        self._progress.console.print(styled(("blocked", "yellow"), f": {reason}; retry in {seconds:g} s"))
+        self._progress.update(self._task, description="blocked")
 
 
 @contextmanager
@@ -343,7 +343,7 @@ def _tell_verdicts(verdicts: Iterable[ReplayOutcome], format: OutputFormat) -> N
         return
     table = Table("outcome", "definition or reason", "sinks", "letters", title="What a replay would do now")
     for (message, reason, sinks), count in rows:
-        where = ", ".join(sinks) or ("-" if reason else "none: those that lack it are not in its route any more")
+        where = ", ".join(sinks) or ("-" if reason else "none: its route no longer has the sinks that lack it")
         table.add_row(_outcome(reason), message or reason or "", where, str(count))
     _print_summary(table if rows else "no letter to replay")
 
@@ -372,14 +372,14 @@ def _tell_result(result: ReplayResult, format: OutputFormat) -> None:
     table.add_row("routed", str(summary.routed.total()))
     for reason, count in summary.dead.most_common():
         table.add_row(f"still dead, {reason}", str(count))
-    others = {"parked now": summary.parked, "gone before their turn": summary.gone}
-    others |= {f"left out, {standing}": count for standing, count in result.skipped.items()}
+    others = {"parked now": summary.parked, "removed meanwhile": summary.gone}
+    others |= {f"skipped, {standing}": count for standing, count in result.skipped.items()}
     for name, count in others.items():
         if count:
             table.add_row(name, str(count))
     _print_summary(table)
     if result.interrupted:
-        _print_summary("The batch in hand is kept; the next replay begins with it.")
+        _print_summary("The current batch is kept; the next replay starts with it.")
 
 
 def _print_summary(what: Table | str) -> None:
@@ -396,13 +396,13 @@ COMMANDS: Final = {
     "suggest": "router.commands.dead_letters.suggesting.suggesting:suggest_definitions",
     "purge": "router.commands.dead_letters.commands:purge_letters",
 }
-_HELP: Final = "List, show, replay and remove dead letters, or draft definitions for them."
+_HELP: Final = "List, show, replay and remove dead letters, and draft definitions for them."
 dead_letters_app = typer.Typer(add_completion=False, cls=lazy_group(COMMANDS), help=_HELP)
 
 
 @dead_letters_app.callback()
 def _dead_letters() -> None:
-    """List, show, replay and remove dead letters, or draft definitions for them."""
+    """List, show, replay and remove dead letters, and draft definitions for them."""
 
 
 # ``xrouter dead-letters show``, ``purge`` and ``release``.
@@ -431,11 +431,11 @@ class ShownLetter:
 
 def show(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
-    letter: Annotated[str, typer.Argument(metavar="ID", help="Id of the letter, or how it begins.")],
+    letter: Annotated[str, typer.Argument(metavar="ID", help="Id of the dead letter, or its beginning.")],
     reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
-    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` prints one object.")] = OutputFormat.text,
 ) -> None:
-    """Show one dead letter whole, why it is one, and what the catalog would make of it now.
+    """Show one dead letter in full, its reason, and its outcome with the current catalog.
 
     Example: xrouter dead-letters show router.yaml 8f03d1d0e38d
     """
@@ -509,7 +509,7 @@ def _print_letter(shown: ShownLetter) -> None:
     if shown.now is None:
         say("now: unknown, since the catalog cannot be read")
         return
-    say("under the catalog of now:")
+    say("with the current catalog:")
     ExplanationWriter().write(shown.now)
 
 
@@ -561,11 +561,13 @@ def _table(title: str, columns: tuple[str, ...], rows: Any) -> None:
 def purge_letters(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
     older: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Remove letters older than this, such as 30d, and no others.")
+        str | None, typer.Option(metavar="AGE", help="Remove only dead letters older than this, such as 30d.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
 ) -> None:
-    """Remove dead letters from tables and folders, by `dead_letters.retention` or by age; beside a running router.
+    """Remove old dead letters from tables and folders, by `dead_letters.retention` or --older.
+
+    Can run while the router is running.
 
     Example: xrouter dead-letters purge router.yaml --older 30d
     """
@@ -575,7 +577,7 @@ def purge_letters(
     retention = settings.dead_letters.retention
     if older is None and not retention.on:
         hint = "give --older AGE, or set dead_letters.retention in the settings"
-        raise RouterError("nothing says which dead letters are to be removed", hint=hint)
+        raise RouterError("there is no limit by which to remove dead letters", hint=hint)
     limits = RetentionLimits(retention.age, retention.size) if older is None else RetentionLimits(_age(older))
     for _, caution in retention_cautions(settings):
         say(f"xrouter: {caution}", err=True)
@@ -593,7 +595,7 @@ def _age(text: str) -> timedelta:
     except ValueError as error:
         raise RouterError(f"--older {error}") from error
     if not isinstance(age, timedelta) or not age:
-        raise RouterError("--older 0 would remove every dead letter", hint="give an age such as 1ms if that is meant")
+        raise RouterError("--older 0 would remove every dead letter", hint="to do that, give an age such as 1ms")
     return age
 
 
@@ -602,9 +604,11 @@ def _age(text: str) -> timedelta:
 
 def release(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
-    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of letters, or how they begin.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of dead letters, or their beginnings.")],
 ) -> None:
-    """Let letters hold up later records of their keys no more. They stay dead letters; what waited can be replayed.
+    """Unblock the keys of dead letters, so that later records with these keys can be replayed.
+
+    The dead letters themselves stay. This is for `dead_letters.order: park`.
 
     Example: xrouter dead-letters release router.yaml 8f03d1d0e38d
     """
@@ -613,19 +617,19 @@ def release(
         if ledger.pending() is not None:
             # A batch that is repeated must hold up what it held up before.
             raise StateError(
-                "a replay is unfinished, so that no letter can be released",
-                hint="run `xrouter dead-letters replay` once more: it finishes what it began",
+                "no dead letter can be released while a replay is unfinished",
+                hint="run `xrouter dead-letters replay` again to finish it",
             )
         known = ledger.order.numbers()
         chosen = [_one(known, text) for text in ids]
         waiting = sum(ledger.order.behind(letter) for letter in chosen)
         ledger.order.release(chosen)
-    say(f"released {len(chosen)}; {waiting} letters waited behind: `xrouter dead-letters replay` sends them")
+    say(f"released {len(chosen)}; {waiting} blocked dead letters can be replayed with `xrouter dead-letters replay`")
 
 
 def _one(known: dict[str, int], text: str) -> str:
     matches = [letter for letter in known if letter.startswith(text.strip().lower())] if text.strip() else []
     if len(matches) != 1:
-        what = "several letters that hold up a key begin" if matches else "no letter that holds up a key begins"
+        what = "several dead letters that block a key start" if matches else "no dead letter that blocks a key starts"
         raise RouterError(f"{what} with {text!r}", hint="`xrouter dead-letters list` shows ids; give more of one")
     return matches[0]

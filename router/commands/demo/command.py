@@ -18,12 +18,12 @@ _WIDTH: Final = 120
 
 def demo(
     keep: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Work in this new folder and keep it: settings, tables, log.")
+        Path | None, typer.Option(metavar="FOLDER", help="Keep settings, tables and log in this new folder.")
     ] = None,
 ) -> None:
-    """Run the router on embedded defaults, send it messages over HTTP, and show what came out.
+    """Start a router with built-in settings, send it messages over HTTP, and show the results.
 
-    Needs no broker. Ends by itself, with 0 when every record sent was routed or dead-lettered, else with 1.
+    Needs no broker. Exit codes: 0 if every record was routed or dead-lettered, else 1.
 
     Example: xrouter demo --keep demo
     """

@@ -1,4 +1,4 @@
-"""The demo, step by step: set up a folder, start the router, send, wait, stop it, and show what came of it."""
+"""The demo: set up a folder, start the router, send messages, wait, stop the router, show the results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from router.sinks.jsonlines import instant_text
 from router.sinks.tables.head import dataset_of
 from router.terminal import Terminal, styled
 
-# ``xrouter run`` in a process of its own, as a user would start it; its addresses are read from its log.
+# ``xrouter run`` in a separate process; its addresses are read from its log.
 
 START_SECONDS: Final = 90.0
 STOP_SECONDS: Final = 60.0
@@ -45,7 +45,7 @@ HTTP_SECONDS: Final = 5.0
 LOG_NAME: Final = "router.log"
 _POLL_SECONDS: Final = 0.2
 _KEPT: Final = frozenset({"XROUTER_CACHE", "XROUTER_MAVEN_REPOSITORY", "XROUTER_DEBUG"})
-"""Variables that are no settings; all other ``XROUTER_...`` would change what the demo shows."""
+"""Variables that are not settings; all other ``XROUTER_...`` are removed, since they would change the demo."""
 
 
 class RouterProcess:
@@ -64,7 +64,7 @@ class RouterProcess:
         """Wait until it listens and its queries run.
 
         Raises:
-            RouterError: it ended, or takes longer than a start should.
+            RouterError: it exited, or was not ready in time.
         """
         deadline = time.monotonic() + START_SECONDS
         while not (self.http and self.metrics and self._ready()):
@@ -77,7 +77,7 @@ class RouterProcess:
                 continue
 
     def check(self) -> None:
-        """Raise a RouterError with the end of its log when it has ended."""
+        """Raise a RouterError with its last error if it has exited."""
         if self._process.poll() is not None:
             raise self._failed(f"the router ended with exit code {self._process.returncode}")
 
@@ -89,7 +89,7 @@ class RouterProcess:
         return [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
 
     def wait_for(self, condition: Callable[[], bool], limit: float) -> bool:
-        """Ask until the condition holds or *limit* seconds have passed; return if it holds. The router must run."""
+        """Poll until the condition is true or *limit* seconds have passed; return whether it is true."""
         deadline = time.monotonic() + limit
         while not condition():
             self.check()
@@ -123,7 +123,7 @@ class RouterProcess:
             return False
 
     def _take(self, line: str) -> None:
-        """Note the addresses that the router logs; lines that are no JSON are the JVM's."""
+        """Store the addresses that the router logs; lines that are not JSON come from the JVM."""
         try:
             entry: Any = json.loads(line)
         except ValueError:
@@ -153,13 +153,13 @@ class RouterProcess:
         cause = next(
             (line for line in reversed(lines) if line.startswith("xrouter: error:")), lines[-1] if lines else ""
         )
-        hint = "`xrouter doctor` looks for what a start needs; `xrouter demo --keep FOLDER` keeps the log"
-        return RouterError(f"{what}: {cause.removeprefix('xrouter: error: ') or 'it said nothing'}", hint=hint)
+        hint = "`xrouter doctor` checks the requirements; `xrouter demo --keep FOLDER` keeps the log"
+        return RouterError(f"{what}: {cause.removeprefix('xrouter: error: ') or 'no output'}", hint=hint)
 
 
 @contextmanager
 def running(config: Path) -> Iterator[RouterProcess]:
-    """Run the router on *config* for the time of the block; its log goes beside the file."""
+    """Run the router with *config* during the block; its log is written beside the file."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("XROUTER_") or name in _KEPT}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "router", "run", config.name],
@@ -171,7 +171,7 @@ def running(config: Path) -> Iterator[RouterProcess]:
         text=True,
         encoding="utf-8",
         errors="replace",
-        # Ctrl-C is for us: we stop the router in order.
+        # Ctrl-C reaches only this process, which then stops the router.
         start_new_session=True,
     )
     router = RouterProcess(process, config.parent / LOG_NAME)
@@ -181,7 +181,7 @@ def running(config: Path) -> Iterator[RouterProcess]:
         router.stop()
 
 
-# What the demo sends: well-formed messages made by ``emit``, and some that must fail, each for its own reason.
+# What the demo sends: valid messages made by ``emit``, and some that must fail, each for a different reason.
 
 ORDERS: Final = "/messagegroups/Market.Orders/messages/Market.Orders"
 TILLS: Final = "/messagegroups/Market.Tills/messages/Market.Tills"
@@ -192,7 +192,7 @@ _TILL: Final = {"store": "7", "till": "2", "receipt": "R{n}"}
 
 @dataclass(frozen=True, slots=True)
 class DemoStep:
-    """Some requests of one kind. ``events`` is how many records one request holds (a batch holds several)."""
+    """Requests of one kind. ``events`` is the number of records per request (a batch has several)."""
 
     title: str
     requests: tuple[Record, ...]
@@ -200,12 +200,12 @@ class DemoStep:
 
     @property
     def records(self) -> int:
-        """How many records the router will see."""
+        """How many records the router will receive."""
         return len(self.requests) * self.events
 
 
 def steps(catalog: Catalog) -> Iterator[DemoStep]:
-    """Yield what is sent, in order; the same each time but for the clock."""
+    """Yield what is sent, in order; always the same except for times."""
 
     def produced(message: str, count: int, context: Mapping[str, str], mode: str, endpoint: str) -> list[Record]:
         # A seed for each definition: from one seed all would have the same ids.
@@ -225,13 +225,13 @@ def steps(catalog: Catalog) -> Iterator[DemoStep]:
     yield DemoStep("plain HTTP: sales at a till", tuple(sales[:100]))
     yield DemoStep("plain HTTP: drawers opened", tuple(produced(f"{TILLS}.DrawerOpened", 40, _TILL, "native", tills)))
     unknown = {"ce-type": "com.example.market.order.returned"}
-    yield DemoStep("to fail: an event type nobody declared", tuple(_headers(each, unknown) for each in placed[120:124]))
+    yield DemoStep("to fail: an undeclared event type", tuple(_headers(each, unknown) for each in placed[120:124]))
     yield DemoStep(
         "to fail: CloudEvents without an id", tuple(_headers(each, {"ce-id": None}) for each in placed[124:])
     )
-    yield DemoStep("to fail: events cut off in the middle", tuple(_cut(each) for each in paid[80:]))
+    yield DemoStep("to fail: truncated events", tuple(_cut(each) for each in paid[80:]))
     refunds = tuple(_native(each, path=str(each.native["path"]).replace("/sales", "/refunds")) for each in sales[100:])
-    yield DemoStep("to fail: a till message nobody declared", refunds)
+    yield DemoStep("to fail: an undeclared till message", refunds)
 
 
 def _headers(record: Record, changes: Mapping[str, str | None]) -> Record:
@@ -251,14 +251,14 @@ def _cut(record: Record) -> Record:
     return replace(record, body=body[: len(body) // 2])
 
 
-# What came of the demo.
+# The results of the demo.
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What came of the demo: what was ``sent``, the rows of both tables, some metrics, and the router's exit code."""
+    """The results: what was ``sent``, the rows of both tables, some metrics, and the router's exit code."""
 
     sent: tuple[DemoStep, ...]
     events: tuple[Row, ...]
@@ -274,11 +274,11 @@ class Results:
 
     @property
     def adds_up(self) -> bool:
-        """Whether every record has exactly one outcome, and the router ended in order."""
+        """Whether every record has exactly one outcome, and the router exited cleanly."""
         return self.records == len(self.events) + len(self.letters) and self.exit_code == 0
 
 
-# What the demo shows at its end: tables for people, and the sum that proves that nothing was lost.
+# The report: tables, and the sum that proves that nothing was lost.
 
 MAPPED: Final = "Market.Tills.Sale"
 _DETAIL: Final = 100
@@ -299,7 +299,7 @@ def _sent(console: Terminal, results: Results) -> None:
     for step in results.sent:
         table.add_row(step.title, str(len(step.requests)), str(step.records))
     table.add_section()
-    table.add_row("together", str(sum(len(step.requests) for step in results.sent)), str(results.records))
+    table.add_row("total", str(sum(len(step.requests) for step in results.sent)), str(results.records))
     console.print(table)
 
 
@@ -324,9 +324,7 @@ def _mapped(console: Terminal, results: Results) -> None:
     event = {name: row[name] for name in ("id", "source", "type", "subject", "time", "datacontenttype")}
     event |= {"time": instant_text(row["time"]), "data": body}
     after = [f"{name:<16}{value}" for name, value in event.items()]
-    table = Table(
-        "as it came", "as a CloudEvent", title="One plain HTTP message, before and after", title_justify="left"
-    )
+    table = Table("received", "as a CloudEvent", title="One plain HTTP message, before and after", title_justify="left")
     table.add_row("\n".join(before), "\n".join(after))
     console.print(table)
 
@@ -344,7 +342,7 @@ def _letters(console: Terminal, results: Results) -> None:
 
 
 def _why(detail: str | None, nearest: list[dict[str, Any]]) -> str:
-    """Say in few words why: the first property that failed for the nearest definition, else the detail."""
+    """Return why, in short: the first property that failed for the nearest definition, else the detail."""
     mismatches = nearest[0].get("mismatches") if nearest else None
     if mismatches:
         first = mismatches[0]
@@ -370,7 +368,7 @@ def _sum(console: Terminal, results: Results) -> None:
     total = f"{results.records} in = {routed} routed + {dead} dead-lettered"
     console.print(styled("\n", (f"{total}: {word}", f"{colour} bold")))
     if results.exit_code != 0:
-        console.print(styled((f"The router ended with exit code {results.exit_code}.", "red")))
+        console.print(styled((f"The router exited with code {results.exit_code}.", "red")))
 
 
 CATALOG: Final = "market.xreg.json"
@@ -381,12 +379,12 @@ SHOWN: Final = (RECORDS, "xrouter_gateway_acknowledged_total", "xrouter_catalog_
 
 
 def demonstrate(console: Terminal, keep: Path | None = None) -> bool:
-    """Run the demo and show it on *console*; return whether the sum is right.
+    """Run the demo and show it on *console*; return whether the counts add up.
 
-    Everything lies in a temporary folder that is removed, or in *keep*, which must be empty or new.
+    Everything is in a temporary folder that is removed, or in *keep*, which must be empty or new.
 
     Raises:
-        RouterError: the router does not start or ends early, or *keep* is in use.
+        RouterError: the router does not start or exits early, or *keep* is not empty.
     """
     with _folder(keep) as folder:
         samples = files("catalog") / "samples"
@@ -395,7 +393,7 @@ def demonstrate(console: Terminal, keep: Path | None = None) -> bool:
         results = _results(console, folder)
         show(console, results)
         if keep is not None:
-            console.print(f"\nSettings, tables and log are in {folder}. See the letters one by one with")
+            console.print(f"\nSettings, tables and log are in {folder}. List the dead letters with")
             console.print(styled((f"xrouter dead-letters list {folder / CONFIG}", "bold")))
     return results.adds_up
 
@@ -405,7 +403,7 @@ def _results(console: Terminal, folder: Path) -> Results:
     with running(folder / CONFIG) as router:
         console.print(styled("Starting the router: ", ("xrouter run router.yaml", "bold"), " ..."))
         router.wait_ready()
-        console.print(f"It takes HTTP at {router.http} and shows metrics at {router.metrics}\n")
+        console.print(f"It listens for HTTP at {router.http} and serves metrics at {router.metrics}\n")
         _send(console, router, planned)
         wanted = sum(step.records for step in planned)
         if not router.wait_for(lambda: _routed(router) >= wanted, ROUTE_SECONDS):
@@ -458,7 +456,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         keep.mkdir(parents=True, exist_ok=True)
         used = any(keep.iterdir())
     except OSError as error:
-        raise RouterError(f"{keep} cannot be used: {error.strerror}", hint="name another folder") from error
+        raise RouterError(f"{keep} cannot be used: {error.strerror}", hint="use another folder") from error
     if used:
-        raise RouterError(f"{keep} is not empty", hint="name a new folder, or empty it")
+        raise RouterError(f"{keep} is not empty", hint="use a new folder, or empty it")
     yield keep.resolve()

@@ -1,1 +1,1 @@
-"""``xrouter emit``: records made from a definition, printed or sent."""
+"""``xrouter emit``: generate records of a definition, and print or send them."""

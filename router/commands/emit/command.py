@@ -1,4 +1,4 @@
-"""``xrouter emit``: records that conform to a definition."""
+"""``xrouter emit``: generate records that match a definition."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from router.terminal import terminal
 # Delivering produced records to brokers of MQTT, AMQP and NATS, by the clients that sinks have.
 
 CHUNK: Final = 100
-"""Records that are handed over at a time, and so may be on their way when one is turned down."""
+"""Records sent at a time, and so possibly in flight when one is rejected."""
 _SECONDS: Final = 30.0
-_HINT: Final = "check the address and the login; records before the failure may have been taken"
+_HINT: Final = "check the address and the login; records before the failure may have been accepted"
 
 
 class BrokerTarget:
@@ -63,15 +63,15 @@ class BrokerTarget:
         self._waiting: list[Outbound] = []
 
     def send(self, record: Record) -> None:
-        """Hand a record over, or keep it until there are some."""
+        """Send a record, or buffer it."""
         binding = BINDINGS[record.protocol]
         if self._publisher is None:
             self._publisher = self._connected(binding)
         parts = binding.parts(record.native)
         address = self._address or self._own_address(binding, parts)
         if not address:
-            hint = f"add it to the target, as in {self._shown}/NAME, or name an endpoint that has it"
-            raise RouterError(f"nothing says where at {self._shown} the record goes", hint=hint)
+            hint = f"add it to the target, as in {self._shown}/NAME, or use an endpoint that has it"
+            raise RouterError(f"the record has no destination at {self._shown}", hint=hint)
         own = tuple(part for part in parts if not binding.sending.address or part.key != binding.sending.address)
         self._waiting.append(Outbound(address, own, record.body, address, uuid.uuid4().hex))
         if len(self._waiting) >= CHUNK:
@@ -90,12 +90,12 @@ class BrokerTarget:
         try:
             answers = self._publisher.send(waiting)
         except Unsettled as error:
-            raise BrokerUnreachable(f"{self._shown} did not take every record: {error}", hint=_HINT) from error
+            raise BrokerUnreachable(f"{self._shown} did not accept every record: {error}", hint=_HINT) from error
         except GatewayError as error:
             raise RouterError(f"{self._shown}: {error}", hint="correct --to") from error
         refused = next((answer for answer in answers if answer is not None), None)
         if refused is not None:
-            raise RouterError(f"{self._shown} turned a record down: {refused.reason}")
+            raise RouterError(f"{self._shown} rejected a record: {refused.reason}")
 
     def close(self) -> None:
         """Disconnect."""
@@ -146,7 +146,7 @@ _CLIENTS: Final = {"mqtt": _mqtt, "amqp": _amqp, "nats": _nats}
 HTTP_SECONDS: Final = 30.0
 KAFKA_SECONDS: Final = 30.0
 BUSY_SECONDS: Final = 60.0
-"""How long a target that answers 503 is asked again."""
+"""How long to retry a target that returns 503."""
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;=-._~%"
 SCHEMES: Final = {
     "http": "HTTP",
@@ -163,14 +163,14 @@ SCHEMES: Final = {
 
 
 class Destination(Protocol):
-    """Where records go."""
+    """A target of records."""
 
     def send(self, record: Record) -> None:
-        """Deliver one record, or have it on its way; an error may also come from a later call, or on leaving."""
+        """Send one record, perhaps asynchronously; its error may be raised by a later call or on exit."""
 
 
 def protocol_of(target: str) -> str:
-    """Return the protocol that a target's URL takes.
+    """Return the protocol of a target's URL.
 
     Raises:
         RouterError: it is no URL of a known scheme.
@@ -184,7 +184,7 @@ def protocol_of(target: str) -> str:
 
 @contextmanager
 def opened(target: str | None, output: BinaryIO, endpoint: Endpoint | None = None) -> Iterator[Destination]:
-    """Open a target for the time of the block; on leaving it, all that was sent is acknowledged.
+    """Open a target for the block; on exit, everything sent is acknowledged.
 
     *endpoint* is the one that records are made for: what it says of addresses counts where the target says nothing.
 
@@ -247,13 +247,13 @@ class _Http:
             try:
                 answer = self._client.send(request)
             except httpx.HTTPError as error:
-                hint = "check the address, and that the router (or other target) runs"
-                raise BrokerUnreachable(f"{request.url} does not answer: {error}", hint=hint) from error
+                hint = "check the address, and that the router (or other target) is running"
+                raise BrokerUnreachable(f"{request.url} does not respond: {error}", hint=hint) from error
             if answer.is_success:
                 return
             if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() >= deadline:
                 reason = " ".join(answer.text.split())[:300]
-                raise RouterError(f"{request.url} answers {answer.status_code}: {reason or answer.reason_phrase}")
+                raise RouterError(f"{request.url} returns {answer.status_code}: {reason or answer.reason_phrase}")
             # What Retry-After asks for, within reason.
             asked = whole_number(answer.headers.get("retry-after", ""))
             time.sleep(1 if asked is None else min(asked, 10))
@@ -297,8 +297,8 @@ class _Kafka:
         self._failed = self._failed or error
 
     def _refused(self, error: KafkaError) -> RouterError:
-        hint = "check the address and that the topic exists; records before the failure may have been taken"
-        return BrokerUnreachable(f"Kafka at {self._servers} did not take every record: {error.str()}", hint=hint)
+        hint = "check the address and that the topic exists; records before the failure may have been accepted"
+        return BrokerUnreachable(f"Kafka at {self._servers} did not accept every record: {error.str()}", hint=hint)
 
 
 class _Checked:
@@ -316,7 +316,7 @@ class _Checked:
 def _require(record: Record, protocol: str) -> None:
     if BINDINGS[record.protocol].sending.family != BINDINGS[protocol].sending.family:
         hint = f"choose a message of that protocol, or --protocol {protocol} for one that leaves it open"
-        raise RouterError(f"a record of protocol {record.protocol} cannot go to a target of {protocol}", hint=hint)
+        raise RouterError(f"a record of protocol {record.protocol} cannot be sent to a target of {protocol}", hint=hint)
 
 
 def _text(part: Part | None) -> str | None:
@@ -329,7 +329,7 @@ _SHOWN: Final = 5
 
 
 class UnknownName(RouterError):
-    """A name that nothing in the catalog has, or that several have; exit code 1."""
+    """A name that is unknown or ambiguous in the catalog; exit code 1."""
 
 
 def xid_called(name: str, xids: Iterable[str], what: str) -> str:
@@ -417,59 +417,58 @@ class EmitFraming(StrEnum):
 
 
 _PROGRESS_FROM: Final = 100
-"""Fewer records are gone before a bar could be read."""
+"""Minimum records for a progress bar."""
 
 
 def emit(
     catalog: CatalogOption,
     message: Annotated[
-        str, typer.Option(metavar="NAME", help="The definition to produce: its xid, its id, or the end of it.")
+        str, typer.Option(metavar="NAME", help="The definition: its xid, its id, or the end of its id.")
     ],
     more: Annotated[
-        list[str] | None, typer.Argument(metavar="MORE", help="More of --catalog, or with a `=` more of --context.")
+        list[str] | None,
+        typer.Argument(metavar="MORE", help="More --catalog paths, or with `=` more --context values."),
     ] = None,
     endpoint: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The endpoint to produce for: its defaults and address; unset is the only one.",
+            help="The endpoint whose defaults and address apply; by default the only one.",
         ),
     ] = None,
-    protocol: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Protocol, for definitions that leave it open.")
-    ] = None,
+    protocol: Annotated[str | None, typer.Option(metavar="NAME", help="Protocol, for definitions without one.")] = None,
     mode: Annotated[
-        str | None, typer.Option(metavar="|".join(MODES), help="How a CloudEvent is carried; `native` is none.")
+        str | None, typer.Option(metavar="|".join(MODES), help="CloudEvents content mode; `native`: no CloudEvent.")
     ] = None,
     context: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Value of a placeholder; `{n}` in it is the running number."),
+        typer.Option(metavar="NAME=VALUE", help="Value of a placeholder; `{n}` is the message number."),
     ] = None,
-    count: Annotated[int, typer.Option(min=0, help="How many.")] = 1,
-    seed: Annotated[int | None, typer.Option(help="Makes ids and generated values the same each time.")] = None,
+    count: Annotated[int, typer.Option(min=0, help="Number of messages.")] = 1,
+    seed: Annotated[int | None, typer.Option(help="Seed for reproducible ids and values.")] = None,
     to: Annotated[
         str | None,
         typer.Option(
             metavar="TARGET",
             help="http(s)://HOST, kafka://HOST:PORT/TOPIC, mqtt(s)://HOST/TOPIC, amqp(s)://HOST/NODE or "
-            "nats://HOST/SUBJECT (tls://); what has no path takes each record's own. Without it, standard output.",
+            "nats://HOST/SUBJECT (tls://); without a path, each record's own. Standard output by default.",
         ),
     ] = None,
     framing: Annotated[
         EmitFraming | None,
-        typer.Option("--framing", help="Kafka: begin bodies with the id of their schema, as Confluent's serializers."),
+        typer.Option("--framing", help="Kafka: prefix bodies with the schema id, like Confluent's serializers."),
     ] = None,
     schema_id: Annotated[
         str | None,
-        typer.Option("--schema-id", metavar="N", help="With --framing: the id; unset is the one that is declared."),
+        typer.Option("--schema-id", metavar="N", help="With --framing: the schema id; by default the declared one."),
     ] = None,
     base_uri: BaseUri = "",
     logins: LoginsOption = None,
 ) -> None:
-    """Produce messages that match a definition: as native records on standard output, or to a target.
+    """Generate messages that match a definition, and print them as native records or send them to a target.
 
-    Literals are set, templates expanded, and what is required without a value is made up, valid for its type. Data is
-    made up as the schema asks and checked against it; a warning says when it is not known to fit.
+    Literals are set, templates are expanded, and other required values are generated for their type. Data is generated
+    from the schema and validated against it; a warning is printed if it could not be validated.
 
     Example: xrouter emit --catalog catalog.xreg.json --message Moisture --context bed=7 --to mqtt://localhost
     """
@@ -496,7 +495,7 @@ def emit(
         schema_id=_schema_id(loaded, message, schema_id) if framing is not None else None,
     )
     if framing is None and schema_id is not None:
-        raise EmitError("--schema-id has no use without a frame", hint="add --framing confluent")
+        raise EmitError("--schema-id has no effect without --framing", hint="add --framing confluent")
     shown = count >= _PROGRESS_FROM and sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
     with (
         Progress(console=terminal(err=True), disable=not shown) as bar,
@@ -518,7 +517,7 @@ def _schema_id(catalog: Catalog, message: str, given: str | None) -> str:
     schema_id = given or declared_id(catalog, catalog.definitions[message])
     if schema_id is None:
         hint = "give it with --schema-id, or declare it by the label schemaid of the schema's version"
-        raise EmitError(f"no id is known of the schema of {message}", hint=hint)
+        raise EmitError(f"the schema id of {message} is unknown", hint=hint)
     return schema_id
 
 

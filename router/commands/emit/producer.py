@@ -91,7 +91,7 @@ COUNTER: Final = "{n}"
 
 
 class EmitError(RouterError):
-    """A message that cannot be produced as asked; exit code 1."""
+    """A message that cannot be generated as requested; exit code 1."""
 
 
 def utc_now() -> str:
@@ -100,7 +100,7 @@ def utc_now() -> str:
 
 
 class MessageProducer:
-    """Makes conforming records of one definition.
+    """Generates records that match one definition.
 
     ``endpoint`` adds its defaults and its address and is named by the records; an endpoint's inline message has its
     own. ``protocol`` is for definitions that leave it open. ``mode`` defaults to what definition and endpoint ask for.
@@ -139,7 +139,7 @@ class MessageProducer:
         self._clock = clock
         self._payloads = PayloadMaker(self.definition, catalog)
         self.payload_doubt = ""
-        """Why the data of the record made last is not known to fit its schema; empty when there is no doubt."""
+        """Why the last record's data may be invalid against its schema; empty if it is valid."""
         self._require_context()
         self._frame = b"" if schema_id is None else self._framed(catalog, schema_id)
 
@@ -287,7 +287,7 @@ class MessageProducer:
 
 
 def check_matches(catalog: Catalog, producer: MessageProducer, record: Record) -> None:
-    """Check that *record* matches the producer's definition, all other candidates left aside.
+    """Check that *record* matches the producer's definition, ignoring other candidates.
 
     Raises:
         EmitError: it does not: a context value does not fit, or the definition contradicts itself; names each fault.
@@ -304,7 +304,7 @@ def check_matches(catalog: Catalog, producer: MessageProducer, record: Record) -
     if outcome["outcome"] == "routed" or outcome["reason"] == "unmappable":
         return
     faults = [
-        f"{each['property']} should be {each['expected']!r} and is {each['found']!r}"
+        f"{each['property']} expected {each['expected']!r}, found {each['found']!r}"
         for near in outcome["nearest"]
         for each in near["mismatches"]
     ]
@@ -354,7 +354,7 @@ def _known(xid: str, among: Mapping[str, T], what: str) -> T:
 def _binding(target: MatchCandidate, asked: str | None) -> Binding:
     name = target.protocol or asked
     if name is None:
-        hint = f"name one with --protocol ({', '.join(BINDINGS)}), or an endpoint that has one"
+        hint = f"set one with --protocol ({', '.join(BINDINGS)}), or an endpoint that has one"
         raise EmitError(f"{target.xid} names no protocol", hint=hint)
     binding = binding_of(name)
     if binding is None:

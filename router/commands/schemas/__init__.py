@@ -1,1 +1,1 @@
-"""``xrouter schemas``: the schemas of schema registries on this disk."""
+"""``xrouter schemas``: copy schemas of schema registries to disk."""

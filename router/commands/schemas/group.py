@@ -1,4 +1,4 @@
-"""``xrouter schemas``: the schemas of schema registries on this disk; each command has a module of its own."""
+"""``xrouter schemas``: the command group."""
 
 # Small: help is shown without loading what the commands need.
 
@@ -11,9 +11,11 @@ import typer
 from router.lazy import lazy_group
 
 COMMANDS: Final = {"pull": "router.commands.schemas.pull:pull"}
-schemas_app = typer.Typer(add_completion=False, cls=lazy_group(COMMANDS), help="Mirror schema registries.")
+schemas_app = typer.Typer(
+    add_completion=False, cls=lazy_group(COMMANDS), help="Copy schemas of schema registries to disk."
+)
 
 
 @schemas_app.callback()
 def _schemas() -> None:
-    """Mirror schema registries."""
+    """Copy schemas of schema registries to disk."""

@@ -1,4 +1,4 @@
-"""``xrouter schemas pull``: all ids of schema registries onto the disk, for a router without a network."""
+"""``xrouter schemas pull``: copy all schemas of schema registries to disk, for use without a network."""
 
 # Small: it is loaded when the command is run.
 
@@ -28,10 +28,10 @@ def pull(
         list[str] | None, typer.Option("--subject", metavar="S", help="Only this subject; repeatable.")
     ] = None,
 ) -> None:
-    """Mirror the schemas of all versions of all subjects, by id, into the state folder; beside a running router.
+    """Copy the schemas of all subjects and versions, by id, to the state folder.
 
-    What is on the disk is not asked for again. A router then needs the registry for no id that is mirrored. Ends with
-    5 when a registry gives no answer; what was mirrored by then stays.
+    Can run while the router is running. Schemas on disk are not fetched again, and the router does not need the
+    registry for them. Exit code 5: a registry does not respond; schemas fetched so far are kept.
 
     Example: xrouter schemas pull router.yaml --registry lake --subject rides-value
     """
@@ -51,12 +51,12 @@ def _chosen(settings: Settings, names: list[str]) -> list[str]:
         raise ConfigError("the settings have no schema registry", hint="add schema_registries")
     for name in names:
         if name not in known:
-            raise RouterError(f"{name} is no schema registry of the settings", hint=f"known are {', '.join(known)}")
+            raise RouterError(f"the settings have no schema registry {name}", hint=f"known: {', '.join(known)}")
     return names or list(known)
 
 
 def _pulled(settings: Settings, name: str, subjects: list[str]) -> RouterError | None:
-    """Mirror one registry and say what came; return why not all of it is here."""
+    """Copy one registry and print the counts; return the error if it is incomplete."""
     tally = Mirrored()
     error: RouterError | None = None
     try:
@@ -68,8 +68,8 @@ def _pulled(settings: Settings, name: str, subjects: list[str]) -> RouterError |
             lambda: say(f"{name}: {tally.versions} of {tally.found} versions", err=True),
         )
     except RegistryUnavailableError as away:
-        error = BrokerUnreachable(str(away), hint="run this again when it answers; what came so far is kept")
-    known = f"{tally.known} on the disk already, {tally.new} new"
+        error = BrokerUnreachable(str(away), hint="run this again when it responds; schemas fetched so far are kept")
+    known = f"{tally.known} on disk already, {tally.new} new"
     say(f"{name}: {counted(tally.subjects, 'subject')}, {counted(tally.versions, 'version')}: {known}")
     for fault in tally.unusable:
         say(f"xrouter: warning: {name}: {fault}", err=True)

@@ -1,4 +1,4 @@
-"""Files of cases: records with what should become of them, read strictly, each with its place.
+"""Read case files strictly: records with their expected outcomes, each with its location.
 
 A file is one document, ``{"catalog": PATHS, "config": CONFIG, "cases": [CASE...]}``, in YAML or JSON, or a case on each
 line (``.jsonl``), the first of which may be the same head without cases. A case is ``{"name", "record", "expect"}``:
@@ -29,9 +29,9 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_CASES: Final = 100_000
 """Cases of one call."""
 MAX_PROBLEMS: Final = 50
-"""Faults of files that are shown; more have one cause."""
+"""Maximum errors that are shown."""
 ROUTED: Final = ("endpoint", "route", "sinks", "topics")
-"""What only the settings of a router decide."""
+"""Members that only a router's settings decide."""
 SCHEMA: Final = "$schema"
 """The member by which JSON names its schema, for editors."""
 _HEAD: Final = ("catalog", "config")
@@ -43,7 +43,7 @@ _EXPECT: Final = (*_TEXTS, *_MAPS, "events", *ROUTED)
 
 
 class CasesUnreadable(RouterError):
-    """Files of cases that cannot be used; ``problems`` has every fault as a line, the first also in the message."""
+    """Case files that cannot be used; ``problems`` has all errors, the first is also in the message."""
 
     def __init__(self, problems: list[str]) -> None:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -53,7 +53,7 @@ class CasesUnreadable(RouterError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """One case. ``record`` is a line of JSON as ``match`` takes it; ``line`` is known for files of lines only."""
+    """One case. ``record`` is a line of JSON as ``match`` reads it; ``line`` is known only for JSON lines files."""
 
     name: str
     pointer: str
@@ -64,7 +64,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CaseFile:
-    """One file. ``catalog`` and ``config`` are what it names itself, as paths that can be opened from here."""
+    """One case file. ``catalog`` and ``config`` are its own, as paths relative to the working directory."""
 
     path: Path
     data: bytes = field(repr=False)
@@ -73,7 +73,7 @@ class CaseFile:
     cases: tuple[Case, ...]
 
     def lines(self, places: Iterable[tuple[Case, str]]) -> dict[tuple[Case, str], int]:
-        """Return the lines, from 1, of pointers into this file: of the value, or of what is nearest around it."""
+        """Return the line numbers (from 1) of pointers into this file: of the value, or of its nearest parent."""
         wanted = list(places)
         if self.path.suffix.lower() in LINES:
             return {(case, pointer): case.line for case, pointer in wanted if case.line is not None}
@@ -82,29 +82,29 @@ class CaseFile:
 
 
 def read_cases(paths: Iterable[Path]) -> list[CaseFile]:
-    """Read files, and of folders the files of cases (``*.cases.yaml``, ``.json``, ``.jsonl``) below them.
+    """Read case files, and those below folders (``*.cases.yaml``, ``.json``, ``.jsonl``).
 
     Raises:
-        CasesUnreadable: one cannot be read, is no such file, or there are no cases at all.
+        CasesUnreadable: a file cannot be read or is not a case file, or there are no cases.
     """
     reader = _Reader()
     files = [reader.read(path) for given in paths for path in _files_of(given)]
     if reader.problems:
         raise CasesUnreadable(reader.problems[:MAX_PROBLEMS])
     if not any(file.cases for file in files):
-        raise CasesUnreadable([f"there are no cases; name files, or folders with files such as NAME{CASES}.yaml"])
+        raise CasesUnreadable([f"there are no cases; give files, or folders with files such as NAME{CASES}.yaml"])
     return files
 
 
 def outcome_faults(form: Any) -> Iterator[tuple[str, str]]:
-    """Yield pointer and fault of what says no outcome of ``match``: one that a catalog alone decides."""
+    """Yield pointer and error of each member that is not part of an outcome of ``match``."""
     if not isinstance(form, dict) or not form:
-        yield "", "is no map of what should become of a record"
+        yield "", "is not a map of an expected outcome"
         return
     places = {"": form} | {f"/events/{number}": each for number, each in enumerate(_listed(form.get("events")))}
     for at, each in places.items():
         settled = [name for name in ROUTED if isinstance(each, dict) and name in each]
-        yield from ((f"{at}/{name}", "takes a router's settings; use `xrouter test --config`") for name in settled)
+        yield from ((f"{at}/{name}", "requires a router's settings; use `xrouter test --config`") for name in settled)
     yield from _expect_faults(form, "", _EXPECT)
 
 
@@ -121,14 +121,14 @@ def _files_of(given: Path) -> list[Path]:
 
 
 class _Reader:
-    """Reads files, and notes what is wrong with them."""
+    """Reads case files and collects their errors."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
         self._left = MAX_CASES
 
     def read(self, path: Path) -> CaseFile:
-        """Read one file; what is no case in it is left out and noted."""
+        """Read one file; skip and report what is not a case."""
         head: Mapping[str, Any] = {}
         cases: list[Case] = []
         data = b""
@@ -150,11 +150,11 @@ class _Reader:
         notes = [(place.pointer, "occurs twice") for place in parsed.duplicates]
         tree = parsed.tree
         if not isinstance(tree, dict):
-            raise DocumentError(f"{path} is no map with the member cases")
+            raise DocumentError(f"{path} is not a map with the member cases")
         notes += _head_faults(tree, (SCHEMA, *_HEAD, "cases"))
         given = tree.get("cases", [])
         if not isinstance(given, list):
-            notes.append(("/cases", "is no list"))
+            notes.append(("/cases", "is not a list"))
             given = []
         self._count(path, len(given))
         cases: list[Case] = []
@@ -180,7 +180,7 @@ class _Reader:
             try:
                 form = parse_text(f"{path}.json", line.strip()).tree
             except DocumentError:
-                self.problems.append(f"{_place(path, number)}: is no JSON object")
+                self.problems.append(f"{_place(path, number)}: is not a JSON object")
                 continue
             begins = not cases and not head and isinstance(form, dict) and "record" not in form and form.keys() & _HEAD
             faults = list(_head_faults(form, _HEAD) if begins else _case_faults(form))
@@ -200,7 +200,7 @@ class _Reader:
 
 def _bytes_of(path: Path) -> bytes:
     if path.suffix.lower() not in SUFFIXES:
-        raise DocumentError(f"{path} is no file of cases: its name ends in none of {', '.join(SUFFIXES)}")
+        raise DocumentError(f"{path} is not a case file: its name must end in one of {', '.join(SUFFIXES)}")
     try:
         with open_input(path) as file:
             data = file.read(MAX_BYTES + 1)
@@ -219,30 +219,30 @@ def _case(form: Mapping[str, Any], pointer: str, number: int, line: int | None) 
 def _head_faults(form: Mapping[str, Any], known: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     yield from _unknown(form, known, "")
     if form.get(SCHEMA) is not None and not isinstance(form[SCHEMA], str):
-        yield f"/{SCHEMA}", "is no text"
+        yield f"/{SCHEMA}", "is not a string"
     catalog = form.get("catalog")
     if catalog is not None and not _texts(catalog):
         yield "/catalog", "is neither a path nor a list of paths"
     if form.get("config") is not None and not isinstance(form["config"], str):
-        yield "/config", "is no path"
+        yield "/config", "is not a path"
 
 
 def _case_faults(form: Any) -> Iterator[tuple[str, str]]:
     if not isinstance(form, dict):
-        yield "", "is no map with record and expect"
+        yield "", "is not a map with record and expect"
         return
     yield from _unknown(form, _CASE, "")
     if form.get("name") is not None and not isinstance(form["name"], str):
-        yield "/name", "is no text"
+        yield "/name", "is not a string"
     record, expect = form.get("record"), form.get("expect")
     if isinstance(record, dict):
         yield from _unknown(record, _RECORD, "/record")
     else:
-        yield "/record", "is no map in the form of a native record"
+        yield "/record", "is not a map that describes a native record"
     if isinstance(expect, dict) and expect:
         yield from _expect_faults(expect, "/expect", _EXPECT)
     else:
-        yield "/expect", "is no map of what should become of the record"
+        yield "/expect", "is not a map of the expected outcome"
 
 
 def _expect_faults(form: Mapping[str, Any], at: str, known: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -252,15 +252,15 @@ def _expect_faults(form: Mapping[str, Any], at: str, known: tuple[str, ...]) -> 
             continue
         place = f"{at}/{name}"
         if name in (*_TEXTS, "endpoint") and not isinstance(value, str):
-            yield place, "is no text"
+            yield place, "is not a string"
         elif name in (*_MAPS, "topics"):
             yield from _map_faults(value, place)
         elif name == "route" and (not isinstance(value, int) or isinstance(value, bool)):
-            yield place, "is no place of a route in the settings, which is a number from 0"
+            yield place, "is not the index of a route in the settings, which is a number from 0"
         elif name == "sinks" and not _texts(value):
-            yield place, "is no list of names"
+            yield place, "is not a list of names"
         elif name == "events" and not (isinstance(value, list) and all(isinstance(each, dict) for each in value)):
-            yield place, "is no list of outcomes"
+            yield place, "is not a list of outcomes"
         elif name == "events":
             inner = tuple(each for each in _EXPECT if each != "events")
             for number, each in enumerate(value):
@@ -269,11 +269,11 @@ def _expect_faults(form: Mapping[str, Any], at: str, known: tuple[str, ...]) -> 
 
 def _map_faults(value: Any, place: str) -> Iterator[tuple[str, str]]:
     if not isinstance(value, dict):
-        yield place, "is no map"
+        yield place, "is not a map"
         return
     for name, text in value.items():
         if isinstance(text, (dict, list)):
-            yield place + as_pointer([name]), "is no text"
+            yield place + as_pointer([name]), "is not a string"
 
 
 def _unknown(form: Mapping[str, Any], known: tuple[str, ...], at: str) -> Iterator[tuple[str, str]]:
@@ -285,7 +285,7 @@ def _unknown(form: Mapping[str, Any], known: tuple[str, ...], at: str) -> Iterat
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    """Return a text or a list of texts as texts; nothing of anything else."""
+    """Return a string or a list of strings as strings; empty for anything else."""
     listed = value if isinstance(value, list) else [value]
     return tuple(listed) if all(isinstance(each, str) and each for each in listed) else ()
 

@@ -1,4 +1,4 @@
-"""``xrouter test``: cases beside a catalog held against it, or made of records."""
+"""``xrouter test``: run test cases of a catalog, or create them from records."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class CaseCoverage:
     def below(self, least: Mapping[str, float]) -> list[str]:
         """Return in words the kinds that are exercised less than they should be, in percent."""
         return [
-            f"{kind}: {self.shares[kind].percent:.1f} % are exercised, and {wanted:g} % should be"
+            f"{kind}: {self.shares[kind].percent:.1f} % covered, {wanted:g} % required"
             for kind, wanted in least.items()
             if self.shares[kind].percent < wanted
         ]
@@ -226,7 +226,7 @@ class LocatedResult:
             at = "" if line is None or line == self.line else f"line {line}: "
             yield f"{at}{each.pointer}: expected {_value(each.expected)}, found {_value(each.actual)}"
         if other and len(pairs) > 1:
-            yield f"and {counted(len(pairs) - 1, 'difference')} because of it"
+            yield f"and {counted(len(pairs) - 1, 'difference')} as a consequence"
         if self.result.why:
             yield f"why: {self.result.why}"
 
@@ -360,8 +360,8 @@ class _Options:
         config = self.config or file.config
         catalog = self.catalog or (() if self.config is not None else file.catalog)
         if not catalog and config is None:
-            hint = "give --catalog PATH or --config CONFIG, or write a line `catalog: PATH` into it"
-            raise RouterError(f"{file.path} names no catalog", hint=hint)
+            hint = "give --catalog PATH or --config CONFIG, or add a line `catalog: PATH` to the file"
+            raise RouterError(f"{file.path} has no catalog", hint=hint)
         return catalog, config
 
     def judging(self, catalog: tuple[str, ...], config: Path | None) -> tuple[CaseEvaluator, Settings | None]:
@@ -380,58 +380,56 @@ class _Options:
 def test(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH", help="Files of cases, or folders with files `*.cases.yaml|json|jsonl`."),
+        typer.Argument(metavar="PATH", help="Case files, or folders with files `*.cases.yaml|json|jsonl`."),
     ],
     catalog: Annotated[
         list[str] | None,
-        typer.Option("--catalog", metavar="PATH", help="Catalog, instead of the one that files name; may be repeated."),
+        typer.Option("--catalog", metavar="PATH", help="Catalog to use instead of the case files' own; repeatable."),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="CONFIG", help="Judge as a router with these settings does, routes included."),
+        typer.Option("--config", metavar="CONFIG", help="Match and route with these settings."),
     ] = None,
     format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
     coverage: Annotated[
-        bool, typer.Option("--coverage", help="Text: name the definitions, templates and constraints without a case.")
+        bool, typer.Option("--coverage", help="Text: list definitions, templates and constraints without a case.")
     ] = False,
     least: Annotated[
         list[str] | None,
         typer.Option(
             "--min-coverage",
             metavar="[KIND=]PERCENT",
-            help=f"Fail below it; KIND is one of {', '.join(KINDS)}, else each of the first three; may be repeated.",
+            help=f"Minimum percentage. KIND: {', '.join(KINDS)}; by default the first three; repeatable.",
         ),
     ] = None,
     junit_file: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Write the results as JUnit's XML.")
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write results as JUnit XML.")
     ] = None,
     github: Annotated[
         bool | None,
-        typer.Option(
-            "--github/--no-github", help=f"Annotate failures for GitHub; by default when {_GITHUB} is `true`."
-        ),
+        typer.Option("--github/--no-github", help=f"Annotate failures in GitHub; by default if {_GITHUB} is `true`."),
     ] = None,
     recorded: Annotated[
         str | None,
         typer.Option(
             "--record",
             metavar="SOURCE",
-            help=f"Make cases, into the one PATH: of a file of records, `{STANDARD_INPUT}` or `{LETTERS}` of --config.",
+            help=f"Create cases in PATH from a file of records, `{STANDARD_INPUT}` (stdin) or `{LETTERS}`.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="With --record: how many records at most.")] = COUNT,
+    count: Annotated[int, typer.Option(min=1, help="With --record: maximum number of records.")] = COUNT,
     reveal: Annotated[bool, typer.Option("--reveal", help="With --record: keep what is marked as sensitive.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="With --record: write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="With --record: overwrite an existing file.")] = False,
     allow: AllowAddresses = None,
     base_uri: BaseUri = "",
     logins: LoginsOption = None,
     _schema: Annotated[bool, schema_option("files of cases", case_schema)] = False,
 ) -> None:
-    """Hold cases against a catalog, or with --config against a router's settings, offline and without Spark.
+    """Run test cases against a catalog, or with --config against a router's settings, offline and without Spark.
 
-    Ends with 0 when all pass, 1 when one fails or coverage is too low, 2 when cases cannot be read.
-    Cases are made of records that `xrouter tap --format record`, `xrouter emit` or anything else writes as lines:
-    `--record -` reads them.
+    Exit codes: 0 all pass, 1 a case fails or coverage is too low, 2 cases cannot be read.
+    `--record -` creates cases from records on standard input, as `xrouter tap --format record` and `xrouter emit`
+    print them.
 
     Example: xrouter test catalog/ --coverage --min-coverage 80 --junit report.xml
     """
@@ -482,7 +480,7 @@ def _run(files: Sequence[CaseFile], options: _Options, covered: CaseCoverage) ->
 def _refuse_routes(files: Sequence[CaseFile]) -> None:
     """Refuse cases that ask for what a catalog alone does not decide."""
     problems = [
-        f"{file.path}: {case.name}: {name} takes a router's settings; give --config, or leave it out"
+        f"{file.path}: {case.name}: {name} requires a router's settings; give --config, or leave it out"
         for file in files
         for case in file.cases
         for expected in (case.expect, *(case.expect.get("events") or ()))
@@ -525,7 +523,7 @@ def _least(given: Sequence[str]) -> dict[str, float]:
         except ValueError:
             percent = -1.0
         if not 0 <= percent <= 100:
-            raise typer.BadParameter(f"--min-coverage {number!r} is no number from 0 to 100")
+            raise typer.BadParameter(f"--min-coverage {number!r} is not a number from 0 to 100")
         wanted.update(dict.fromkeys((kind,) if mark else ASKED, percent))
     return wanted
 
@@ -535,7 +533,7 @@ def _meant(near: Sequence[str]) -> str:
 
 
 def _record(paths: Sequence[Path], source: str, options: _Options, *, count: int, reveal: bool, force: bool) -> None:
-    """Make cases of records, and write them."""
+    """Create cases from records, and write them."""
     if len(paths) != 1 or paths[0].suffix.lower() not in SUFFIXES:
         raise typer.BadParameter(f"--record writes one PATH, whose name ends in one of {', '.join(SUFFIXES)}")
     output = paths[0]
@@ -548,9 +546,7 @@ def _record(paths: Sequence[Path], source: str, options: _Options, *, count: int
     with _records(source, settings) as records:
         recorded = record(records, judging, redactor_of(marks, reveal=reveal), count)
     if not recorded.cases:
-        say(
-            "no cases: there is no record to make one of" if not recorded.hidden else _hidden(recorded.hidden), err=True
-        )
+        say("no cases: there are no records" if not recorded.hidden else _hidden(recorded.hidden), err=True)
         raise typer.Exit(FAILED)
     write_file(cases_as_text(head_of(sources, config, output), recorded.cases, output), output)
     if output.suffix.lower() not in LINES:
@@ -561,14 +557,14 @@ def _record(paths: Sequence[Path], source: str, options: _Options, *, count: int
 
 
 def _hidden(number: int) -> str:
-    return f"{counted(number, 'record')} left out, since what decides about them is sensitive; --reveal keeps it"
+    return f"{counted(number, 'record')} skipped, since their outcomes depend on sensitive values; --reveal keeps them"
 
 
 @contextmanager
 def _records(source: str, settings: Settings | None) -> Iterator[Iterator[Record]]:
     if source == LETTERS:
         if settings is None:
-            raise typer.BadParameter(f"--record {LETTERS} takes the --config of the router that has them")
+            raise typer.BadParameter(f"--record {LETTERS} requires --config, the router that has them")
         yield (letter.record() for letter in read_letters(settings))
     elif source == STANDARD_INPUT:
         yield records_of(sys.stdin.buffer, "standard input")

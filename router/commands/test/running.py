@@ -1,4 +1,4 @@
-"""Cases run against a catalog or settings, and cases recorded from what becomes of records."""
+"""Run cases against a catalog or settings, and create cases from the outcomes of records."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(slots=True)
 class Judged:
-    """What became of records, in their order: outcomes in the JSON form of ``match``, and what they are of.
+    """The outcomes of records, in order, in the JSON form of ``match``, with their source.
 
     With settings, an outcome also has ``endpoint``, ``route`` (None is ``dead_letters.sinks``), ``sinks``, and
     ``topics`` by sink. ``rows`` gives for a record the rows of the batch in which it was judged; one that is no record
@@ -74,20 +74,20 @@ class Judged:
 
 
 class CaseEvaluator(Protocol):
-    """What judges records."""
+    """Evaluates records."""
 
     catalog: Catalog
 
     @property
     def matcher(self) -> Matcher:
-        """The matcher that decides."""
+        """The matcher used."""
 
     def judge(self, lines: Sequence[bytes]) -> Judged:
-        """Return what becomes of records, each a line of JSON; a line that is no record is ``undecodable``."""
+        """Return the outcomes of records, each a line of JSON; a line that is not a record is ``undecodable``."""
 
 
 class CatalogJudging:
-    """By a catalog alone: a record's own endpoint decides on its candidates, else every definition is one."""
+    """With a catalog only: candidates are those of the record's endpoint, else all definitions."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
@@ -95,7 +95,7 @@ class CatalogJudging:
         self.matcher = self._records.matcher
 
     def judge(self, lines: Sequence[bytes]) -> Judged:
-        """Return what becomes of records."""
+        """Return the outcomes of records."""
         judged = Judged()
         for start in range(0, len(lines), CHUNK):
             outcomes, together = self._records.judge(list(lines[start : start + CHUNK]))
@@ -111,7 +111,7 @@ class CatalogJudging:
 
 
 class RouterJudging:
-    """By settings and a catalog: sources, context, schemas, routes and sizes are those of the router."""
+    """With settings and a catalog: sources, context, schemas, routes and size limits of the router apply."""
 
     def __init__(self, catalog: Catalog, settings: Settings) -> None:
         self.catalog = catalog
@@ -119,7 +119,7 @@ class RouterJudging:
         self.matcher = self._plan.judge.matcher
 
     def judge(self, lines: Sequence[bytes]) -> Judged:
-        """Return what becomes of records."""
+        """Return the outcomes of records."""
         judged = Judged()
         for start in range(0, len(lines), CHUNK):
             self._judge(lines[start : start + CHUNK], start, judged)
@@ -227,7 +227,7 @@ def _with_place(native: Mapping[str, Any], number: int, received: datetime | Non
 
 
 def lines_of_records(records: Iterable[Record]) -> list[bytes]:
-    """Return records as the lines that are judged."""
+    """Return records as lines to evaluate."""
     return [msgspec.json.encode(record.to_json()) for record in records]
 
 
@@ -236,7 +236,7 @@ def lines_of_records(records: Iterable[Record]) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class ValueMismatch:
-    """One value that is not as expected. ``pointer`` leads to the expected one; None is what is not there."""
+    """One value that differs. ``pointer`` is that of the expected value; None is a missing value."""
 
     pointer: str
     expected: Any
@@ -269,7 +269,7 @@ def differences(expected: Any, actual: Any, pointer: str) -> Iterator[ValueMisma
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """What became of one case; it passed when there are no differences. ``why`` explains what differs, if it can."""
+    """The result of one case; passed if there are no differences. ``why`` explains them, if known."""
 
     file: CaseFile
     case: Case
@@ -279,7 +279,7 @@ class CaseResult:
 
     @property
     def passed(self) -> bool:
-        """Whether all that is expected is so."""
+        """Whether the case passed."""
         return not self.differences
 
 
@@ -293,7 +293,7 @@ class Run:
 
 
 def run_cases(files: Iterable[CaseFile], judging: CaseEvaluator) -> Run:
-    """Run the cases of files that are of one catalog."""
+    """Run the cases of files that share a catalog."""
     cases = [(file, case) for file in files for case in file.cases]
     started = time.perf_counter()
     judged = judging.judge([case.record for _, case in cases])
@@ -323,7 +323,7 @@ def _why(matcher: Matcher, judged: Judged, number: int, case: Case) -> str:
         if cause:
             return f"{cause}{_reason(outcome)}"
     if elsewhere and outcome["outcome"] == "routed":
-        return f"{wanted} matches as well, and {outcome['message']} goes before it: by its literals, or by a schema"
+        return f"{wanted} matches too, but {outcome['message']} is preferred, by its literals or by a schema"
     nearest = outcome.get("nearest") or ()
     near = next((each for each in nearest if each["message"] == wanted), next(iter(nearest), None))
     if near is not None and near["mismatches"]:
@@ -333,13 +333,13 @@ def _why(matcher: Matcher, judged: Judged, number: int, case: Case) -> str:
 
 
 def _kept_from(matcher: Matcher, outcomes: MatchOutcomes, row: int, xid: str) -> str:
-    """Return the first property that a definition asks for and this record does not have; empty if it has all."""
+    """Return the first requirement of a definition that this record does not meet; empty if it meets all."""
     facts = outcomes.facts
     channel = int(facts.channels[row])
     candidates = matcher.channels[channel].candidates if channel >= 0 else ()
     numbers = [number for number in candidates if matcher.targets[number].xid == xid]
     if not numbers:
-        return f"{xid} is no candidate {_where(matcher, channel)}"
+        return f"{xid} is not a candidate {_where(matcher, channel)}"
     row_facts = matcher.row(facts, row, matcher.index.classify(facts.columns))
     failed = [_failed(matcher.nearest.checks(number, row_facts)) for number in numbers]
     nearest = min(failed, key=len)
@@ -361,9 +361,9 @@ def _where(matcher: Matcher, channel: int) -> str:
 
 def _mismatch(xid: str, name: str, expected: str | None, actual: str | None) -> str:
     if name == DATA:
-        return f"the data does not fit {expected}, the schema of {xid}: {actual}"
+        return f"the data is invalid against {expected}, the schema of {xid}: {actual}"
     value = "nothing" if actual is None else repr(actual)
-    return f"{xid} asks for {name} {expected!r}, and the record has {value}"
+    return f"{xid} requires {name} {expected!r}, and the record has {value}"
 
 
 def _reason(outcome: Mapping[str, Any]) -> str:
@@ -380,7 +380,7 @@ def _reason(outcome: Mapping[str, Any]) -> str:
 # left out.
 
 COUNT: Final = 100
-"""Records that make cases, unless more are asked for."""
+"""Default number of records to create cases from."""
 MAX_LINE: Final = 64 * 1024 * 1024
 SCHEMA_COPY: Final = ".cases.schema.json"
 """The schema beside a file of cases. Nobody looks for a catalog, or for cases, in what begins with a dot."""
@@ -432,7 +432,7 @@ def records_of(file: BinaryIO, name: str) -> Iterator[Record]:
             try:
                 yield parse_record(line)
             except RecordError as error:
-                hint = "records are lines as `xrouter emit` writes them and `xrouter match` takes them"
+                hint = "records are lines as `xrouter emit` writes and `xrouter match` reads them"
                 raise RouterError(f"{name}:{number}: {error}", hint=hint) from error
 
 
@@ -470,7 +470,7 @@ def _seen_from(output: Path, path: Path) -> str:
 
 
 def _shown(record: Record, redactor: Redactor) -> Record:
-    """Return a record without what is sensitive in it."""
+    """Return a record without sensitive values."""
     if not redactor.looks_at_bodies:
         return record
     letter = Letter(

@@ -223,7 +223,7 @@ def _by_address(bundle: Bundle) -> Iterator[Bundle]:
 
 
 def _separates(groups: Sequence[Sequence[int]]) -> bool:
-    """Tell whether groups of labels differ by label, and are pure."""
+    """Whether groups of labels differ by label, and are pure."""
     return len({commonest(labels) for labels in groups}) > 1 and purity(groups) >= _PURE_SHARE
 
 
@@ -276,7 +276,7 @@ def _telling(bundle: Bundle) -> str | None:
 
 
 def _are_kinds(groups: dict[str | None, list[int]]) -> bool:
-    """Tell whether values can stand for kinds: few, none missing, each seen some times.
+    """Whether values can stand for kinds: few, none missing, each seen some times.
 
     What looks like an id may be a number of a version, if there are very few.
     """

@@ -192,7 +192,7 @@ def _fitting(endpoint: Endpoint, protocol: str, basis: Basis) -> Iterator[str]:
 
 
 def _fits(group: str, protocol: str, basis: Basis) -> bool:
-    """Tell whether drafts may be in a group: all messages of one have its envelope and protocol."""
+    """Whether drafts may be in a group: all messages of one have its envelope and protocol."""
     declared = basis.declarations.groups.get(group)
     if declared is None:
         return False

@@ -58,7 +58,7 @@ _SECRET: Final = re.compile(
 
 
 def is_noise(key: str, protocol: str) -> bool:
-    """Tell whether a property, by its key ``e.NAME`` or ``p.PATH``, says nothing about what kind of message it is."""
+    """Whether a property, by its key ``e.NAME`` or ``p.PATH``, says nothing about what kind of message it is."""
     side, _, path = key.partition(".")
     if side == "e":
         return path in _ATTRIBUTES or _TRACING.fullmatch(path) is not None or _SECRET.search(path) is not None
@@ -194,7 +194,7 @@ def _options(parts: Iterable[Part], binding: Binding, *, event: bool) -> dict[st
 
 
 def _is_option(path: str, vocabulary: Vocabulary) -> bool:
-    """Tell whether a definition can ask for a member of the native record."""
+    """Whether a definition can ask for a member of the native record."""
     holder, dot, name = path.partition(".")
     if not dot:
         return path in vocabulary.scalars

@@ -470,27 +470,27 @@ def suggest_definitions(
     since: Since = None,
     until: Until = None,
     sink: Annotated[
-        list[str] | None, typer.Option("--sink", metavar="NAME", help="Letters of this sink; may be repeated.")
+        list[str] | None, typer.Option("--sink", metavar="NAME", help="Only dead letters of this sink; repeatable.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Message group of the drafts; else one the endpoint lists.")
+        str | None, typer.Option(metavar="NAME", help="Message group of the drafts; by default one of the endpoint.")
     ] = None,
-    least: Annotated[int, typer.Option("--min", metavar="N", min=1, help="Letters that make a draft.")] = LEAST,
+    least: Annotated[int, typer.Option("--min", metavar="N", min=1, help="Minimum dead letters per draft.")] = LEAST,
     form: Annotated[
-        SuggestFormat | None, typer.Option("--format", help="By default what the name of --output says, else yaml.")
+        SuggestFormat | None, typer.Option("--format", help="By default from the suffix of --output, else yaml.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Where to write; without it, standard output.")
+        Path | None, typer.Option("--output", metavar="FILE", help="Output file; standard output by default.")
     ] = None,
     merge: Annotated[
-        bool, typer.Option("--merge", help="Write the whole catalog with the drafts in it, as one document.")
+        bool, typer.Option("--merge", help="Write the whole catalog including the drafts, as one document.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Draft message definitions for open dead letters that match none, as a fragment to add to the catalog.
 
-    Each draft is tried by the router's own matcher on the letters it is for. Review them before use: what is literal
-    and what is a placeholder is inferred. Nothing is changed but the file that is written.
+    Each draft is tested with the router's matcher on its dead letters. Review drafts before use: literals and
+    placeholders are inferred. Only the output file is written.
 
     Example: xrouter dead-letters suggest router.yaml --output draft.xreg.json
     """

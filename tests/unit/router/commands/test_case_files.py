@@ -69,26 +69,30 @@ BROKEN: list[tuple[str, str, str]] = [
         "cases:\n- record: {}\n  expect:\n    massage: x",
         ":4: /cases/0/expect/massage is unknown; did you mean message?",
     ),
-    ("a.cases.yaml", "cases:\n- record: {}\n  expect: {context: 3}", "/cases/0/expect/context is no map"),
-    ("a.cases.yaml", "cases:\n- record: {}\n  expect: {route: first}", "/cases/0/expect/route is no place of a route"),
+    ("a.cases.yaml", "cases:\n- record: {}\n  expect: {context: 3}", "/cases/0/expect/context is not a map"),
+    (
+        "a.cases.yaml",
+        "cases:\n- record: {}\n  expect: {route: first}",
+        "/cases/0/expect/route is not the index of a route",
+    ),
     (
         "a.cases.yaml",
         "cases:\n- record: {}\n  expect: {events: [{events: []}]}",
         "/cases/0/expect/events/0/events is unknown",
     ),
-    ("a.cases.yaml", "cases:\n- record: {}\n  expect: {}", "/cases/0/expect is no map of what should become"),
-    ("a.cases.yaml", "cases: [3]", "/cases/0 is no map with record and expect"),
-    ("a.cases.yaml", "cases: {}", "/cases is no list"),
+    ("a.cases.yaml", "cases:\n- record: {}\n  expect: {}", "/cases/0/expect is not a map of the expected outcome"),
+    ("a.cases.yaml", "cases: [3]", "/cases/0 is not a map with record and expect"),
+    ("a.cases.yaml", "cases: {}", "/cases is not a list"),
     ("a.cases.yaml", "cases: []\ncases: []", "/cases occurs twice"),
     ("a.cases.yaml", "catalog: 3\ncases: []", "/catalog is neither a path nor a list of paths"),
-    ("a.cases.yaml", "- 3", "is no map with the member cases"),
+    ("a.cases.yaml", "- 3", "is not a map with the member cases"),
     ("a.cases.yaml", "cases: !!python/object:os.system []", "tag"),
     ("a.cases.yaml", BOMB, "stands for more than"),
     ("a.cases.yaml", "cases: [" * 200, "nests deeper"),
     ("a.cases.yaml", "cases: []", "there are no cases"),
-    ("a.cases.jsonl", '{"record": {}, "expect": {"reason": "x"}}\nnonsense: [', ":2: is no JSON object"),
+    ("a.cases.jsonl", '{"record": {}, "expect": {"reason": "x"}}\nnonsense: [', ":2: is not a JSON object"),
     ("a.cases.jsonl", '{"record": {}, "expect": {"reason": "x"}}\n{"catalog": "x"}', ":2: /catalog is unknown"),
-    ("a.cases.txt", "cases: []", "is no file of cases: its name ends in none of"),
+    ("a.cases.txt", "cases: []", "is not a case file: its name must end in one of"),
 ]
 
 
@@ -120,11 +124,11 @@ def test_all_faults_are_told_and_the_number_of_cases_is_bounded(
 def test_what_a_file_needs_is_asked_for(xrouter: XRouter, tmp_path: Path) -> None:
     (tmp_path / "a.cases.yaml").write_text("cases: [{record: {}, expect: {reason: undecodable}}]")
     status, _, err = xrouter(tmp_path)
-    assert (status, "a.cases.yaml names no catalog" in err) == (1, True)
+    assert (status, "a.cases.yaml has no catalog" in err) == (1, True)
     assert xrouter(tmp_path, "--catalog", GREENHOUSE)[0] == 0
     routed = written(tmp_path / "a.cases.yaml", [{"name": "n", "record": valve(), "expect": {"sinks": ["lake"]}}])
     status, _, err = xrouter(routed)
-    assert (status, "n: sinks takes a router's settings; give --config" in err) == (2, True)
+    assert (status, "n: sinks requires a router's settings; give --config" in err) == (2, True)
 
 
 DECIDED = {"outcome": "routed", "context": {"a": 1, "b": None, "c": True}, "cloudevent": {"id": "1"}}

@@ -100,7 +100,7 @@ def test_a_failure_names_file_line_pointer_and_the_first_mismatch(
     assert f"FAILED {path}:" in out
     assert f"  {prefix}{pointer}/context/house: expected '3', found nothing" in out
     assert (
-        f"why: {VALVE} asks for protocoloptions.subject 'valves.{{house}}.{{valve}}', and the record has 'valve.3.roof'"
+        f"why: {VALVE} requires protocoloptions.subject 'valves.{{house}}.{{valve}}', and the record has 'valve.3.roof'"
         in out
     )
     failure = reported(xrouter, path)["failures"][0]
@@ -115,14 +115,14 @@ def test_a_failure_names_file_line_pointer_and_the_first_mismatch(
     [
         (
             {"record": valve("x"), "expect": {"message": "/messagegroups/G/messages/Gone"}},
-            "is no candidate of the catalog",
+            "is not a candidate of the catalog",
         ),
         (
             {"record": {**valve(), "endpoint": "/endpoints/gone"}, "expect": {"message": VALVE}},
             "no endpoint or source is known",
         ),
         ({"record": {"protocol": "PIGEON"}, "expect": {"message": VALVE}}, "undecodable: protocol 'PIGEON' is none of"),
-        ({"record": valve("x"), "expect": {"outcome": "routed"}}, "asks for"),
+        ({"record": valve("x"), "expect": {"outcome": "routed"}}, "requires"),
         (
             {"record": valve(turn="much"), "expect": {"message": VALVE}},
             "protocoloptions.headers.turn 'any number', and the record has 'much'",
@@ -142,8 +142,8 @@ def test_a_body_that_does_not_fit_is_told_so(xrouter: XRouter, tmp_path: Path) -
     case = {"record": record, "expect": {"outcome": "routed", "message": PLACED}}
     status, out, _ = xrouter(written(tmp_path / "a.cases.yaml", [case], config="router.yaml"))
     assert status == 1
-    assert "why: the data does not fit " in out and f"the schema of {PLACED}: " in out
-    assert "  and 1 difference because of it\n" in out
+    assert "why: the data is invalid against " in out and f"the schema of {PLACED}: " in out
+    assert "  and 1 difference as a consequence\n" in out
 
 
 def test_events_of_a_batch_are_cases_one_by_one(xrouter: XRouter, tmp_path: Path) -> None:
@@ -201,12 +201,12 @@ def test_a_template_that_fills_an_attribute_is_exercised(xrouter: XRouter, tmp_p
 @pytest.mark.parametrize(
     ("least", "status", "told"),
     [
-        (["14"], 1, "too low: templates: 8.3 % are exercised, and 14 % should be"),
+        (["14"], 1, "too low: templates: 8.3 % covered, 14 % required"),
         (["3"], 0, ""),
         (["definitions=14", "templates=8.3"], 0, ""),
         (["rejections=1"], 1, "too low: rejections: 0.0 %"),
-        (["101"], USAGE, "'101' is no number from 0 to 100"),
-        (["nan"], USAGE, "'nan' is no number from 0 to 100"),
+        (["101"], USAGE, "'101' is not a number from 0 to 100"),
+        (["nan"], USAGE, "'nan' is not a number from 0 to 100"),
         (["template=3"], USAGE, "did you mean templates?"),
     ],
 )
@@ -227,7 +227,7 @@ def test_reports_for_machines_that_build(xrouter: XRouter, tmp_path: Path, monke
     assert top.attrib == {"tests": "2", "failures": "1", "errors": "0", "skipped": "0"}
     cases = top.findall("testsuite/testcase")
     assert [each.find("failure") is None for each in cases] == [True, False]
-    assert "asks for protocoloptions.subject" in str(cases[1].findtext("failure"))
+    assert "requires protocoloptions.subject" in str(cases[1].findtext("failure"))
     commands = [line for line in out.split("\n") if line.startswith("::")]
     assert len(commands) == 1
     line = path.read_text().split("\n").index(f"    message: {VALVE}", 15) + 1

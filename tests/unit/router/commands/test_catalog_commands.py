@@ -147,4 +147,4 @@ def test_diff_of_what_cannot_be_read_ends_with_2(xrouter: Any) -> None:
 def test_help(xrouter: Any, command: str) -> None:
     status, out, _ = xrouter("catalog", command, "--help")
     assert status == 0 and "Usage" in out
-    assert command != "diff" or "Ends with 0" in " ".join(out.split())
+    assert command != "diff" or "Exit codes: 0" in " ".join(out.split())

@@ -87,14 +87,14 @@ def test_brokers_are_where_the_catalog_says_and_for_this_machine_alone(tmp_path:
 def test_nothing_is_written_over(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / name).write_text("mine")
     assert begin(tmp_path, ("mqtt",)) == 1
-    assert f"{name} is there already" in capsys.readouterr().err
+    assert f"{name} already exists" in capsys.readouterr().err
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert begin(tmp_path / "file" / "new", ()) == 1
-    assert "cannot be made" in capsys.readouterr().err
+    assert "cannot be created" in capsys.readouterr().err
 
 
 def test_the_first_line_names_the_schema_beside_it(tmp_path: Path) -> None:

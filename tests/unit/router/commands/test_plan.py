@@ -87,7 +87,7 @@ def test_a_constraint_that_is_narrowed_names_what_is_missed(plan: Planned) -> No
     # The key that is asked for has no placeholder any more, from which the subject came.
     assert kept["after"]["reason"] == "unmappable"
     assert missed["after"]["reason"] == "no-match"
-    assert missed["cause"] == f"{READING} asks for protocoloptions.key lines/7, and the record has lines/8"
+    assert missed["cause"] == f"{READING} requires protocoloptions.key lines/7, and the record has lines/8"
 
 
 def test_a_schema_that_bodies_do_not_fit_is_named(plan: Planned, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_schema_that_bodies_do_not_fit_is_named(plan: Planned, tmp_path: Path)
     status, report = plan(lambda new: messages(new)["Valve"].update(schema))
     assert (status, differences(report)) == (1, {"dead-letter": 1})
     assert report["samples"][0]["cause"].startswith(
-        f"the data does not fit {VALVE}#dataschema, the schema of {VALVE}: "
+        f"the data is invalid against {VALVE}#dataschema, the schema of {VALVE}: "
     )
 
 
@@ -301,7 +301,7 @@ def test_what_cannot_be_asked_for_or_read_is_one_error(tmp_path: Path, capsys: p
         return status, err
 
     assert "exclude each other" in told("--last", 3, "--since", "2h")[1]
-    assert "goes alone" in told("--fail-on", "none", "--fail-on", "route")[1]
+    assert "cannot be combined" in told("--fail-on", "none", "--fail-on", "route")[1]
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"protocol": "KAFKA", "native": {}}\nnonsense\n')
     assert f"{broken}:2: " in told("--records", broken)[1]

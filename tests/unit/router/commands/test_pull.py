@@ -163,7 +163,7 @@ def test_a_relative_reference_is_warned_of(web: Web, tmp_path: Path, capfd: pyte
     registry = Registry(web, {"messagegroups": {"G": {"messages": {"m": {"basemessage": base}}}}}, ()).open()
     web.routes["/other.json"] = Reply({"messagegroups": {"H": {"messages": {"b": EVENT}}}})
     assert status_of(["catalog", "pull", registry.url, str(tmp_path / "pulled.json")]) == 0
-    assert "means something else than the registry: /messagegroups/G/messages/m" in capfd.readouterr().err
+    assert "differs from the registry: /messagegroups/G/messages/m" in capfd.readouterr().err
 
 
 def test_what_is_there_stays(web: Web, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -113,7 +113,7 @@ def test_a_screen_that_lives_until_it_is_interrupted(config: Path, served: Serve
     try:
         wait_until(lambda: SALE in screen.text and "sink events for" in screen.text, SECONDS, lambda: screen.text)
         served.server.stop()
-        wait_until(lambda: "does not answer" in screen.text, SECONDS, lambda: screen.text[-2000:])
+        wait_until(lambda: "does not respond" in screen.text, SECONDS, lambda: screen.text[-2000:])
         screen.process.send_signal(signal.SIGINT)
         assert screen.process.wait(SECONDS) == 0
         assert "Traceback" not in screen.text
@@ -129,7 +129,7 @@ def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_nobody_there(config: Path, served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     served.server.stop()
     told = failed(capsys, str(config))
-    assert "/status.json does not answer: connection refused" in told and "hint: is a router running" in told
+    assert "/status.json does not respond: connection refused" in told and "hint: is a router running" in told
 
 
 def test_a_port_that_nobody_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,11 +140,11 @@ def test_a_port_that_nobody_knows(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (Reply("", 404), "answers 404"),
-        (Reply(b"<html>"), "is not what a router answers"),
+        (Reply("", 404), "returns 404"),
+        (Reply(b"<html>"), "is not a router's status"),
         (Reply(b'{"format": 2}'), "has format 2"),
-        (Reply(b'{"format": 1}'), "is not what a router answers"),
-        (Reply(b" " * (9 * 2**20)), "answers with more than 8 MiB"),
+        (Reply(b'{"format": 1}'), "is not a router's status"),
+        (Reply(b" " * (9 * 2**20)), "returns more than 8 MiB"),
     ],
     ids=["no page", "a page", "another version", "parts missing", "no end"],
 )

@@ -37,7 +37,7 @@ def test_a_router_is_waited_for_until_it_is_ready(tmp_path: Path, capsys: pytest
         assert web.statuses() == [503, 503, 503, 200]
     told = capsys.readouterr()
     assert told.out == ""
-    assert [line.partition("answers 503: ")[2] for line in told.err.splitlines()] == [
+    assert [line.partition("returns 503: ")[2] for line in told.err.splitlines()] == [
         "no catalog is active",
         "query inbox is starting; gateway http is down",
     ]
@@ -49,8 +49,8 @@ def test_the_limit_ends_it_with_what_is_in_the_way(tmp_path: Path, capsys: pytes
     config.write_text(f"{ROUTER}metrics: {{port: {port}}}\n")
     assert status_of(["wait", str(config), "--timeout", "0.3"]) == 5
     first, last, hint = capsys.readouterr().err.splitlines()
-    assert first.startswith(f"waiting: http://127.0.0.1:{port}/readyz does not answer: ")
-    assert last.startswith(f"xrouter: error: not ready after 0.3 s: http://127.0.0.1:{port}/readyz does not answer: ")
+    assert first.startswith(f"waiting: http://127.0.0.1:{port}/readyz does not respond: ")
+    assert last.startswith(f"xrouter: error: not ready after 0.3 s: http://127.0.0.1:{port}/readyz does not respond: ")
     assert hint.startswith("hint: ")
 
 

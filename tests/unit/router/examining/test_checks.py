@@ -165,7 +165,7 @@ STOPPING: Final[Sequence[tuple[Fault, str, int, str]]] = (
     (no_certificate, "http port", 3, "/nowhere.pem"),
     (mqtt_certificate, "source /endpoints/bus", 3, "/nowhere.pem cannot be read"),
     (http_certificate, "sink hook", 8, "/nowhere.pem cannot be read"),
-    (master_away, "cluster", 5, "nobody listens at spark://127.0.0.1:1"),
+    (master_away, "cluster", 5, "nothing listens at spark://127.0.0.1:1"),
 )
 
 
@@ -209,7 +209,7 @@ def test_kafka_is_waited_for_unless_nobody_may_wait(
     config = place.write()
     found = states(config)[name]
     assert found.state == "warn" and "Kafka at 127.0.0.1:1 does not answer" in found.observation
-    assert found.remedy.endswith("it is waited for")
+    assert found.remedy.endswith("the router waits for it")
     assert status_of(["run", str(config), "--once"]) == 5
 
 
@@ -239,14 +239,16 @@ def test_a_start_names_all_that_is_in_its_way(
     assert len(told) == 6
 
 
-@pytest.mark.parametrize(("fault", "told"), [(no_folder, "file is no folder"), (no_log, "_delta_log is no folder")])
+@pytest.mark.parametrize(
+    ("fault", "told"), [(no_folder, "file is not a folder"), (no_log, "_delta_log is not a folder")]
+)
 def test_a_table_that_cannot_be_written_is_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch, fault: Fault, told: str
 ) -> None:
     """As when that comes while the router runs: other queries go on, and gateways take messages in."""
     fault(place, monkeypatch, 0)
     found = states(place.write())["sink lake"]
-    assert found.state == "warn" and told in found.observation and "batches wait until then" in found.remedy
+    assert found.state == "warn" and told in found.observation and "batches are blocked until then" in found.remedy
 
 
 def test_a_table_whose_features_cannot_be_written_is_named(place: Place) -> None:
@@ -267,7 +269,7 @@ def test_who_shares_a_query_is_told_and_how_to_part_them(place: Place) -> None:
     assert found.state == "ok" and "/endpoints/door, /endpoints/other share query inbox" in found.observation
     place.settings["sources"] = [{"endpoint": "/endpoints/door", "lane": "mine"}]
     found = states(place.write())["queries"]
-    assert found.state == "warn" and "lane parts nothing for /endpoints/door" in found.observation
+    assert found.state == "warn" and "lane has no effect on /endpoints/door" in found.observation
 
 
 def test_who_is_waited_for_stops_no_start(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -287,7 +289,7 @@ def test_who_is_waited_for_stops_no_start(place: Place, capsys: pytest.CaptureFi
     capsys.readouterr()
     require(router_checks(settings, catalog, sources_of(catalog, settings)))
     err = capsys.readouterr().err
-    assert err.count("not as it should be") >= 7 and "the gateway connects by itself" in err
+    assert err.count("preflight check failed") >= 7 and "the gateway connects when" in err
 
 
 def test_who_answers_is_ok(place: Place, taken: int) -> None:
@@ -302,7 +304,7 @@ def test_who_answers_is_ok(place: Place, taken: int) -> None:
         place.sink(name, {"type": name, **address, **told})
     found = states(place.write())
     for name in (*(f"source /endpoints/{each}" for each in BROKERS), *(f"sink {each}" for each in SINKS)):
-        assert found[name].state == "ok" and f":{taken} takes connections" in found[name].observation, name
+        assert found[name].state == "ok" and f":{taken} accepts connections" in found[name].observation, name
 
 
 def test_a_certificate_of_somebody_else_is_told(place: Place, tmp_path: Path) -> None:
@@ -313,7 +315,7 @@ def test_a_certificate_of_somebody_else_is_told(place: Place, tmp_path: Path) ->
             place.sink(name, {"type": "http", "url": url, "tls": {"ca": str(authority.certificate)}})
         found = states(place.write())
     assert found["sink theirs"].state == "ok"
-    assert found["sink ours"].state == "warn" and "its certificate does not hold" in found["sink ours"].observation
+    assert found["sink ours"].state == "warn" and "its certificate is invalid" in found["sink ours"].observation
 
 
 def test_what_a_running_router_has_is_not_missing(place: Place, taken: int) -> None:
@@ -324,7 +326,7 @@ def test_what_a_running_router_has_is_not_missing(place: Place, taken: int) -> N
     with take_lock(place.folder / "state" / "lock"):
         found = states(config)
     for name in ("http port", "metrics port"):
-        assert found[name].state == "ok" and "while a router runs" in found[name].observation
+        assert found[name].state == "ok" and "the router that runs" in found[name].observation
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def test_the_list_counts_and_shows_the_newest(xrouter: Run, config: Path) -> Non
 def test_a_list_of_nothing_says_so(xrouter: Run, config: Path, tmp_path: Path) -> None:
     status, out, err = xrouter("dead-letters", "list", config, "--reason", "oversized")
     assert (status, out) == (0, "")
-    assert err == "nothing listed: there are 6 dead letters, none as asked for (`--standing all` takes more)\n"
+    assert err == "nothing listed: there are 6 dead letters, none match (`--standing all` includes all)\n"
     (tmp_path / "new").mkdir()
     status, out, err = xrouter("dead-letters", "list", settings_file(tmp_path / "new"))
     assert (status, out) == (0, "")
@@ -148,7 +148,7 @@ def test_a_reason_that_is_none_is_an_error(
 ) -> None:
     status, out, err = xrouter("dead-letters", *command, config, "--reason", reason)
     assert (status, out) == (1, "")
-    assert err.startswith(f"xrouter: error: --reason {reason!r} is no reason of dead letters") and told in err
+    assert err.startswith(f"xrouter: error: --reason {reason!r} is not a dead-letter reason") and told in err
 
 
 def test_show_tells_everything(xrouter: Run, config: Path) -> None:
@@ -166,7 +166,7 @@ def test_show_tells_everything(xrouter: Run, config: Path) -> None:
     ):
         assert told in rows, told
     assert f"nearest: {SALE}" in out and "ambiguous: two definitions match" in out
-    assert "under the catalog of now:" in out and "dead letter, no-match" in out
+    assert "with the current catalog:" in out and "dead letter, no-match" in out
 
 
 def test_show_says_what_a_mended_catalog_would_do(xrouter: Run, config: Path) -> None:
@@ -190,7 +190,8 @@ def test_bodies_that_are_no_text_are_shown_as_bytes(xrouter: Run, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"), [("0", "several dead letters begin with"), ("ffff", "no dead letter"), ("", "no dead letter")]
+    ("wanted", "told"),
+    [("0", "several dead letter ids start with"), ("ffff", "no dead letter"), ("", "no dead letter")],
 )
 def test_an_id_that_names_none_or_several(xrouter: Run, config: Path, wanted: str, told: str) -> None:
     status, _, err = xrouter("dead-letters", "show", config, wanted)
@@ -221,7 +222,7 @@ def test_marked_values_are_shown_only_when_asked_for(xrouter: Run, tmp_path: Pat
 def test_when_the_catalog_cannot_be_read_nothing_is_shown_that_it_might_mark(xrouter: Run, config: Path) -> None:
     (config.parent / "catalog.json").unlink()
     status, out, err = xrouter("dead-letters", "list", config, "--by", "none")
-    assert status == 0 and "what it marks as sensitive is unknown" in err and "sold" not in out
+    assert status == 0 and "its sensitive marks are unknown" in err and "sold" not in out
     status, out, err = xrouter("dead-letters", "show", config, "0002", "--reveal")
     assert status == 0 and "sold" in out and "now: unknown" in out
 

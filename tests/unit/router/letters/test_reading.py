@@ -112,7 +112,7 @@ def test_a_table_of_events_is_refused(tmp_path: Path) -> None:
     settings = load_settings(settings_file(tmp_path))
     schema = pa.schema([("id", pa.string())])
     DeltaSink("x", str(tmp_path / "delta"), schema).write(pa.table({"id": ["1"]}, schema), Commit("a", 1))
-    with pytest.raises(SinkError, match="no table of dead letters: it lacks letter"):
+    with pytest.raises(SinkError, match="not a dead-letter table: missing letter"):
         list(read_letters(settings))
 
 
@@ -124,7 +124,7 @@ def test_sinks_that_cannot_be_read_back_are_refused_by_name(tmp_path: Path) -> N
     assert readable_sinks(settings) == ("delta",)
     with pytest.raises(ConfigError, match=r"sink out cannot be read back.*read delta instead"):
         read_letters(settings, sinks=["out"])
-    with pytest.raises(ConfigError, match="sink events takes no dead letters"):
+    with pytest.raises(ConfigError, match="sink events has no dead letters"):
         read_letters(settings, sinks=["events"])
     file.write_text(file.read_text().replace("- delta\n", ""))
     with pytest.raises(ConfigError, match="letters in out cannot be read back"):

@@ -59,7 +59,7 @@ def test_times_of_a_command_line() -> None:
     ago = moment_of("2h ago", "--since")
     assert ago is not None
     assert timedelta(hours=1, minutes=59) < datetime.now(UTC) - ago < timedelta(hours=2, minutes=1)
-    with pytest.raises(RouterError, match="--until 'soon' is no time"):
+    with pytest.raises(RouterError, match="--until 'soon' is not a valid time"):
         filter_of(until="soon")
 
 
@@ -117,7 +117,7 @@ def test_thousands_of_small_letters_are_one_batch_and_large_ones_are_several(mon
 def test_a_letter_that_was_changed_where_it_lies_is_named() -> None:
     with pytest.raises(RouterError, match=r"dead letter a in dead: native\.headers must be a list"):
         rows_of([replace(LETTER, native={"headers": 1})])
-    with pytest.raises(RouterError, match="protocol 'COAP' is none of"):
+    with pytest.raises(RouterError, match="protocol 'COAP' is unknown"):
         rows_of([replace(LETTER, protocol="COAP")])
 
 

@@ -167,9 +167,9 @@ def test_show_tells_who_waits_and_release_goes_on_without_one(
     told = json.loads(capsys.readouterr().out)
     assert {each["reason"]: each["letters"] for each in told} == {"no-match": 1, HELD: 1}
     assert status_of(["dead-letters", "release", file, "f"]) == 1
-    assert "no letter that holds up a key begins with 'f'" in capsys.readouterr().err
+    assert "no dead letter that blocks a key starts with 'f'" in capsys.readouterr().err
     assert status_of(["dead-letters", "release", file, letter_id(1)[:5]]) == 0
-    assert "released 1; 1 letters waited behind" in capsys.readouterr().out
+    assert "released 1; 1 blocked dead letters" in capsys.readouterr().out
     with LetterLedger.open(tmp_path / "state", create=False) as ledger:
         assert ledger.order.heads() == {"A": letter_id(2), "B": "gone"}
         ledger.begin(PendingReplay(1, "plan", (letter_id(2),)))
