@@ -576,9 +576,7 @@ def credentials(subject: Subject) -> None:
         for name, value in subject.endpoint_bodies.get(endpoint.xid, {}).items():
             if name.lower() not in _MESSAGES:
                 for place, what in _credentials(name, value, endpoint.place / name):
-                    hint = (
-                        "remove it from the catalog and revoke it; let the settings read it from the environment"
-                    )
+                    hint = "remove it from the catalog and revoke it; let the settings read it from the environment"
                     subject.findings.warning(place, "credential-in-catalog", f"this looks like {what}", hint)
 
 
