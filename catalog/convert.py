@@ -576,9 +576,7 @@ def yaml_text(document: Mapping[str, Any]) -> str:
         plain = json.dumps(document, ensure_ascii=False)
         plain.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise CatalogError(
-            f"the catalog contains a text that YAML cannot write: {error}; convert it to JSON"
-        ) from error
+        raise CatalogError(f"the catalog has a text that YAML cannot write: {error}; convert it to JSON") from error
     # Marks that hide or turn text must be seen by whoever reviews the document, so they are written as escapes.
     shown = is_harmless(plain)
     text: str = yaml.dump(

@@ -375,10 +375,7 @@ class Inheritance:
         failure = self.resolver.failure(reference or "", message.xid)
         if reference is not None and (failure is None or not failure.transient):
             reason = f" ({failure})" if failure is not None else ""
-            rule, text = (
-                "dangling-base",
-                f"the base {reference} was not found{reason}; the definition is used as written",
-            )
+            rule, text = "dangling-base", f"the base {reference} was not found{reason}; the definition is used as is"
             if message.borrowed is not None:
                 rule = "dangling-borrow"
                 text = f"{message.xid} borrows {reference}, which was not found{reason}; it is left out"

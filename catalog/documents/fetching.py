@@ -402,9 +402,7 @@ class Fetcher:
         try:
             return self._masked(urljoin(landed, text)) if text else start
         except ValueError as error:
-            raise DocumentError(
-                f"{reference} is not a valid address: {error}", file=start, hint="correct it"
-            ) from error
+            raise DocumentError(f"address {reference} is invalid: {error}", file=start, hint="correct it") from error
 
     def _masked(self, url: str) -> str:
         """Keep user and password of a URL for its origin, and return it without them and the fragment."""
@@ -413,7 +411,7 @@ class Fetcher:
             origin = origin_of(url.strip())
         except ValueError as error:
             raise DocumentError(
-                f"{_bare(url)} is not a valid address: {error}", file=_bare(url), hint="correct it"
+                f"address {_bare(url)} is invalid: {error}", file=_bare(url), hint="correct it"
             ) from error
         userinfo, at, host = parts.netloc.rpartition("@")
         if at and userinfo != _MASK:
@@ -459,9 +457,7 @@ class Fetcher:
     def _admit(self, address: str) -> float:
         """Count one more fetch, and return the seconds that it may take."""
         if self._fetches_left <= 0 or self._bytes_left <= 0:
-            message = (
-                f"{address} is not fetched: this load has reached its limit of documents or bytes from the network"
-            )
+            message = f"{address} is not fetched: this load has reached its limit of documents or bytes"
             raise DocumentError(message, file=address, hint="use fewer sources, or files instead of URLs")
         if self._seconds_left <= 0:
             raise _waited(address)
@@ -499,11 +495,7 @@ def _file_bytes(path: Path, limit: int) -> bytes:
         raise DocumentError(f"{path} does not exist", file=str(path), hint="check the path") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        hint = (
-            "use a regular file"
-            if isinstance(error, OSError) and error.errno == errno.EINVAL
-            else "check its permissions"
-        )
+        hint = "use a file" if isinstance(error, OSError) and error.errno == errno.EINVAL else "check its permissions"
         raise DocumentError(f"{path} cannot be read: {reason}", file=str(path), hint=hint) from error
     if len(data) > limit:
         raise DocumentError(f"{path} is larger than {limit} bytes", file=str(path), hint="split the document")

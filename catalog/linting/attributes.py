@@ -533,8 +533,7 @@ def _unknown(
         subject.findings.warning(place, "unknown-endpoint-option", text, f"did you mean {known[meant].name}?")
         return
     names = ", ".join(dict.fromkeys(option.name for option in known.values()))
-    hint = f"known options are {names}; options of the client go into the settings"
-    subject.findings.info(place, "unknown-endpoint-option", text, hint)
+    subject.findings.info(place, "unknown-endpoint-option", text, f"use {names}, or options of the client in settings")
 
 
 def _authorization(subject: Subject, endpoint: Endpoint, place: SourceLocation, body: Mapping[str, Any]) -> None:

@@ -295,8 +295,7 @@ class SchemaIdStage:
         for target in known.targets:
             definition = self._index.targets[target].definition
             if target in whole:
-                found = "any: the whole body is valid for its schema and has no frame"
-                decisions[target] = IdDecision(True, found, asked.id)
+                decisions[target] = IdDecision(True, "any: its schema accepts the whole body, unframed", asked.id)
                 begins[definition.xid] = PLAIN
                 continue
             decision = rule.decide(definition, asked)
