@@ -1,4 +1,4 @@
-"""All changes between two catalogs: definitions, what endpoints expect, and what can no longer be told apart."""
+"""Compare two catalogs: definitions, candidates of endpoints, and definitions that can no longer win."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from catalog.values import binary_value, canonical, is_timestamp, is_valid, medi
 
 # Whether one definition matches every record that another matches (JUDGING.md
 
-# One template laid over another, segment by segment: does it fit, and what do its placeholders then hold?
+# Compare two templates segment by segment: does one match all that the other matches, and with which placeholder
+# values?
 
 _SEPARATORS: Final = {False: re.compile("(/)"), True: re.compile("([/.])")}
 _Part = str | Placeholder
@@ -28,9 +29,9 @@ _Part = str | Placeholder
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderValue:
-    """What is known of a placeholder's value: its ``text``, or that it is what another's ``name`` holds, or nothing.
+    """What is known of a placeholder's value: its ``text``, or that it equals another's ``name``, or nothing.
 
-    Equal tokens stand for equal values; an opaque one equals none but itself, by its place.
+    Equal tokens mean equal values; an opaque one equals only itself, by its position.
     """
 
     kind: Literal["text", "name", "opaque"]
@@ -38,21 +39,21 @@ class PlaceholderValue:
     place: str = ""
 
     def of(self, key: str, *, decode: bool) -> PlaceholderValue:
-        """Return the token as the property *key* has it."""
+        """Return the token as read by the property *key*."""
         if self.kind == "opaque":
             return replace(self, place=key)
         return PlaceholderValue("text", percent_decode(self.value)) if self.kind == "text" and decode else self
 
 
 def opaque(number: int) -> PlaceholderValue:
-    """Return a token of which nothing is known, for the placeholder of that number."""
+    """Return a token of unknown value, for the placeholder of that number."""
     return PlaceholderValue("opaque", str(number))
 
 
 def aligned(big: Template, small: Template, *, literal: bool) -> list[PlaceholderValue] | None:
-    """Return what the placeholders of *big* hold in whatever *small* matches; None when not all of it fits.
+    """Return the placeholders' values of *big* in everything *small* matches; None if not all of it matches.
 
-    With *literal* the text of *small* is no template: its braces are text.
+    With *literal* the text of *small* is not a template: its braces are text.
     """
     parts: tuple[_Part, ...] = (small.text,) if literal else small.parts
     if big.is_bare:
@@ -79,7 +80,7 @@ def _whole(parts: tuple[_Part, ...], number: int) -> PlaceholderValue:
 
 
 def _segments(parts: tuple[_Part, ...], dots: bool) -> tuple[list[tuple[_Part, ...]], list[str]]:
-    """Cut parts at the separators in their texts; empty texts are left out."""
+    """Split parts at the separators in their texts; empty texts are left out."""
     segments: list[list[_Part]] = [[]]
     separators: list[str] = []
     for part in parts:
@@ -98,7 +99,7 @@ def _segments(parts: tuple[_Part, ...], dots: bool) -> tuple[list[tuple[_Part, .
 def _segment(
     big: tuple[_Part, ...], small: tuple[_Part, ...], dots: bool, number: int
 ) -> list[PlaceholderValue] | None:
-    """Lay one segment over another; *number* is that of its first placeholder."""
+    """Align two segments; *number* is that of the first placeholder."""
     shape = [None if isinstance(part, Placeholder) else part for part in big]
     if shape == [None if isinstance(part, Placeholder) else part for part in small]:
         return [PlaceholderValue("name", part.name) for part in small if isinstance(part, Placeholder)]
@@ -111,7 +112,7 @@ def _segment(
 
 
 def _taken(big: tuple[_Part, ...], text: str, dots: bool) -> list[PlaceholderValue] | None:
-    """Match a literal segment; placeholders get names of their own, so that each gives its value."""
+    """Match a literal segment; placeholders get unique names, so that each has its value."""
     names = [part for part in big if isinstance(part, Placeholder)]
     if not names:
         return [] if "".join(part for part in big if isinstance(part, str)) == text else None
@@ -127,7 +128,7 @@ def _taken(big: tuple[_Part, ...], text: str, dots: bool) -> list[PlaceholderVal
 # One change, and all changes between two catalogs; their JSON forms are those of ``catalog diff``.
 
 Relation = Literal["same", "wider", "narrower", "different", "unknown"]
-"""How the records that match before and after relate: the same ones, more, fewer, others, or that is not decidable."""
+"""How the records that match before and after relate: the same, more, fewer, others, or not decidable."""
 Kind = Literal[
     "definition-added",
     "definition-removed",
@@ -160,10 +161,10 @@ COMPATIBLE: Final = frozenset({"same", "wider"})
 
 @dataclass(frozen=True, slots=True)
 class CatalogChange:
-    """One change of the thing *xid*; ``name`` is the property, attribute, placeholder or candidate it is about.
+    """One change of *xid*; ``name`` is the property, attribute, placeholder or candidate that changed.
 
-    ``compatible`` is False when records that had an outcome may get another, or consumers may miss or misread a thing.
-    ``relation`` is set where records are constrained, ``detail`` says in words what a reader could not see otherwise.
+    ``compatible`` is False if records may get another outcome, or consumers may lose or misread something.
+    ``relation`` is set if records are constrained, ``detail`` adds what the other members do not show.
     """
 
     kind: Kind
@@ -190,7 +191,7 @@ class CatalogDiff:
 
     @property
     def compatible(self) -> bool:
-        """Whether every change is."""
+        """Whether all changes are compatible."""
         return all(change.compatible for change in self.changes)
 
     def to_json(self) -> dict[str, Any]:
@@ -199,14 +200,14 @@ class CatalogDiff:
         return {"before": self.before, "after": self.after, "compatible": self.compatible, "changes": changes}
 
 
-# Does one definition match every record that another matches? Decided from its constraints (JUDGING.md#constraints).
+# Does one definition match every record that another matches? Derived from their constraints (JUDGING.md#constraints).
 #
-# "Yes" is a promise that a test holds against a plain matcher; "no" only says that it cannot be promised. So a change
-# is called wider or narrower when that is sure, and different otherwise.
+# "Yes" is certain, which a test compares with a plain matcher; "no" only means that it is not certain. So a change is
+# called wider or narrower only if that is certain, and different otherwise.
 
 _ALWAYS_THERE: Final = frozenset({"e.id", "e.source", "e.type", "e.specversion"})
 _REPEATING: Final = tuple(f"p.{name}" for name in REPEATED)
-"""Properties of which a record may have several values, any of which may satisfy a constraint."""
+"""Properties that may have several values in a record, any of which may satisfy a constraint."""
 _WIDER: Final = {
     "integer": "number",
     "number": "uri",
@@ -218,7 +219,7 @@ _WIDER: Final = {
     "symbol": "string",
     "string": "any",
 }
-"""The next wider type by what is valid for it; the three of URIs are one, and ``binary`` is base64 in an envelope."""
+"""The next wider type by valid values; the three URI types are equal, and ``binary`` is base64 in an envelope."""
 _URIS: Final = frozenset({"uri", "urireference", "uritemplate"})
 _NEVER_EMPTY: Final = frozenset({"integer", "number", "boolean", "duration", "timestamp"})
 
@@ -227,7 +228,7 @@ Form = Literal["any", "literal", "media", "template"]
 
 @dataclass(frozen=True, slots=True)
 class RequiredValue:
-    """What one property asks, under the key ``e.NAME`` or ``p.PATH``; what is ``needed`` must be there."""
+    """The constraint on one property, under the key ``e.NAME`` or ``p.PATH``; a ``needed`` one must be present."""
 
     key: str
     form: Form
@@ -248,22 +249,22 @@ class RequiredValue:
 
     @property
     def takes_texts(self) -> bool:
-        """Whether every text will do."""
+        """Whether every text is accepted."""
         return self.form == "any" and (self.type in ("any", "string") or self.takes_bytes)
 
     @property
     def takes_bytes(self) -> bool:
-        """Whether a value that is no text will do; an attribute of an event is always text."""
+        """Whether a value that is not a text is accepted; an attribute of an event is always text."""
         return self.is_bytes or (self.form == "any" and self.type in ("any", "binary") and self.key.startswith("p."))
 
     @property
     def is_bytes(self) -> bool:
-        """Whether it is a literal of bytes, which are any bytes to a protocol and base64 to an event."""
+        """Whether it is a literal of bytes, which are any bytes in a protocol and base64 in an event."""
         return self.form == "literal" and self.type == "binary" and self.key.startswith("p.")
 
 
 def asked_of(definition: Definition) -> dict[str, list[RequiredValue]]:
-    """Return what a definition asks of each property that filters, by key."""
+    """Return the constraints of a definition on each property that filters, by key."""
     asks: dict[str, list[RequiredValue]] = {}
     for prop in definition.envelopemetadata:
         asks.setdefault(f"e.{prop.name}", []).append(_asked(f"e.{prop.name}", prop))
@@ -275,24 +276,24 @@ def asked_of(definition: Definition) -> dict[str, list[RequiredValue]]:
 
 
 def placeholders(definition: Definition, *, events: bool) -> dict[str, None]:
-    """Return the names of placeholders that events, or records that are none, give values for; in order, each once."""
+    """Return the placeholders that events, or other records, give values for; in order, each once."""
     properties = (*(definition.envelopemetadata if events else ()), *definition.protocoloptions)
     asked = (_asked("e." + prop.name, prop) for prop in properties)
     return dict.fromkeys(name for each in asked if each.form == "template" for name in each.template.names)
 
 
 def relation_of(before: Definition, after: Definition) -> Relation:
-    """Tell how the records that match *before* relate to those that match *after*."""
+    """Return how the records that match *before* relate to those that match *after*."""
     return _relation(covers(after, before), covers(before, after))
 
 
 def property_relation(before: Sequence[RequiredValue], after: Sequence[RequiredValue]) -> Relation:
-    """Tell the same of one property on its own, whatever its placeholders share with others."""
+    """Return the same for one property, whatever its placeholders share with others."""
     return _relation(_covering(after, before) is not None, _covering(before, after) is not None)
 
 
 def covers(big: Definition, small: Definition) -> bool:
-    """Tell whether *big* is sure to match every record that *small* matches, where no endpoint gives defaults."""
+    """Whether *big* certainly matches every record that *small* matches, without defaults of endpoints."""
     return covers_asked(big, small, asked_of(big), asked_of(small))
 
 
@@ -302,7 +303,7 @@ def covers_asked(
     wanted: Mapping[str, Sequence[RequiredValue]],
     given: Mapping[str, Sequence[RequiredValue]],
 ) -> bool:
-    """Tell the same, where the caller has what both ask (:func:`asked_of`), since it compares each with many."""
+    """Like :func:`covers`, with the constraints of both (:func:`asked_of`), for callers that compare many."""
     if not _same_kind(big, small):
         return False
     if big.datacontenttype and not (
@@ -323,9 +324,9 @@ def covers_asked(
 
 
 def _same_readings(wanted: Mapping[str, Sequence[RequiredValue]], given: Mapping[str, Sequence[RequiredValue]]) -> bool:
-    """Tell whether placeholders that are taken once as written and once decoded are so in both.
+    """Whether placeholders that are read once raw and once decoded are so in both.
 
-    Their values must be equal in both readings, which no comparison of constraints one by one can promise.
+    Their values must be equal in both readings, which comparing single constraints cannot ensure.
     """
     readings: dict[str, set[RequiredValue]] = {}
     for each in (each for asks in wanted.values() for each in asks if each.form == "template"):
@@ -342,7 +343,7 @@ def _relation(wider: bool, narrower: bool) -> Relation:
 
 
 def _same_kind(big: Definition, small: Definition) -> bool:
-    """Compare what kind of record is meant; another envelope or protocol is another kind, wider or not."""
+    """Compare the kind of record; another envelope or protocol is another kind, wider or not."""
     mine, its = scope_of(big, None), scope_of(small, None)
     if mine is None or its is None or mine[:2] != its[:2]:
         return False
@@ -360,7 +361,7 @@ def _asked(key: str, prop: Property, *, dots: bool = False) -> RequiredValue:
 def _covering(
     big: Sequence[RequiredValue], small: Sequence[RequiredValue]
 ) -> list[tuple[RequiredValue, RequiredValue]] | None:
-    """Pair every constraint of *big* with one of *small* that implies it; None when there is none for one of them."""
+    """Pair every constraint of *big* with one of *small* that implies it; None if one has no such pair."""
     pairs: list[tuple[RequiredValue, RequiredValue]] = []
     for each in big:
         among = small or (RequiredValue(each.key, "any", "any"),)
@@ -376,7 +377,7 @@ def _implies(small: RequiredValue, big: RequiredValue) -> bool:
 
 
 def _texts_covered(big: RequiredValue, small: RequiredValue) -> bool:
-    """Tell whether *big* takes every value that *small* takes."""
+    """Whether *big* accepts every value that *small* accepts."""
     if big.form == "any":
         return _valid_for(big, small)
     if big.form == "template":
@@ -393,7 +394,7 @@ def _texts_covered(big: RequiredValue, small: RequiredValue) -> bool:
 
 
 def _valid_for(big: RequiredValue, small: RequiredValue) -> bool:
-    """Tell whether all that *small* takes is valid for the type of *big*."""
+    """Whether everything that *small* accepts is valid for the type of *big*."""
     if small.is_bytes:
         return big.takes_bytes
     if big.takes_texts:
@@ -407,7 +408,7 @@ def _valid_for(big: RequiredValue, small: RequiredValue) -> bool:
 
 
 def _within(narrow: str, wide: str) -> bool:
-    """Tell whether every value valid for one type is valid for the other."""
+    """Whether every value valid for one type is valid for the other."""
     wanted = "uri" if wide in _URIS else wide
     current: str | None = "uri" if narrow in _URIS else narrow
     while current is not None and current != wanted:
@@ -416,7 +417,7 @@ def _within(narrow: str, wide: str) -> bool:
 
 
 def _fits(big: RequiredValue, small: RequiredValue) -> bool:
-    """Tell whether the template of *big* takes every value that *small* takes."""
+    """Whether the template of *big* matches every value that *small* accepts."""
     if small.is_bytes or (big.type == "timestamp" and not _only_instants(small)):
         return False
     template = big.template
@@ -436,15 +437,15 @@ def _only_instants(small: RequiredValue) -> bool:
 
 
 def _exact(literal: RequiredValue) -> bool:
-    """Tell a literal that only its own text equals."""
+    """Whether a literal equals only its own text."""
     typed = literal.type in TYPED_LITERALS and canonical(literal.type, literal.text) is not None
     return not (typed or literal.is_bytes)
 
 
 def _tokens(big: RequiredValue, small: RequiredValue, *, shared: bool) -> Iterator[PlaceholderValue]:
-    """Give for each placeholder of *big* what is known of its value when *small* matches.
+    """Yield for each placeholder of *big* what is known of its value if *small* matches.
 
-    Of a property that may have several values the two may take different ones, unless they ask for the same.
+    If a property may have several values, both may match different ones, unless their constraints are the same.
     """
     names = big.template.names
     repeats = big.key.startswith(_REPEATING)
@@ -460,20 +461,19 @@ def _tokens(big: RequiredValue, small: RequiredValue, *, shared: bool) -> Iterat
         yield token.of(big.key, decode=big.decodes)
 
 
-# How one payload schema differs from another: for readers of old data and for writers of new, as far as it is plain.
+# How one payload schema differs from another, for readers of old data and writers of new, as far as it is certain.
 #
-# Compatible means both ways: a body that was valid stays valid, and what readers could rely upon stays so. Only changes
-# that are plainly so are called that, those that plainly are not are called incompatible, and all others unknown. A
-# member that a JSON schema did not name is taken to be absent from older bodies; Avro is compared by its schema
-# resolution, for which a reader needs the writer's schema too.
+# Compatible means both ways: valid bodies stay valid, and readers can rely on the same things. Only certain cases are
+# compatible or incompatible; all others are unknown. A member that a JSON schema did not name is assumed to be absent
+# in older bodies; Avro is compared by its schema resolution, for which a reader needs the writer's schema too.
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
     """The schema of a definition.
 
-    ``version`` follows the family in its format; ``document`` is None when it was not loaded. ``reference`` is where it
-    is, ``part`` the deep link into it.
+    ``version`` follows the family in its format; ``document`` is None if it was not loaded. ``reference`` is its
+    address, ``part`` the deep link into it.
     """
 
     family: str
@@ -484,7 +484,7 @@ class SchemaState:
 
 
 def schema_of(definition: Definition, catalog: Catalog) -> SchemaState | None:
-    """Return the data schema of a definition, None when it has none."""
+    """Return the data schema of a definition, None if it has none."""
     reference = definition.dataschemauri or definition.dataschemaxid
     if definition.dataschema is None and not reference and definition.schemakey is None:
         return None
@@ -498,22 +498,22 @@ def schema_of(definition: Definition, catalog: Catalog) -> SchemaState | None:
 
 
 def compare_schemas(before: SchemaState, after: SchemaState) -> Comparison:
-    """Return the verdict and the place that decides it, in words."""
+    """Return the result and its reason, in words."""
     if before.family != after.family:
-        return "incompatible", f"the format is {after.family or 'unsaid'}, and was {before.family or 'unsaid'}"
+        return "incompatible", f"the format was {before.family or 'unknown'} and is now {after.family or 'unknown'}"
     if before.document is None or after.document is None:
         same = before.document is after.document and before.reference == after.reference
         return ("same", "") if same else ("unknown", "the document is not loaded")
     if before.part != after.part:
-        return "unknown", f"it is the part {after.part or '/'} of the document, and was {before.part or '/'}"
+        return "unknown", f"the part of the document was {before.part or '/'} and is now {after.part or '/'}"
     if before.version and after.version and before.version != after.version:
-        return "unknown", f"the version of the format is {after.version}, and was {before.version}"
+        return "unknown", f"the version of the format was {before.version} and is now {after.version}"
     old, new = _tree(before.document), _tree(after.document)
     if old == new:
         return "same", ""
     family = next((each for each in FAMILIES if each.name.lower() == before.family and each.compares), None)
     if family is None:
-        return "unknown", f"documents of {before.family or 'an unsaid format'} are only compared for being equal"
+        return "unknown", f"documents of {before.family or 'unknown format'} are only compared for equality"
     return family.compare(old, new)
 
 
@@ -527,16 +527,16 @@ def _tree(document: Any) -> Any:
     return document
 
 
-# What changed in one definition: what it matches, what it takes out of records, and what it makes of them.
+# Changes of one definition: the records it matches, its context attributes, and its mapping to events.
 
 _SELECTORS: Final = ("envelope", "protocol", "protocol_declared", "datacontenttype")
 
 
 def definition_changes(before: Definition, after: Definition, old: Catalog, new: Catalog) -> list[CatalogChange]:
-    """Return the changes between two definitions, under the xid of *after*; empty when nothing matters.
+    """Return the changes between two definitions, under the xid of *after*; empty if nothing matters.
 
-    The first tells of the definition as a whole: each property may be wider and the whole be different, since
-    placeholders of one name must hold one value.
+    The first is about the definition as a whole: each property may be wider and the whole be different, since
+    repeated placeholders must have the same value.
     """
     parts = list(_schema(before, after, old, new))
     if before == after and not parts:
@@ -562,7 +562,7 @@ def definition_changes(before: Definition, after: Definition, old: Catalog, new:
 
 
 def _relations(before: Definition, after: Definition) -> Iterator[CatalogChange]:
-    """Report the relation of a definition to others: consumers see it in the lineage, and it pairs exchanges."""
+    """Report changed relations: consumers see them in the lineage, and they correlate messages."""
     if before.relation != after.relation:
         one, other = (None if each.relation is None else asdict(each.relation) for each in (before, after))
         yield CatalogChange("relation-changed", after.xid, compatible=one is None, before=one, after=other)
@@ -579,7 +579,7 @@ def _selectors(before: Definition, after: Definition) -> Iterator[CatalogChange]
 
 
 def _only(definition: Definition) -> Definition:
-    """Return what a definition selects by, without its properties; options only tell whether there are any."""
+    """Return a definition's selectors without its properties; of the options only whether there are any."""
     described = definition.protocol_declared or bool(definition.protocoloptions)
     return Definition(
         definition.xid,
@@ -600,7 +600,7 @@ def _properties(before: Definition, after: Definition) -> Iterator[CatalogChange
             continue
         relation = property_relation(asked.get(key, ()), asks.get(key, ()))
         kind = "property-added" if not old else "property-removed" if not new else "property-changed"
-        detail = "changes hop by hop, and filters only where settings say so" if changes_by_hop(key[2:]) else ""
+        detail = "a hop-by-hop property; it filters only if the settings say so" if changes_by_hop(key[2:]) else ""
         name = ("envelopemetadata." if key.startswith("e.") else "protocoloptions.") + key[2:]
         compatible = relation in COMPATIBLE
         yield CatalogChange(kind, after.xid, name, compatible, relation, _shown(old), _shown(new), detail)  # type: ignore[arg-type]
@@ -615,7 +615,7 @@ def _by_key(definition: Definition) -> dict[str, list[Property]]:
 
 
 def _shown(properties: Sequence[Property]) -> Any:
-    """Return ``{type, value, required}``, a list of such when there are several, None when there is none."""
+    """Return ``{type, value, required}``, a list of them if there are several, None if there is none."""
     forms = [{"type": each.type, "value": each.value, "required": each.required} for each in properties]
     return forms if len(forms) > 1 else forms[0] if forms else None
 
@@ -626,7 +626,7 @@ def _contexts(before: Definition, after: Definition) -> Iterator[CatalogChange]:
     yield from (CatalogChange("context-lost", after.xid, name, compatible=False) for name in one if name not in other)
     yield from (CatalogChange("context-gained", after.xid, name) for name in other if name not in one)
     native, natively = placeholders(before, events=False), placeholders(after, events=False)
-    detail = "of records that are no events"
+    detail = "for records that are not events"
     for name in native:
         if name not in natively and name in other:
             yield CatalogChange("context-lost", after.xid, name, compatible=False, detail=detail)
@@ -636,7 +636,7 @@ def _contexts(before: Definition, after: Definition) -> Iterator[CatalogChange]:
 
 
 def _mapped(before: Definition, after: Definition) -> Iterator[CatalogChange]:
-    """Report the attributes that native records get when they become events (JUDGING.md#mapping)."""
+    """Report the attributes that native records get when they are mapped to events (JUDGING.md#mapping)."""
     one, other = _attributes(before), _attributes(after)
     if one is None or other is None:
         return  # only one of them maps, which the relation of the whole shows
@@ -650,7 +650,7 @@ def _mapped(before: Definition, after: Definition) -> Iterator[CatalogChange]:
 
 
 def _attributes(definition: Definition) -> dict[str, str] | None:
-    """Return the attributes that a definition gives to native records; None when it maps none."""
+    """Return the attributes that a definition gives to native records; None if it maps none."""
     if definition.protocol is None or not (definition.protocol_declared or definition.protocoloptions):
         return None
     attributes = {"type": definition.messageid}
@@ -668,11 +668,11 @@ def _schema(before: Definition, after: Definition, old: Catalog, new: Catalog) -
     if one is None or other is None:
         if one is not None:
             yield CatalogChange(
-                "schema-removed", after.xid, one.reference, False, "wider", detail="bodies are not checked now"
+                "schema-removed", after.xid, one.reference, False, "wider", detail="bodies are no longer validated"
             )
         elif other is not None:
             yield CatalogChange(
-                "schema-added", after.xid, other.reference, False, "narrower", detail="bodies are checked now"
+                "schema-added", after.xid, other.reference, False, "narrower", detail="bodies are now validated"
             )
         return
     verdict, detail = compare_schemas(one, other)
@@ -696,10 +696,10 @@ _ADDRESSING: Final = ("usage", "uris", "options")
 
 
 def compare(old: Catalog, new: Catalog) -> CatalogDiff:
-    """Return what changed from *old* to *new*.
+    """Return the changes from *old* to *new*.
 
-    Definitions are compared without the defaults of endpoints, which are reported where they change. A definition that
-    is gone while another with the same constraints has come is renamed.
+    Definitions are compared without the defaults of endpoints, which are reported separately. If a definition was
+    removed and one with the same constraints was added, it is renamed.
     """
     if old.epoch and old.epoch == new.epoch:
         return CatalogDiff(old.epoch, new.epoch)
@@ -725,7 +725,7 @@ def _definitions(old: Catalog, new: Catalog, renamed: Mapping[str, str]) -> Iter
 
 
 def _renamed(old: Catalog, new: Catalog) -> dict[str, str]:
-    """Pair definitions that are gone with new ones of the same constraints; only where there is one of each."""
+    """Pair removed definitions with added ones of the same constraints, if there is exactly one of each."""
     gone: dict[str, list[str]] = {}
     for xid, definition in old.definitions.items():
         if xid not in new.definitions:
@@ -738,7 +738,7 @@ def _renamed(old: Catalog, new: Catalog) -> dict[str, str]:
 
 
 def _constraints(definition: Definition) -> str:
-    """Return all that a definition matches and makes, but for how it is called and what it derives from."""
+    """Return everything that a definition matches and maps, without its name and bases."""
     schema = repr(definition.dataschema) if definition.dataschema is not None else definition.dataschemauri
     alone = replace(
         definition,
@@ -785,7 +785,7 @@ def _endpoint(before: Endpoint, after: Endpoint, renamed: Mapping[str, str]) -> 
 
 
 def _undecided(old: Catalog, new: Catalog) -> Iterator[CatalogChange]:
-    """Tell of definitions that could win a record before and never can now, among the candidates of one channel."""
+    """Report definitions that could win a record before but never can now, among the candidates of one channel."""
     for scope, xids, endpoint in _scopes(new):
         competed, was = _scope(old, scope)
         before = _verdicts(old, competed, was)
@@ -797,7 +797,7 @@ def _undecided(old: Catalog, new: Catalog) -> Iterator[CatalogChange]:
 
 
 def _scopes(catalog: Catalog) -> Iterator[tuple[str, tuple[str, ...], Endpoint | None]]:
-    """Give what competes: the candidates of endpoints, and groups that no endpoint lists."""
+    """Yield competing definitions: the candidates of endpoints, and groups that no endpoint lists."""
     for endpoint in catalog.endpoints.values():
         yield endpoint.xid, endpoint.candidates, endpoint
     listed = {group for endpoint in catalog.endpoints.values() for group in endpoint.messagegroups}
@@ -812,7 +812,7 @@ def _scope(catalog: Catalog, xid: str) -> tuple[tuple[str, ...], Endpoint | None
 
 
 def _verdicts(catalog: Catalog, xids: Iterable[str], endpoint: Endpoint | None) -> dict[tuple[str, str], str]:
-    """Return what lint would warn of, by xid and rule; what only a body can tell apart is left to the body."""
+    """Return lint's warnings, by xid and rule; not those where the body decides."""
     definitions: list[Definition] = [catalog.definitions[xid] for xid in xids]
     candidates = [candidate for each in definitions if (candidate := candidate_of(each, endpoint)) is not None]
     texts: dict[tuple[str, str], str] = {}

@@ -1,7 +1,7 @@
-"""A whole load as one document: registry, endpoints, message groups and schema groups.
+"""Convert a whole load to one document: registry, endpoints, message groups and schema groups.
 
-Reading the document gives the definitions, endpoints and candidates that the sources gave. What has an error in the
-sources is left out, and named.
+Reading the document gives the same definitions, endpoints and candidates as the sources. Entities with errors are left
+out and named.
 """
 
 from __future__ import annotations
@@ -410,7 +410,7 @@ class Converted:
 def convert(catalog: Catalog, declarations: Declarations, *, flatten: bool = False) -> Converted:
     """Return *catalog*, read from *declarations*, as an xRegistry 1.0-rc4 document.
 
-    Messages stand as declared, with their bases; with *flatten* as they are in effect. A flat definition no longer
+    Messages are written as declared, with their bases; with *flatten* as effective. A flat definition no longer
     derives from its base, so a record that both match equally well becomes ambiguous.
     """
     messages = _Messages(catalog, declarations, flatten=flatten)
@@ -554,7 +554,7 @@ def json_text(document: Mapping[str, Any]) -> str:
     """Return *document* as indented JSON.
 
     Raises:
-        CatalogError: it holds a number that JSON cannot write.
+        CatalogError: it contains a number that JSON cannot write.
     """
     try:
         text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
@@ -562,7 +562,7 @@ def json_text(document: Mapping[str, Any]) -> str:
     except UnicodeEncodeError:
         text = json.dumps(document, indent=2, allow_nan=False)  # a lone surrogate needs an escape
     except ValueError as error:
-        raise CatalogError(f"the catalog holds a number that JSON cannot write: {error}") from error
+        raise CatalogError(f"the catalog contains a number that JSON cannot write: {error}") from error
     return text + "\n"
 
 
@@ -570,13 +570,13 @@ def yaml_text(document: Mapping[str, Any]) -> str:
     """Return *document* as YAML without aliases or tags, in the order of the document.
 
     Raises:
-        CatalogError: it holds a text that is not Unicode (a lone surrogate), which YAML cannot write.
+        CatalogError: it contains a text that is not Unicode (a lone surrogate), which YAML cannot write.
     """
     try:
         plain = json.dumps(document, ensure_ascii=False)
         plain.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise CatalogError(f"the catalog holds a text that YAML cannot write: {error}; convert it to JSON") from error
+        raise CatalogError(f"the catalog has a text that YAML cannot write: {error}; convert it to JSON") from error
     # Marks that hide or turn text must be seen by whoever reviews the document, so they are written as escapes.
     shown = is_harmless(plain)
     text: str = yaml.dump(

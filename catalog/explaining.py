@@ -1,4 +1,4 @@
-"""Where every value of a definition comes from, and what ``xrouter catalog show`` makes of it."""
+"""Trace every value of a definition to its origin, for ``xrouter catalog show``."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from catalog.schemas.library import SchemaRegistry, SchemaVersion
 
 # Where every value of a definition comes from: itself, a base, its group, an endpoint, or a table of a specification.
 #
-# ``xrouter catalog show`` writes what is here; the JSON forms are stable. Places are a file and a JSON pointer, empty
-# for what no document says.
+# ``xrouter catalog show`` prints these; the JSON forms are stable. Locations are a file and a JSON pointer, empty for
+# what no document declares.
 
 Source = Literal["message", "base", "group", "endpoint", "cloudevents", "protocol", "default"]
-"""``cloudevents`` and ``protocol`` are tables of the specifications, ``default`` what holds where they are silent."""
+"""``cloudevents`` and ``protocol`` are tables of the specifications, ``default`` applies where they are silent."""
 ATTRIBUTES: Final = ("datacontenttype", "dataschemaformat", "dataschemauri", "dataschemaxid", "dataschema")
 SCHEMA: Final = ("dataschema", "dataschemaxid", "dataschemauri")
 
 
 @dataclass(frozen=True, slots=True)
 class PropertyOrigin:
-    """A value and who gives it: ``xid`` is the message, group or endpoint, empty for a table."""
+    """A value and its origin: ``xid`` is the message, group or endpoint, empty for a table."""
 
     value: Any
     source: Source
@@ -43,7 +43,7 @@ class PropertyOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """One attribute of a definition: the value that counts, and those it overrides, nearest first."""
+    """One attribute of a definition: the effective value, and those it overrides, nearest first."""
 
     name: str
     origin: PropertyOrigin
@@ -56,7 +56,7 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class TracedProperty:
-    """One property: where its type, its value and its need come from; ``section`` is where 1.0 has it."""
+    """One property: the origins of its type, value and ``required``; ``section`` is its section in 1.0."""
 
     section: str
     name: str
@@ -74,7 +74,7 @@ class TracedProperty:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """An endpoint that expects a definition, with the envelope and protocol the definition has there."""
+    """An endpoint that offers a definition, with the envelope and protocol that the definition has there."""
 
     endpoint: str
     envelope: PropertyOrigin | None
@@ -122,7 +122,7 @@ class Explanation:
 
 
 def explain(definition: Definition, catalog: Catalog, declarations: Declarations) -> Explanation:
-    """Trace every value of *definition*, which must be one of *catalog*, read from *declarations*."""
+    """Trace every value of *definition*, which must be in *catalog*, read from *declarations*."""
     levels = levels_of((definition.xid, *definition.base), declarations)
     envelope = _selector("envelope", levels)
     protocol = _selector("protocol", levels)
@@ -141,9 +141,9 @@ def explain(definition: Definition, catalog: Catalog, declarations: Declarations
 
 
 def schema_state(definition: Definition) -> dict[str, Any] | None:
-    """Return format, reference and loaded document of the data schema; None when there is none.
+    """Return format, reference and loaded document of the data schema; None if there is none.
 
-    ``key`` names the loaded document, None when it was not found or not loaded.
+    ``key`` is the key of the loaded document, None if it was not found or not loaded.
     """
     inline = definition.dataschema is not None
     reference = definition.dataschemauri or definition.dataschemaxid
@@ -165,7 +165,7 @@ def _of_level(level: Level, nearest: str, value: Any, place: SourceLocation | No
 
 
 def _selector(name: str, levels: Sequence[Level]) -> Traced | None:
-    """Trace envelope or protocol: what messages say, nearest first, then what their groups do, farthest first."""
+    """Trace envelope or protocol: those of messages, nearest first, then those of their groups, farthest first."""
     origins: list[PropertyOrigin] = []
     for level in levels:
         value = level.message.attributes.get(name)
@@ -180,7 +180,7 @@ def _selector(name: str, levels: Sequence[Level]) -> Traced | None:
 
 
 def _attributes(levels: Sequence[Level]) -> Iterator[Traced]:
-    """Trace what is said of data; the ways to give a schema exclude each other, so those written nearest count."""
+    """Trace data attributes; the ways to declare a schema exclude each other, so only the nearest count."""
     written = [{name for name in SCHEMA if name in level.message.attributes} for level in levels]
     nearest = next((names for names in written if names), set())
     for name in ATTRIBUTES:
@@ -194,7 +194,7 @@ def _attributes(levels: Sequence[Level]) -> Iterator[Traced]:
 
 
 def _shown(name: str, value: Any) -> Any:
-    """Return the value to show: of an inline schema only that it is there."""
+    """Return the value to show: for an inline schema only that it exists."""
     return True if name == "dataschema" else value
 
 
@@ -215,7 +215,7 @@ def _property(each: Laid, definition: Definition, nearest: str) -> TracedPropert
 
 
 def _part(each: Laid, member: Literal["type", "required"], nearest: str, table: Mapping[str, Source]) -> Traced:
-    """Trace type or need; a need that CloudEvents insists on is not that of a message which denies it."""
+    """Trace type or ``required``; if CloudEvents requires the attribute, a declared False is not its origin."""
     effective = getattr(each.property, member)
     said = each.members.get(member)
     if said is None or (effective is True and said.value is False):
@@ -224,7 +224,7 @@ def _part(each: Laid, member: Literal["type", "required"], nearest: str, table: 
 
 
 def _value(each: Laid, nearest: str) -> Traced | None:
-    """Trace the value; None when there is none and none is overridden either."""
+    """Trace the value; None if there is no value and none is overridden."""
     said, over = each.members.get("value"), _overridden(each, "value", nearest)
     if each.property.value is None and not over:
         return None
@@ -242,7 +242,7 @@ def _said(said: Said, nearest: str) -> PropertyOrigin:
 
 
 def _table(each: Laid, definition: Definition) -> dict[str, Source]:
-    """Tell which table gives the type and the need of a property that nobody says them of."""
+    """Return which table the type and ``required`` of a property come from if no level declares them."""
     name = each.property.name
     if each.section == "envelopemetadata":
         known = definition.envelope in (CLOUDEVENTS, None)
@@ -277,7 +277,7 @@ def _endpoint_default(name: str, endpoint: Endpoint, place: SourceLocation) -> P
     return PropertyOrigin(value, "endpoint", endpoint.xid, place) if value else None
 
 
-# What ``xrouter catalog show`` shows of anything that has an xid; one JSON form for each kind of thing.
+# The output of ``xrouter catalog show`` for anything with an xid; one JSON form for each kind.
 
 MASK: Final = "***"
 _USERINFO: Final = re.compile(r"(?<=//)[^/?#@\s]+(?=@)")
@@ -285,9 +285,9 @@ _SECRET: Final = re.compile(r"password|secret|token|credential|api-?_?key|sas-?_
 
 
 def entity_to_json(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str, Any] | None:
-    """Return what is known of a definition, endpoint, message group, schema group, schema or version of one.
+    """Return the details of a definition, endpoint, message group, schema group, schema or schema version.
 
-    None when *xid* is none of these. ``kind`` tells which; credentials in addresses and options are masked.
+    None if *xid* is none of these. ``kind`` says which; credentials in addresses and options are masked.
     """
     if xid in catalog.definitions:
         return explain(catalog.definitions[xid], catalog, declarations).to_json()
@@ -309,7 +309,7 @@ def entity_to_json(xid: str, catalog: Catalog, declarations: Declarations) -> di
 
 
 def known_xids(catalog: Catalog, declarations: Declarations) -> Iterable[str]:
-    """Give every xid that :func:`entity_to_json` knows, but those of versions."""
+    """Yield every xid that :func:`entity_to_json` knows, except those of versions."""
     yield from catalog.definitions
     yield from catalog.endpoints
     yield from catalog.groups
@@ -318,7 +318,7 @@ def known_xids(catalog: Catalog, declarations: Declarations) -> Iterable[str]:
 
 
 def masked(value: Any, name: str = "") -> Any:
-    """Return *value* without user names and passwords in addresses, and without what is named like a secret."""
+    """Return *value* with user names and passwords in addresses, and secrets by name, masked."""
     if isinstance(value, str):
         return MASK if value and _SECRET.search(name) else _USERINFO.sub(MASK, value)
     if isinstance(value, Mapping):
@@ -388,7 +388,7 @@ def _schema(xid: str, catalog: Catalog, declarations: Declarations) -> dict[str,
 
 
 def _document(entry: SchemaVersion | None) -> dict[str, Any]:
-    """Return format, address and place of a version; it is embedded when it has neither address nor nothing."""
+    """Return format, address and location of a version; it is embedded if it has neither."""
     if entry is None:
         return {"format": None, "embedded": False, "address": None, "file": "", "pointer": ""}
     return {

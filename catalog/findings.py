@@ -1,4 +1,4 @@
-"""The collector of findings: everything that reads a catalog reports here and goes on (JUDGING.md#catalogs)."""
+"""Findings: everything that reads a catalog reports problems here and continues (JUDGING.md#catalogs)."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any, Final
 
 from catalog.model import Finding, Severity
 
-# What documents declare, before inheritance: the one form that every dialect gives and that inheritance takes.
+# What documents declare, before inheritance: the form that every dialect is converted to.
 #
-# Attribute names are those of 1.0; what is inside the attributes is still as written, since the spelling of protocol
-# options can only be settled once the protocol is known, and that may be inherited.
+# Attribute names are those of 1.0. Their contents are still as written, because the spelling of protocol options
+# depends on the protocol, which may be inherited.
 
 MESSAGE_REFERENCE: Final = re.compile(
     r"(?:^|[/#])(?:\$)?(messagegroups|endpoints)/([^/?#]+)/messages/([^/?#]+)(?:/versions/([^/?#]+))?/?$"
 )
-"""A reference to a message: its collection, the id of its holder, its own, and that of a version."""
+"""A reference to a message: its collection, the id of its group or endpoint, its own id, and a version's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
     """Where something is written: a file (path or URL) and a JSON pointer into it.
 
-    ``mounts`` tells, for a document that was put together from several, which members are written elsewhere.
+    ``mounts`` says, for a document assembled from several, which members come from other files.
     """
 
     file: str
@@ -33,7 +33,7 @@ class SourceLocation:
     mounts: Mapping[tuple[str, str], SourceLocation] | None = field(default=None, compare=False, repr=False)
 
     def __truediv__(self, key: str | int) -> SourceLocation:
-        """Return the place of a member."""
+        """Return the location of a member."""
         pointer = f"{self.pointer}/{str(key).replace('~', '~0').replace('/', '~1')}"
         if self.mounts is None:
             return SourceLocation(self.file, pointer)
@@ -47,11 +47,11 @@ class SourceLocation:
 class DeclaredMessage:
     """One message as written. ``base`` and ``borrowed`` are references as written.
 
-    ``borrowed`` (xref, uri) differs from ``base`` in that the message is nothing without its target.
-    ``hidden`` messages are versions that can be referred to but are no definitions of their own. ``written`` says
-    where each attribute is written, which is not always below ``place`` and not always under its 1.0 name;
-    a key ``protocoloptions.PROPERTY`` says it of one property that a dialect spells or places in its own way.
-    ``other`` is all that says nothing about how the message looks (names, descriptions, extensions), as written.
+    A message with ``borrowed`` (xref, uri) cannot be used without its target; one with ``base`` can.
+    ``hidden`` messages are versions: others may refer to them, but they are not definitions themselves. ``written``
+    says where each attribute is written, if not below ``place`` under its 1.0 name; a key
+    ``protocoloptions.PROPERTY`` does so for one property. ``other`` is everything that does not describe the format of
+    the message (names, descriptions, extensions), as written.
     """
 
     xid: str
@@ -65,13 +65,13 @@ class DeclaredMessage:
     other: Mapping[str, Any] = field(default_factory=dict)
 
     def at(self, attribute: str) -> SourceLocation:
-        """Return the place of an attribute, given its 1.0 name."""
+        """Return the location of an attribute, given its 1.0 name."""
         return self.written.get(attribute) or self.place / attribute
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredGroup:
-    """A message group and the defaults that it gives its messages; ``other`` is what else it says, as written."""
+    """A message group and the defaults for its messages; ``other`` is everything else in it, as written."""
 
     xid: str
     place: SourceLocation
@@ -84,8 +84,8 @@ class DeclaredGroup:
 class DeclaredEndpoint:
     """An endpoint; ``messagegroups`` are references as written, its messages are declared messages of its xid.
 
-    ``groups_written`` is where each of those references stands, when that is not ``messagegroups``. ``other`` is what
-    else it says, as written; its ``protocoloptions`` are those that are neither addresses nor options of the channel.
+    ``groups_written`` is where each reference is written, if not in ``messagegroups``. ``other`` is everything
+    else, as written; its ``protocoloptions`` are those that are neither addresses nor channel options.
     """
 
     xid: str
@@ -103,11 +103,11 @@ class DeclaredEndpoint:
 
 @dataclass(slots=True)
 class Declarations:
-    """All that the documents of one load declare, by xid; dialects fill it, the first declaration of an xid stays.
+    """Everything that the documents of one load declare, by xid; the first declaration of an xid counts.
 
-    ``schemagroups`` is what schema groups say beside their schemas, ``registry`` what documents say beside collections.
-    ``addresses`` are those that registries have of their own, by each file that their documents are read from.
-    ``beyond`` are the groups and endpoints of messages that were only referred to, in documents beyond the sources.
+    ``schemagroups`` and ``registry`` are the other attributes of schema groups and of documents. ``addresses`` are
+    those that registries state for themselves, by the file that their documents are read from. ``beyond`` are the
+    groups and endpoints of messages that are only referred to, in documents other than the sources.
     """
 
     messages: dict[str, DeclaredMessage] = field(default_factory=dict)
@@ -122,14 +122,14 @@ class Declarations:
 
 
 MAX_FINDINGS: Final = 50_000
-"""Findings of one severity; past them one more says that there are more."""
+"""Most findings of one severity; one more then says that there are more."""
 UNUSUAL_NAME: Final = "unusual-name"
 MAX_TEXT: Final = 1_000
-"""Characters of a message or hint, which may quote what the document says."""
+"""Most characters of a message or hint, which may quote the document."""
 
 
 class Findings:
-    """Collects findings, each once, within bounds of number and length that no document can exceed."""
+    """Collects distinct findings, limited in number and length."""
 
     def __init__(self) -> None:
         self._findings: dict[Finding, None] = {}
@@ -142,17 +142,17 @@ class Findings:
         if finding in self._findings or self._counts[severity] > MAX_FINDINGS:
             return
         if self._counts[severity] == MAX_FINDINGS:
-            text = f"there are more than {MAX_FINDINGS} findings of severity {severity}; the rest is not listed"
-            finding = Finding(_printable(place.file), "", severity, "too-many-findings", text, "mend these first")
+            text = f"there are more than {MAX_FINDINGS} findings of severity {severity}; the others are not listed"
+            finding = Finding(_printable(place.file), "", severity, "too-many-findings", text, "fix these first")
         self._counts[severity] += 1
         self._findings[finding] = None
 
     def of_older_dialect(self, file: str) -> None:
-        """Take older spellings of options as usual in that file: they are its dialect's own."""
+        """Do not report older spellings of options in this file: its dialect uses them."""
         self._older.add(file)
 
     def respelled(self, place: SourceLocation, written: str, canonical: str) -> None:
-        """Report an option that 1.0 spells otherwise, unless the document is of a dialect that spells it so."""
+        """Report an option with a spelling other than 1.0's, unless the document's dialect uses that spelling."""
         if place.file not in self._older:
             self.warning(place, UNUSUAL_NAME, f"{written} is read as {canonical}", f"write {canonical}")
 
@@ -161,19 +161,19 @@ class Findings:
         self.add(place, "error", rule, message, hint)
 
     def warning(self, place: SourceLocation, rule: str, message: str, hint: str = "") -> None:
-        """Report something that is used, but is unusual or will not do what it seems to."""
+        """Report something that is used, but is unusual or probably does not do what was intended."""
         self.add(place, "warning", rule, message, hint)
 
     def info(self, place: SourceLocation, rule: str, message: str, hint: str = "") -> None:
-        """Report something that is right and worth knowing."""
+        """Report something that is valid and worth knowing."""
         self.add(place, "info", rule, message, hint)
 
     def extend(self, findings: tuple[Finding, ...]) -> None:
-        """Take findings over."""
+        """Add findings that were collected elsewhere."""
         self._findings.update(dict.fromkeys(findings))
 
     def sorted(self) -> tuple[Finding, ...]:
-        """Return all findings, by file and place."""
+        """Return all findings, by file and location."""
         return tuple(sorted(self._findings))
 
 
@@ -182,27 +182,25 @@ def _capped(text: str) -> str:
 
 
 def _printable(file: str) -> str:
-    """Return a file's name as UTF-8 can hold it, which names on disk need not be."""
+    """Return a file name that UTF-8 can encode, which names on disk need not be."""
     return file if file.isascii() else file.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-# Errors of the catalog room, and texts of foreign origin made safe to show in them.
-
-# Errors of the catalog room.
+# Errors of catalogs.
 #
-# CatalogError ├── DocumentError    a document that cannot be fetched, parsed, or is too large ├── TemplateError    an
+# CatalogError ├── DocumentError    a document that cannot be fetched or parsed, or is too large ├── TemplateError    an
 # expansion that lacks a context value └── RecordError      a JSON text that is not a native record
 
 
 class CatalogError(Exception):
-    """Anything this package refuses; carries a message that names the thing and the remedy."""
+    """Any error of this package; its message names what failed and how to fix it."""
 
 
 class DocumentError(CatalogError):
     """A catalog document that cannot be read. ``file`` is the path or URL, ``pointer`` a JSON pointer or ''.
 
-    ``transient`` is true for what is unreachable for now and worth another try, and false for what will never be there.
-    ``offline`` is true where the network is switched off, so that nobody asked.
+    ``transient`` is true if the document is only unavailable at present and a retry may succeed.
+    ``offline`` is true if the network is switched off, so no request was made.
     """
 
     def __init__(
@@ -224,10 +222,10 @@ class DocumentError(CatalogError):
 
 
 class TemplateError(CatalogError):
-    """A template that lacks context values. ``missing`` names them in the order of the template."""
+    """A template that lacks context values. ``missing`` names them, in template order."""
 
     def __init__(self, template: str, missing: tuple[str, ...]) -> None:
-        super().__init__(f"template {template!r} lacks a value for {', '.join(missing)}")
+        super().__init__(f"template {template!r} has no value for {', '.join(missing)}")
         self.template = template
         self.missing = missing
 
@@ -236,10 +234,9 @@ class RecordError(CatalogError):
     """A line or object that is not a native record."""
 
 
-# Texts of foreign origin without what a terminal acts upon: the one rule for all that people are shown.
+# Foreign text made safe to print: the one rule for everything that is shown to people.
 #
-# Catalogs, records and settings name things as they like. Control characters, marks that turn the direction of writing,
-# characters without width and separators of lines are written as escapes; everything else stays as it is.
+# Control characters, bidirectional marks, zero-width characters and line separators are escaped; the rest is unchanged.
 
 _UNSAFE: Final = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
@@ -252,29 +249,29 @@ _NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U001
 
 
 def is_harmless(text: str) -> bool:
-    """Tell whether :func:`escaped` leaves a text as it is."""
+    """Whether :func:`escaped` leaves a text unchanged."""
     return _IN_TEXTS.search(text) is None
 
 
 def escaped(text: str) -> str:
-    r"""Return a text of lines in which only newlines and tabs act on a terminal: ESC becomes ``\x1b``."""
+    r"""Return multi-line text with all terminal control escaped except newlines and tabs: ESC becomes ``\x1b``."""
     return text if text.isascii() and text.isprintable() else _IN_TEXTS.sub(_python_escape, text)
 
 
 def one_line(text: str) -> str:
-    """Return a text as :func:`escaped` does, with newlines and tabs as escapes too."""
+    """Return the text as :func:`escaped` does, with newlines and tabs escaped too."""
     return text if text.isascii() and text.isprintable() else _IN_LINES.sub(_python_escape, text)
 
 
 def xml_text(text: str) -> str:
-    """Return a text as XML and HTML can have it: the sign of what cannot be shown stands for control characters."""
+    """Return text that XML and HTML allow: control characters are replaced by the replacement character."""
     return _NOT_XML.sub("\ufffd", text)
 
 
 def escaped_json(document: bytes) -> bytes:
-    r"""Return a JSON document that means the same, with ``\u`` escapes for what a terminal would act upon.
+    r"""Return an equivalent JSON document with ``\u`` escapes for characters that control a terminal.
 
-    JSON has none of these characters outside strings, and no others than newlines and tabs between its values.
+    These occur in JSON only inside strings, except newlines and tabs between values.
     """
     if document.isascii() and b"\x7f" not in document:
         return document

@@ -1,4 +1,4 @@
-"""From sources to one catalog: read, detect, declare, inherit, build, lint and hash; :func:`build` is the order."""
+"""Load a catalog: read, detect, declare, inherit, build, lint and hash; :func:`build` has the order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from catalog.references import Abroad, Following, ReferenceResolver
 from catalog.schemas.library import SchemaAddresses
 from catalog.schemas.linking import link_schemas
 
-# JSON forms of a catalog: the lines of ``xrouter catalog list``, and the lossless form that plans are pinned with.
+# JSON forms of a catalog: the lines of ``xrouter catalog list``, and the lossless form stored with pinned plans.
 
 FORMAT: Final = 1
 """Version of the lossless form."""
@@ -51,8 +51,8 @@ _LISTS: Final = frozenset({"headers", "query", "user_properties"})
 def listing(definition: Definition, catalog: Catalog) -> dict[str, Any]:
     """Return one line of ``catalog list``: the effective definition in 1.0 spelling.
 
-    ``endpoints`` are the xids of the endpoints that expect it; their defaults are not applied. A definition that is
-    related to none has no ``relation``.
+    ``endpoints`` are the xids of the endpoints that offer it; their defaults are not applied. A definition without
+    relation has no ``relation``.
     """
     line = {
         "xid": definition.xid,
@@ -71,7 +71,7 @@ def listing(definition: Definition, catalog: Catalog) -> dict[str, Any]:
 
 
 def nested_options(properties: Iterable[Property]) -> dict[str, Any]:
-    """Return protocol options in 1.0 shape: headers, query and user properties as lists, AMQP sections as maps."""
+    """Return protocol options in 1.0 form: headers, query and user properties as lists, AMQP sections as maps."""
     nested: dict[str, Any] = {}
     for prop in properties:
         section, _, name = prop.name.partition(".")
@@ -85,7 +85,7 @@ def nested_options(properties: Iterable[Property]) -> dict[str, Any]:
 
 
 def definition_to_json(definition: Definition) -> dict[str, Any]:
-    """Return a definition as plain JSON, losing nothing; :func:`definition_from_json` reads it."""
+    """Return a definition as plain JSON, lossless; :func:`definition_from_json` reads it."""
     form = _plain(definition)
     for member in ("envelopemetadata", "protocoloptions"):
         form[member] = [_listed(prop) for prop in getattr(definition, member)]
@@ -105,7 +105,7 @@ def definition_from_json(form: Mapping[str, Any]) -> Definition:
 
 
 def meaning_of(catalog: Catalog) -> Iterator[Any]:
-    """Give what a catalog means in parts of plain JSON, always in one order; findings are no part of it."""
+    """Yield the meaning of a catalog in parts of plain JSON, always in the same order and without findings."""
     yield from (definition_to_json(catalog.definitions[xid]) for xid in sorted(catalog.definitions))
     yield from ([xid, *catalog.groups[xid]] for xid in sorted(catalog.groups))
     yield from (_plain(catalog.endpoints[xid]) for xid in sorted(catalog.endpoints))
@@ -113,7 +113,7 @@ def meaning_of(catalog: Catalog) -> Iterator[Any]:
 
 
 def catalog_to_json(catalog: Catalog) -> dict[str, Any]:
-    """Return a whole catalog as plain JSON, losing nothing; :func:`catalog_from_json` reads it."""
+    """Return a whole catalog as plain JSON, lossless; :func:`catalog_from_json` reads it."""
     return {
         "format": FORMAT,
         "definitions": [definition_to_json(each) for each in catalog.definitions.values()],
@@ -134,7 +134,7 @@ def catalog_from_json(form: Mapping[str, Any]) -> Catalog:
         ValueError: it was written in another format.
     """
     if form.get("format") != FORMAT:
-        raise ValueError(f"a catalog of format {form.get('format')!r} cannot be read; this is format {FORMAT}")
+        raise ValueError(f"cannot read a catalog of format {form.get('format')!r}; this version reads format {FORMAT}")
     definitions = map(definition_from_json, form["definitions"])
     endpoints = map(_endpoint, form["endpoints"])
     return Catalog(
@@ -182,14 +182,14 @@ def _candidates(endpoint: Endpoint) -> frozenset[str]:
     return _candidate_set(endpoint.candidates)
 
 
-# Much that stays, without the collector of cycles walking it again and again.
+# Garbage collection with many long-lived objects.
 
 
 @contextmanager
 def paused_gc() -> Iterator[None]:
-    """Pause the collection of cycles while a catalog or plan is built: it finds none, for a third of the time.
+    """Pause garbage collection while a catalog or plan is built: it finds no cycles, but takes a third of the time.
 
-    What is no longer referred to is freed all the same. It is a function decorator too.
+    Reference counting still works. Can be used as a function decorator.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -201,10 +201,10 @@ def paused_gc() -> Iterator[None]:
 
 
 def set_aside_from_gc() -> None:
-    """Collect cycles once, and leave what is there now out of further collections, up to the next call.
+    """Collect cycles once, and exclude all current objects from further collections until the next call.
 
-    A plan of ten thousand definitions is some 160,000 objects, which a collection walks for 0.1 to 0.2 s, in which no
-    other thread runs. Call it when such objects have come and others gone.
+    A plan of ten thousand definitions is some 160,000 objects, for which a collection takes 0.1 to 0.2 s and blocks all
+    threads. Call it when such objects were created and others released.
     """
     gc.unfreeze()
     gc.collect()
@@ -213,7 +213,7 @@ def set_aside_from_gc() -> None:
 
 EPOCH_CHARACTERS: Final = 16
 MAX_CANDIDATES: Final = 1_000_000
-"""Candidates of all endpoints of a load together."""
+"""Most candidates of all endpoints of a load together."""
 
 
 @paused_gc()
@@ -228,11 +228,11 @@ def load(
 ) -> Catalog:
     """Read files, folders and URLs as one catalog, with all findings of lint.
 
-    References go across documents. A definition that cannot be used is left out and reported, the rest works. URLs are
-    refused unless *network* is on; what documents refer to may be at public addresses and at those of *allow*
-    (:class:`catalog.documents.connecting.Reach`). *declarations*, when given, is filled with what the documents
-    declare. A *fetcher*, when given, counts instead of *network* and *allow*, and afterwards knows all that was read.
-    *base_uri* is the address of the registry that the sources are of, where they do not say it themselves.
+    References across documents work. A definition that cannot be used is left out and reported; the rest works. URLs
+    are rejected unless *network* is on; documents may refer to public addresses and to those of *allow*
+    (:class:`catalog.documents.connecting.Reach`). *declarations* is filled with what the documents declare. *fetcher*
+    replaces *network* and *allow*, and afterwards knows everything that was read. *base_uri* is the address of the
+    registry that the sources come from, if they do not state it themselves.
 
     Raises:
         DocumentError: a source is missing, unreadable, or neither JSON nor YAML (exit code 2 of ``check``).
@@ -249,9 +249,9 @@ def build(
     fetcher: Fetcher | None = None,
     base_uri: str = "",
 ) -> Catalog:
-    """Make a catalog of documents that were read; *findings* may hold some already, and all end in the catalog.
+    """Make a catalog from documents; it contains all *findings*, including those already there.
 
-    The *fetcher* gives what they refer to; without one there is no network. *base_uri* is as for :func:`load`.
+    The *fetcher* gets what they refer to; without one there is no network. *base_uri* is as for :func:`load`.
     """
     given = fetcher if fetcher is not None else Fetcher(network=False)
     following = Following(given, findings)
@@ -293,12 +293,12 @@ def _declared(documents: Iterable[Document], declarations: Declarations, finding
         if registry.read(document.tree, document.root, declarations, findings):
             continue
         if document.named:
-            hint = "name a catalog of messages; other registries have nothing to route by"
-            findings.error(place, "not-a-catalog", "this holds no message groups, endpoints or schema groups", hint)
-        else:
-            findings.info(
-                place, "not-a-catalog", "no message groups, endpoints or schema groups in here; passed over", ""
+            hint = "use a catalog with messages; records cannot be matched with other registries"
+            findings.error(
+                place, "not-a-catalog", "this document has no message groups, endpoints or schema groups", hint
             )
+        else:
+            findings.info(place, "not-a-catalog", "skipped: no message groups, endpoints or schema groups", "")
     return declarations
 
 
@@ -327,7 +327,7 @@ def _endpoints(
         declared = declarations.endpoints[xid]
         size = len(inline.get(xid, ())) + sum(len(groups[group]) for group in listed[xid])
         if size > left:
-            text = f"{xid} expects {size} messages, and all endpoints together more than {MAX_CANDIDATES}"
+            text = f"{xid} has {size} candidates; all endpoints together have more than {MAX_CANDIDATES}"
             findings.error(declared.place, "too-many", text, "list fewer groups, or split the catalog")
             continue
         left -= size
@@ -360,54 +360,54 @@ def _listed_groups(
             groups[group] = None
         failure = resolver.failure(reference, place.file)
         if failure is not None and failure.transient:
-            text = f"the message group {reference} cannot be reached now: {failure}"
+            text = f"the message group {reference} is unavailable at present: {failure}"
             findings.warning(place, "unreachable-reference", text, failure.hint)
         elif group is None:
-            text = f"the message group {reference} is not there" + (f" ({failure})" if failure is not None else "")
-            # The network is off, so that nothing is known of what is there.
+            text = f"the message group {reference} was not found" + (f" ({failure})" if failure is not None else "")
+            # The network is off, so it is unknown what exists.
             unasked = failure is not None and failure.offline
             hint = near.hint(reference, "correct the reference, or add the document")
             findings.add(place, "warning" if unasked else "error", "dangling-group", text, hint)
     return tuple(groups)
 
 
-# Has the catalog changed? The caller asks when it likes; there is no thread in here.
+# Has the catalog changed? The caller decides when to check; there is no thread here.
 #
-# All that the last load has read is looked at, not the sources only: documents that they refer to, schemas, folders,
-# and every page of a registry. URLs are asked whether they changed, which costs a 304.
+# Everything that the last load read is checked, not only the sources: documents that they refer to, schemas, folders,
+# and every page of a registry. URLs are requested conditionally, which costs a 304.
 
 LOOK_SECONDS: Final = 45.0
-"""What one look may wait for the network in all: less than a supervisor that waits for it is given."""
+"""Most time that one check may wait for the network: less than the patience of a supervisor that waits for it."""
 WAKE_SECONDS: Final = 0.5
-"""Time between the starts of two looks, however often the watcher is woken."""
+"""Minimum interval between the starts of two checks, however often the watcher is woken."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedCatalog:
-    """A changed catalog that must not take effect, with all that is wrong with it; the last good one goes on."""
+    """A changed catalog that is rejected, with everything that is wrong with it; the last valid one stays in use."""
 
     findings: tuple[Finding, ...]
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that caused the refusal."""
+        """The findings that caused the rejection."""
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A catalog that cannot be reached for now, or refers to what cannot; the last good one goes on until it can.
+    """A catalog that is unavailable at present or refers to something that is; the last valid one stays in use.
 
-    ``uris`` are what is waited for.
+    ``uris`` are the unavailable addresses.
     """
 
     uris: tuple[str, ...]
 
 
 def new_errors(catalog: Catalog, known: Sequence[Finding], *, elsewhere: bool = False) -> tuple[Finding, ...]:
-    """Return the refusing errors that are not among those known: what a change made worse, not what was bad before.
+    """Return the rejecting errors that are not among *known*: what a change made worse.
 
-    With *elsewhere* those known are of other files.
+    With *elsewhere*, *known* are of other files.
     """
     old = {("" if elsewhere else finding.file, finding.rule, finding.message) for finding in known}
     return tuple(
@@ -422,17 +422,17 @@ def _fit(catalog: Catalog) -> tuple[Finding, ...]:
 
 
 class CatalogWatcher:
-    """Compares what the last load has read with what is there now, at most once per *interval* seconds.
+    """Checks whether anything that the last load read has changed, at most once per *interval* seconds.
 
-    A catalog is refused for errors that the one in use does not have, and waits for what it refers to and cannot be
-    reached (JUDGING.md#epochs-and-reloads); both only while another is in use.
+    A catalog is rejected for errors that the current one does not have, and pending while it refers to something that
+    is unavailable (JUDGING.md#epochs-and-reloads); both only while another is in use.
 
-    A change that looks unfinished (:mod:`catalog.documents.documents`) is taken when the next look finds the same. One
-    that is *unfit* for whoever uses the catalog is refused like one with errors.
+    A change that looks unfinished (:mod:`catalog.documents.documents`) is accepted if the next check finds the same.
+    One that is *unfit* for its user is rejected like one with errors.
 
-    A change is answered once, as a catalog, a refusal or a wait; sources that cannot be read are refused once, or
-    waited for where they are only unreachable, and looked at again every time. What changes without changing the
-    meaning (the epoch) is answered with None, but for the first good catalog after a refusal or such a wait.
+    A change is reported once, as a catalog, a rejection or a wait. Sources that cannot be read are rejected once (or
+    pending if only unavailable) and read again each time. A change that does not alter the meaning (the epoch) gives
+    None, except for the first valid catalog after a rejection or such a wait.
     """
 
     def __init__(
@@ -451,14 +451,14 @@ class CatalogWatcher:
         unread: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Watch *sources*; *current* is the catalog in use, so that an unchanged first look says nothing.
+        """Watch *sources*; *current* is the catalog in use, so that an unchanged first check reports nothing.
 
-        With *elsewhere* it was read from other sources, and is not to give way to these. With *unread* the sources
-        could not be read when it was taken into use: the first good look is told, changed or not.
+        With *elsewhere* it was read from other sources, which these must not replace. With *unread* the sources
+        could not be read at that time: the first valid check is reported, changed or not.
 
-        *allow* and *base_uri* are as for :func:`catalog.load.load`, *logins* are what registries are shown.
-        A catalog, a document or an endpoint of it that lost more than *max_shrink* of its definitions (0 to 1) is taken
-        at a second look only. *unfit* says why a changed catalog must not take effect, beside its own errors.
+        *allow* and *base_uri* are as for :func:`catalog.load.load`, *logins* are credentials for registries.
+        If a catalog, document or endpoint loses more than *max_shrink* of its definitions (0 to 1), the catalog must be
+        confirmed by a second check. *unfit* returns further reasons to reject a changed catalog.
         """
         self._sources = tuple(sources)
         self._interval = interval
@@ -487,30 +487,30 @@ class CatalogWatcher:
 
     @property
     def due(self) -> bool:
-        """Whether a poll would look; before that it returns None."""
+        """Whether a poll would check; before that it returns None."""
         return self._clock() >= self._due
 
     def wake(self) -> None:
-        """Make the next look due at once, since somebody says that the catalog changed; any thread may say so.
+        """Make the next check due at once, because the catalog is said to have changed; callable from any thread.
 
-        A flood of calls makes one look each ``WAKE_SECONDS``. One that comes during a look makes another after it.
+        Many calls make one check each ``WAKE_SECONDS``. A call during a check causes another after it.
         """
         self._due = min(self._due, max(self._clock(), self._began + WAKE_SECONDS))
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """What the catalog that was found last waits for; empty when it does not wait."""
+        """The addresses that the latest catalog waits for; empty if it does not wait."""
         return self._awaited
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why the catalog that was found last waits for a second look; empty when it does not."""
+        """Why the latest catalog needs a second check; empty if it does not."""
         return self._doubts
 
     def poll(self) -> Catalog | RefusedCatalog | Waiting | Doubtful | None:
-        """Return a new catalog, the refusal of one with errors, what one waits for, why one is doubted, or None.
+        """Return a new catalog, a rejection, what one waits for, why one needs confirmation, or None.
 
-        None when nothing changed, when it is too early, and when a file is being written just now.
+        None if nothing changed, if it is too early, and while a file is being written.
         """
         if not self.due:
             return None
@@ -527,7 +527,7 @@ class CatalogWatcher:
             self._seen = fetcher.seen
             return self._unreadable(error)
         if self._fetcher().changed(fetcher.seen, local=True):
-            return None  # it is being written just now; the next look decides
+            return None  # it is being written; the next check decides
         self._seen = fetcher.seen
         self._trouble = ""
         sizes = sizes_of(catalog, declarations)
@@ -538,16 +538,16 @@ class CatalogWatcher:
         return self._judged(catalog, sizes)
 
     def _doubted(self, catalog: Catalog, sizes: Sizes, fetcher: Fetcher, before: Mapping[str, str]) -> tuple[str, ...]:
-        """Return why a catalog that could take effect needs a second look."""
+        """Return why a catalog that could take effect needs a second check."""
         if self._epoch in (None, catalog.epoch) or catalog.pending or self._new_errors(catalog):
             return ()
         doubts = (*sizes.shrunk(self._sizes, self._max_shrink), *unfinished(fetcher, before))
-        # What is refused anyway is said at once.
+        # A rejection is reported at once.
         emptied = () if doubts or self._unfit(catalog) else sizes.emptied(self._sizes, self._max_shrink)
         return first_of((*doubts, *emptied))
 
     def _second_look(self) -> Catalog | RefusedCatalog | Waiting | None:
-        """Take what was doubted, since it is still the same."""
+        """Accept the catalog that needed confirmation, since it is unchanged."""
         if self._held is None:
             return None
         held, self._held, self._doubts = self._held, None, ()
@@ -565,7 +565,7 @@ class CatalogWatcher:
             reported, self._awaited = self._awaited, catalog.pending
             return Waiting(catalog.pending) if reported != catalog.pending else None
         if not catalog.definitions:
-            # This is a slip or an outage far more often than intended, and all records would become dead letters.
+            # This is a mistake or an outage far more often than intended, and all records would become dead letters.
             return self._refusal((Finding("", "", "error", "no-definitions", "the catalog has no usable definition"),))
         unfit = self._unfit(catalog) if self._epoch not in (None, catalog.epoch) else ()
         if unfit:
@@ -603,7 +603,7 @@ class CatalogWatcher:
         return self._refusal(findings.sorted())
 
     def _refusal(self, findings: tuple[Finding, ...]) -> RefusedCatalog:
-        """Note that the sources are unfit to take effect: nothing is awaited, and the next fit catalog is reported."""
+        """Remember that the sources are unfit: nothing is pending, and the next fit catalog is reported."""
         self._refused = True
         self._awaited = ()
         return RefusedCatalog(findings)

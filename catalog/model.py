@@ -1,7 +1,7 @@
-"""The normalised catalog: what every dialect becomes, and all that matching ever sees.
+"""The normalised catalog: what every dialect is converted to, and all that matching uses.
 
-Names are those of the xRegistry 1.0 message specification. Everything is immutable and plain, so that a
-catalog can be hashed, written down with a plan and read back.
+Names are those of the xRegistry 1.0 message specification. Everything is immutable and plain, so that a catalog can be
+hashed, stored with a plan and read back.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ PROTOCOLS: Final = ("HTTP", "AMQP/1.0", "MQTT/3.1.1", "MQTT/5.0", "KAFKA", "NATS
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One constrainable place of a record.
+    """One property of a record that can be constrained.
 
     ``name`` is the attribute (``type``) for an envelope, else the path below ``protocoloptions`` in canonical
     spelling: ``topic``, ``key``, ``headers.NAME``, ``query.NAME``, ``path``, ``properties.subject``,
     ``application-properties.NAME``, ``user_properties.NAME``, ``topic_name``, ``subject``, ``reply-to``.
     HTTP header names, and ``content-type`` everywhere, are lower case. ``value`` is None for no constraint on
     the value, else a scalar as written (str, bool, int, float). ``type`` is never empty: the declared one, else
-    the one CloudEvents or the 1.0 protocol table gives, else ``string``. ``wire`` is the AMQP type that a declared one
-    names, where the property types do not tell it (``uuid``, ``ulong``, ``float``); it serves to produce only.
+    the one of CloudEvents or the 1.0 protocol table, else ``string``. ``wire`` is the AMQP type that a declared one
+    names, where property types do not (``uuid``, ``ulong``, ``float``); it is only used to produce.
     """
 
     name: str
@@ -53,10 +53,10 @@ class Property:
 class Relation:
     """How messages of a definition are related to those of another (CNCF Message Catalog 0.1).
 
-    ``to`` is the xid of the other, ``kind`` what the relation is: ``reply``, ``followup``, ``end``, ``report`` or any
-    text, empty when that is not said. A message is related to the one whose property ``of`` has the value of its own
-    property ``via``. Both are keys as constraints have them (``e.NAME``, ``p.PATH``), and empty where none is named
-    that could identify it.
+    ``to`` is the xid of the other, ``kind`` the kind of relation: ``reply``, ``followup``, ``end``, ``report`` or any
+    text, empty if it is not stated. A message is related to the one whose property ``of`` has the value of its own
+    property ``via``. Both are keys as in constraints (``e.NAME``, ``p.PATH``), and empty if there is none that could
+    identify a message.
     """
 
     to: str
@@ -69,13 +69,13 @@ class Relation:
 class Definition:
     """One effective message definition, after inheritance and group defaults (JUDGING.md#inheritance).
 
-    ``protocol_declared`` tells a protocol that the message or a base of it names from one that only its group
-    gives as default, which restricts but does not describe. ``base`` lists the xids it derives from, nearest first.
+    ``protocol_declared`` is True if the message or a base of it names the protocol, False if only its group does, as
+    a default, which restricts but does not describe. ``base`` lists the xids it derives from, nearest first.
     A name that occurs twice in one list of headers gives two properties; both must hold.
     ``schemauri`` is the absolute URI of the data schema, which mapped and emitted events have as ``dataschema``: a
-    template when the envelope declares one, None when there is no schema or its address is not known.
-    ``schemakey`` names the entry of :attr:`Catalog.schemas` that holds the data schema, None when there is none or it
-    could not be loaded; ``schemaname`` is the ``:Name`` deep link, ``schemapointer`` a JSON pointer into that document.
+    template if the envelope declares one, None if there is no schema or its address is unknown.
+    ``schemakey`` is the key of the data schema in :attr:`Catalog.schemas`, None if there is none or it could not be
+    loaded; ``schemaname`` is the ``:Name`` deep link, ``schemapointer`` a JSON pointer into that document.
     """
 
     xid: str
@@ -106,11 +106,11 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A channel: where messages travel, and which definitions are expected there.
+    """A channel: where messages travel, and which definitions it offers for them.
 
     ``candidates`` are the xids of its inline messages, then of all messages of its groups, each once.
     ``uris`` are the addresses in ``protocoloptions.endpoints`` whatever their spelling; ``options`` the merged
-    channel options (``topic``, ``path``, ``method``, ``key``, ...), which address and never filter.
+    channel options (``topic``, ``path``, ``method``, ``key``, ...), which address the channel and never filter.
     """
 
     xid: str
@@ -129,7 +129,7 @@ Severity = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One thing lint has to say; ``hint`` is the remedy. The JSON form has exactly these members."""
+    """One finding of lint; ``hint`` says how to fix it. The JSON form has exactly these members."""
 
     file: str
     pointer: str
@@ -144,12 +144,11 @@ class Catalog:
     """Everything read from one or more documents. ``epoch`` is a content hash of the normalised catalog:
     the same meaning gives the same epoch, whatever the formatting or the order of files.
 
-    ``schemas`` holds one document per entry, ``{"format": text or None, "document": tree or text}``, and ``schemaids``
-    where schema registries are said to know it by some, by key: the xid
-    of a version (``/schemagroups/G/schemas/S/versions/V``), the URI it was fetched from, or ``XID#dataschema`` for one
-    written into a definition. ``order`` lists the definitions in the order of their documents, which is no part of what
-    the catalog means, and so of its epoch. ``pending`` are the URIs that could not be reached for now; a later load
-    may have them.
+    ``schemas`` has one document per entry, ``{"format": text or None, "document": tree or text}``, by key: the xid of a
+    version (``/schemagroups/G/schemas/S/versions/V``), the URI it was fetched from, or ``XID#dataschema`` for one
+    inside a definition; some entries have ``schemaids``, its ids in schema registries. ``order`` lists the definitions
+    in the order of their documents, which is not part of the epoch. ``pending`` are the URIs that are unavailable at
+    present; a later load may have them.
     """
 
     definitions: Mapping[str, Definition] = field(default_factory=dict)

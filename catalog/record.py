@@ -1,6 +1,6 @@
-"""The native record: one message as its protocol delivered it, in the one JSON form used everywhere.
+"""The native record: one message as its protocol delivered it, in the JSON form used everywhere.
 
-Tests, ``match``, dead letters, replay and ``emit`` all speak this form (JUDGING.md#records)::
+Tests, ``match``, dead letters, replay and ``emit`` all use this form (JUDGING.md#records)::
 
     {"endpoint": "/endpoints/plant", "protocol": "KAFKA", "native": {...}, "body": "text",
      "time": "2026-01-02T03:04:05Z"}
@@ -21,17 +21,17 @@ import msgspec
 from catalog.findings import RecordError
 
 MAX_DEPTH: Final = 512
-"""Levels of nesting up to which a JSON text is read at all."""
+"""Maximum nesting of a JSON text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """One native record.
 
-    ``native`` holds the protocol's own members under the names of JUDGING.md#records, with name/value
-    lists left as lists of ``{"name", "value" | "value_base64"}``: order and repeats carry meaning.
-    ``time`` is the arrival or broker time as RFC 3339 text. ``position`` names the place of the record in
-    its source (``topic-partition-offset``, or inbox segment and row); empty when it has none.
+    ``native`` has the protocol's own members under the names of JUDGING.md#records, with name/value lists as lists of
+    ``{"name", "value" | "value_base64"}``: order and repetition matter. ``time`` is the arrival or broker time as
+    RFC 3339 text. ``position`` is the location of the record in its source (``topic-partition-offset``, or inbox
+    segment and row); empty if it has none.
     """
 
     protocol: str
@@ -64,9 +64,9 @@ def text_or_base64(member: str, data: bytes) -> dict[str, str]:
 
 
 def bytes_of(form: Mapping[str, Any], member: str) -> bytes | None:
-    """Return the bytes that ``member`` or ``member_base64`` of *form* stands for; None when neither is there.
+    """Return the bytes of ``member`` or ``member_base64`` of *form*; None if neither is there.
 
-    A value that is no text (a number or a boolean) gives the bytes of its JSON text.
+    A value that is not a string (a number or a boolean) gives the bytes of its JSON text.
 
     Raises:
         RecordError: ``member_base64`` is not base64, or both members are present.
@@ -88,7 +88,7 @@ def bytes_of(form: Mapping[str, Any], member: str) -> bytes | None:
         try:
             return value.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise RecordError(f"{member} holds a lone surrogate, which no UTF-8 text can") from error
+            raise RecordError(f"{member} contains a lone surrogate, which UTF-8 cannot encode") from error
     return msgspec.json.encode(value)
 
 
@@ -96,7 +96,7 @@ def parse_record(line: bytes | str) -> Record:
     """Read one line of JSON as a native record.
 
     Raises:
-        RecordError: the line is no JSON object, lacks ``protocol``, or has a member of the wrong shape.
+        RecordError: the line is not a JSON object, has no ``protocol``, or has a member of the wrong type.
     """
     try:
         form = msgspec.json.decode(line)
@@ -106,12 +106,12 @@ def parse_record(line: bytes | str) -> Record:
 
 
 def record_of(form: Any) -> Record:
-    """Build a record from its decoded JSON form; see :func:`parse_record` for what is refused."""
+    """Build a record from its decoded JSON form; see :func:`parse_record` for the errors."""
     if not isinstance(form, dict):
         raise RecordError("a record is a JSON object with the members protocol, native and body")
     protocol = form.get("protocol")
     if not isinstance(protocol, str) or not protocol:
-        raise RecordError("a record needs a protocol, such as KAFKA or HTTP")
+        raise RecordError("a record must have a protocol, such as KAFKA or HTTP")
     native = form.get("native")
     if native is None:
         native = {}

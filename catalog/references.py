@@ -1,4 +1,4 @@
-"""References of documents: what they mean, what is fetched for them, and what lies beyond the sources."""
+"""References of documents: resolve them, fetch what they need, and read documents outside the sources."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _GROUP_REFERENCE: Final = re.compile(r"(?:^|[/#])(messagegroups)/([^/?#]+)/?$")
 
 
 class ReferenceResolver:
-    """Finds what references mean: among the things that were read, and beyond them when there is an *abroad*.
+    """Resolves references: among the things that were read, and outside the sources if there is an *abroad*.
 
-    All documents of a load share one space of xids; each document beyond them has its own.
+    All documents of a load share one space of xids; each other document has its own.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class ReferenceResolver:
         self._failures: dict[tuple[str, str], DocumentError] = {}
 
     def message(self, reference: str, source: str) -> str | None:
-        """Return the name of the message that *reference*, written in the message *source*, means; None when dangling.
+        """Return the name of the message that *reference* in the message *source* means; None if dangling.
 
-        A version that is not there means its message. A reference into a document that cannot be read means the message
-        of that xid in the sources, but for *source* itself: this is no cycle.
+        A missing version means its message. A reference into an unreadable document means the message of that xid in
+        the sources, except *source* itself, so that this is not a cycle.
         """
         land = self._abroad.land_of(source) if self._abroad is not None else None
         match = MESSAGE_REFERENCE.search(reference)
@@ -74,11 +74,11 @@ class ReferenceResolver:
                 return None
         known = self._message_in(target, xids)
         if known is None and target is not None:
-            self._failures[source, reference] = DocumentError(f"{target.name} has no {xids[0]}")
+            self._failures[source, reference] = DocumentError(f"{target.name} does not contain {xids[0]}")
         return None if known == source and target is None else known
 
     def group(self, reference: str, file: str = "") -> str | None:
-        """Return the name of the message group that *reference*, written in *file*, means; None when there is none."""
+        """Return the name of the message group that *reference* in *file* means; None if there is none."""
         match = _GROUP_REFERENCE.search(reference)
         if match is None:
             return self._group_in(None, [f"/messagegroups/{reference}"]) or self._only_group(reference, file)
@@ -93,7 +93,7 @@ class ReferenceResolver:
                 self._failures[file, reference] = error
         known = self._group_in(target, xids)
         if known is None and target is not None:
-            self._failures[file, reference] = DocumentError(f"{target.name} has no {xids[0]}")
+            self._failures[file, reference] = DocumentError(f"{target.name} does not contain {xids[0]}")
         return known
 
     def failure(self, reference: str, source: str) -> DocumentError | None:
@@ -101,15 +101,15 @@ class ReferenceResolver:
         return self._failures.get((source, reference))
 
     def declared_group(self, name: str) -> DeclaredGroup | None:
-        """Return a message group, of the sources or beyond."""
+        """Return a message group, of the sources or of another document."""
         return self._groups.get(name) or (self._abroad.group(name) if self._abroad is not None else None)
 
     def endpoint_beyond(self, name: str) -> DeclaredEndpoint | None:
-        """Return an endpoint of a document beyond the sources."""
+        """Return an endpoint of a document outside the sources."""
         return self._abroad.endpoint(name) if self._abroad is not None else None
 
     def _land(self, address: str, fragment: bool, group: str, file: str) -> Land | None:
-        """Return the land of a reference; None for the sources.
+        """Return the document of a reference; None for the sources.
 
         Raises:
             DocumentError: it cannot be read.
@@ -131,7 +131,7 @@ class ReferenceResolver:
         return None if known is None else self._abroad.adopt_group(land, known)
 
     def _only_group(self, reference: str, file: str) -> str | None:
-        """Return the group of a document that is referred to as a whole, and has one group."""
+        """Return the group of a document that is referred to as a whole and has exactly one group."""
         if self._abroad is None or not (is_url(reference) or reference.lower().endswith(suffixes())):
             return None
         try:
@@ -143,20 +143,20 @@ class ReferenceResolver:
         return self._group_in(land, groups) if len(groups) == 1 else None
 
     def _known(self, space: str, things: Mapping[str, object], xids: Iterable[str]) -> str | None:
-        """Return the first of *xids* that is there, with regard to case or else without: ids are unique so."""
+        """Return the first of *xids* that exists, case-sensitive first: ids are unique without regard to case."""
         wanted = list(xids)
         for xid in wanted:
             if xid in things:
                 return xid
         size, folded = self._folded.get(space, (0, {}))
-        if size < len(things):  # things that came from abroad are found by their exact names only
+        if size < len(things):  # things from other documents are found by exact name only
             folded = {known.lower(): known for known in things if known.startswith("/")}
             self._folded[space] = (len(things), folded)
         return next((folded[xid.lower()] for xid in wanted if xid.lower() in folded), None)
 
 
 def _document_of(reference: str, match: re.Match[str]) -> tuple[str, bool]:
-    """Return what a reference says before the xid, and whether that is a document or a registry; empty for its own."""
+    """Return what precedes the xid in a reference, and whether it is a document or a registry; empty for its own."""
     lead = reference[: match.start(1)]
     address, fragment, _ = lead.partition("#")
     if fragment:
@@ -174,7 +174,7 @@ def _siblings(reference: str, source: str, land: Land | None) -> list[str]:
 
 
 def _spellings(kind: str, group: str, message: str, version: str | None) -> list[str]:
-    """Give the xids a reference may mean: as written, then unescaped as a pointer or URI; versions first."""
+    """Return the xids a reference may mean: as written, then unescaped as a pointer or URI; versions first."""
     xids: list[str] = []
     for names in ((group, message), *zip(_unescaped(group), _unescaped(message), strict=True)):
         xid = f"/{kind}/{names[0]}/messages/{names[1]}"
@@ -187,24 +187,24 @@ def _unescaped(name: str) -> tuple[str, str]:
     return pointer, unquote(pointer)
 
 
-# What documents name by address and do not show: collections (``messagegroupsurl``) and definitions (``self``).
+# Collections (``messagegroupsurl``) and definitions (``self``) that documents refer to by address without content.
 #
-# All of it is fetched as references are, by their limits and reach, and laid into the document where it belongs, so
-# that whoever reads the document sees it whole. A definition that is only listed, and cannot be had, is left out: as it
-# stands it would take every event of its envelope.
+# They are fetched like references, within the same limits, and inserted into the document, so that readers of the
+# document see it complete. A listed definition that cannot be fetched is left out: without constraints it would match
+# every event of its envelope.
 
 MAX_DOCUMENTS: Final = 1_000
-"""Documents that are looked into for what the sources of one load name by address."""
+"""Most documents that are read because the sources of one load refer to them by address."""
 _ENDS: Final = ("url", "uri")
 _RESOURCES: Final = frozenset(f"{name}{end}" for name in ("definition", "message") for end in _ENDS)
-"""Where the document of a definition is that the registry does not hold itself (RESOURCEURI of 0.5)."""
+"""The address of a definition that the registry does not store itself (RESOURCEURI of 0.5)."""
 _SHOWN: Final = frozenset({"versions", "xref", "uri", "meta", "xid", "messageid"})
-"""Members that tell a definition which is shown from one that is only listed, beside those that say how it looks."""
+"""Members that, beside the format of the message, show that a definition is included and not only listed."""
 
 
 @dataclass(slots=True)
 class Following:
-    """Follows what the documents of one load name. ``pending`` are the addresses that could not be reached for now."""
+    """Reads what the documents of one load refer to. ``pending`` are the addresses that are unavailable at present."""
 
     fetcher: Fetcher
     findings: Findings
@@ -212,7 +212,7 @@ class Following:
     _documents: int = 0
 
     def completed(self, document: Document) -> Document:
-        """Return *document* with all that it names by address; what cannot be had is reported and left out."""
+        """Return *document* with everything it refers to by address; report and leave out what is unavailable."""
         if not isinstance(document.tree, dict) or detect(document.tree) is None or not _names(document.tree):
             return document
         assembly = Assembly(document.file, document.tree)
@@ -256,31 +256,31 @@ class Following:
                 assembly.lay(path[:-1], {path[-1]: None}, place)
 
     def _read(self, written: str, place: SourceLocation) -> tuple[dict[str, Any], SourceLocation]:
-        """Return what an address, written at *place*, leads to, and where that is.
+        """Return the object at an address that is written at *place*, and its location.
 
         Raises:
-            DocumentError: it cannot be read; ``transient`` when that may change.
+            DocumentError: it cannot be read; ``transient`` if that may change.
         """
         address = self.fetcher.resolve(written, place.file)
         if self._documents >= MAX_DOCUMENTS:
-            message = f"{address} is not looked into: documents name more than {MAX_DOCUMENTS} others"
+            message = f"{address} is not read: documents refer to more than {MAX_DOCUMENTS} others"
             raise DocumentError(message, file=address, hint="give whole documents as sources")
         self._documents += 1
         document = read_document(address, self.fetcher, self.findings)
         if is_url(address) and not document.mounts and next_page(self.fetcher.answer(address).link) is not None:
             hint = "give the registry itself as a source; its pages are followed"
-            raise DocumentError(f"{address} is answered page by page", file=address, hint=hint)
+            raise DocumentError(f"{address} is a paginated response", file=address, hint=hint)
         tree, at = document.tree, SourceLocation(document.file, "", document.mounts)
         for key in steps_of(written.partition("#")[2]):
             tree, at = tree.get(key) if isinstance(tree, dict) else None, at / key
         if not isinstance(tree, dict):
-            raise DocumentError(f"{written} leads to no object", file=address, hint="correct the address")
+            raise DocumentError(f"{written} is not the address of an object", file=address, hint="correct the address")
         return tree, at
 
     def _report(self, error: DocumentError, place: SourceLocation, what: str) -> None:
         if error.transient:
             self.pending[error.file or place.file] = None
-            text = f"{what} cannot be reached now: {error}"
+            text = f"{what} is unavailable at present: {error}"
             self.findings.warning(place, "unreachable-reference", text, error.hint)
         elif not self.fetcher.network and is_url(error.file):
             self.findings.warning(place, "network-off", f"{what} is not read: {error}", error.hint)
@@ -289,7 +289,7 @@ class Following:
 
 
 def _names(tree: Mapping[str, Any]) -> bool:
-    """Tell whether anything in a document is only named; most documents have nothing of the kind."""
+    """Whether a document refers to anything without including it; most do not."""
     if any(True for _ in _hidden(tree, 0)):
         return True
     for name, groups in tree.items():
@@ -311,7 +311,7 @@ def _any_listed(group: Mapping[str, Any]) -> bool:
 
 
 def _hidden(entity: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
-    """Give the members that name a collection which is not shown under any of its names, with the addresses."""
+    """Yield the members with addresses of collections that are not included under any name, with the addresses."""
     for key, address in entity.items():
         kind = _kind(key[:-3], depth) if key.lower().endswith(_ENDS) else None
         if kind is None or not isinstance(address, str) or not address or address.startswith("#"):
@@ -323,13 +323,13 @@ def _hidden(entity: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
 
 
 def _kind(name: str, depth: int) -> frozenset[str] | None:
-    """Return all names of the collection that *name* is one of; None when it is none at that depth."""
+    """Return all names of the collection that *name* is one of; None if it is none at that depth."""
     kinds = (names_of("groups"), {"endpoints"}, {"schemagroups"}) if depth == 0 else (names_of("messages"), {"schemas"})
     return next((kind for kind in map(frozenset, kinds) if name.lower() in kind), None)
 
 
 def _address(message: Mapping[str, Any]) -> str | None:
-    """Return the member that says where the definition is which is only listed here; None for one that is shown."""
+    """Return the member with the address of a definition that is only listed here; None for an included one."""
     if not any(isinstance(message.get(name), str) for name in message if name == "self" or name.lower() in _RESOURCES):
         return None
     shown = (_SHOWN | message_names()) - names_of("selectors")
@@ -348,7 +348,7 @@ def _members(tree: dict[str, Any], path: Sequence[str], at: SourceLocation) -> t
     """
     name = path[-1]
     groups = _of_kind(tree, path[0], 0)
-    if len(path) > 1 and groups is not None:  # as a registry's answer for one collection is put together
+    if len(path) > 1 and groups is not None:  # as a registry's response for one collection is assembled
         key = path[1] if path[1] in tree[groups] else next(iter(tree[groups]), "")
         if path[1] in tree[groups] or len(tree[groups]) == 1:
             group = tree[groups][key]
@@ -360,13 +360,13 @@ def _members(tree: dict[str, Any], path: Sequence[str], at: SourceLocation) -> t
         return tree[member], at / member
     if groups is None and tree and all(isinstance(each, dict) for each in tree.values()):
         return tree, at
-    raise DocumentError(f"{at.file} holds no {name}", file=at.file, hint=f"write {name} into it, as a map from id")
+    raise DocumentError(f"{at.file} has no {name}", file=at.file, hint=f"add {name}, as a map by id")
 
 
 def _reachable(address: str, document: Document) -> str:
     """Return the address of an entity of a registry at the origin that the registry was read from.
 
-    A server behind a proxy often calls itself by the wrong name; ours is the one that answered.
+    A server behind a proxy often has the wrong name for itself; ours worked.
     """
     for own in own_address(document.tree) if is_url(document.file) else ():
         if address.startswith(f"{own.rstrip('/')}/"):
@@ -376,7 +376,7 @@ def _reachable(address: str, document: Document) -> str:
 
 
 def _of_kind(tree: Mapping[str, Any], name: str, depth: int) -> str | None:
-    """Return the key of *tree* that is the collection *name* under any of its names, and a map."""
+    """Return the key of *tree* for the collection *name*, under any of its names, if it is a map."""
     kind = _kind(name, depth) or frozenset()
     return next((key for key in tree if key.lower() in kind and isinstance(tree[key], dict)), None)
 
@@ -388,21 +388,21 @@ def _place(document: Document, assembly: Assembly, path: Sequence[str]) -> Sourc
     return place
 
 
-# What references lead to beyond the sources: documents and registries that are looked into, and are not the catalog.
+# Documents and registries outside the sources that references lead to; they are not part of the catalog.
 #
 # A message found there may be a base, may be borrowed, or may be a candidate through its group. Its name is the address
-# of its document and its xid (``https://host/base.json#/messagegroups/G/messages/M``), so that it never clashes with a
-# definition of the catalog. The address of a local document is its path from the folder of the sources.
+# of its document and its xid (``https://host/base.json#/messagegroups/G/messages/M``), so that it never conflicts with
+# definitions of the catalog. The address of a local document is its path relative to the folder of the sources.
 
 MAX_EXTERNAL_DOCUMENTS: Final = 200
-"""Documents beyond the sources that one load looks into."""
+"""Most documents outside the sources that one load reads."""
 Declare = Callable[[Iterable[Document], Declarations, Findings], Declarations]
-"""Reads documents into declarations; one that is no catalog is reported as ``not-a-catalog``."""
+"""Reads documents into declarations; one that is not a catalog is reported as ``not-a-catalog``."""
 
 
 @dataclass(slots=True)
 class Land:
-    """One document or registry beyond the sources. ``name`` is what its xids are prefixed with."""
+    """One document or registry outside the sources. ``name`` is the prefix of its xids."""
 
     name: str
     declarations: Declarations = field(default_factory=Declarations)
@@ -410,9 +410,9 @@ class Land:
 
 
 class Abroad:
-    """Finds, reads and remembers lands; messages that are referred to become declared messages under their long name.
+    """Finds, reads and caches external documents; referenced messages are declared under their long name.
 
-    ``pending`` are the addresses that could not be reached for now.
+    ``pending`` are the addresses that are unavailable at present.
     """
 
     def __init__(
@@ -437,26 +437,26 @@ class Abroad:
         folders: list[str] = []
         for document in documents:
             for address in {document.file, *document.aliases, *(place.file for place in document.mounts.values())}:
-                with suppress(DocumentError):  # an alias is what a document says of itself, and may be anything
+                with suppress(DocumentError):  # documents choose their alias, which may be anything
                     self._home.add(self._key(address))
             if not is_url(document.file):
                 folders.append(os.path.dirname(os.path.abspath(document.file)))
         self._folder = os.path.commonpath(folders) if folders else os.path.abspath(os.curdir)
 
     def land_of(self, xid: str) -> Land | None:
-        """Return the land of a message or group that came from one; None for those of the catalog."""
+        """Return the document of a message or group from outside the sources; None for those of the catalog."""
         return self._of.get(xid)
 
     def at(self, file: str) -> Declarations | None:
-        """Return what the document at *file* declares, if it is one that was read beyond the sources."""
+        """Return the declarations of the document at *file*, if it was read from outside the sources."""
         land = self._lands.get(self._key(file))
         return land.declarations if isinstance(land, Land) else None
 
     def document(self, address: str, base: str) -> Land | None:
-        """Return the land of the document that *address*, written in the document at *base*, means; None for a source.
+        """Return the document that *address*, written in the document at *base*, means; None for a source.
 
         Raises:
-            DocumentError: it cannot be read; ``transient`` when that may change.
+            DocumentError: it cannot be read; ``transient`` if that may change.
         """
         target = self._fetcher.resolve(address, base)
         key = self._key(target)
@@ -470,7 +470,7 @@ class Abroad:
         return land
 
     def registry(self, prefix: str, group: str, base: str) -> Land | None:
-        """Return the land of the registry at *prefix*, with its *group* (``messagegroups/G``) read; None for a source.
+        """Return the registry at *prefix*, with its *group* (``messagegroups/G``) read; None for a source.
 
         Raises:
             DocumentError: as :meth:`document`.
@@ -493,7 +493,7 @@ class Abroad:
         return land
 
     def adopt(self, land: Land, xid: str) -> str:
-        """Declare a message of *land* in the catalog, as a mere target of references; return its name."""
+        """Declare a message of *land* in the catalog, only as a target of references; return its name."""
         name = land.name + xid
         if name not in self._declarations.messages:
             self._declare_message(land, xid, hidden=True)
@@ -523,37 +523,35 @@ class Abroad:
             self._declarations.beyond[adopted.group] = replace(home, xid=adopted.group)
 
     def _report(self, land: Land, place: SourceLocation) -> None:
-        """Take over what there is to say about something that is used; the rest is the matter of who wrote it."""
+        """Copy the findings about what is used; others concern only the author of the document."""
         for each in land.findings.sorted():
             if each.file == place.file and f"{each.pointer}/".startswith(f"{place.pointer}/"):
                 self._findings.extend((each,))
 
     def group(self, name: str) -> DeclaredGroup | None:
-        """Return the group of a land by its long name, also one of which only messages were adopted."""
+        """Return an external group by its long name, also one of which only messages were adopted."""
         land = self._of.get(name)
         return land.declarations.groups.get(name.removeprefix(land.name)) if land is not None else None
 
     def endpoint(self, name: str) -> DeclaredEndpoint | None:
-        """Return the endpoint of a land by its long name."""
+        """Return an external endpoint by its long name."""
         land = self._of.get(name)
         return land.declarations.endpoints.get(name.removeprefix(land.name)) if land is not None else None
 
     def _discovered(self, address: str, land: Land | None = None) -> Land | DocumentError:
-        """Read a document as a land of its own, or into that of its registry."""
+        """Read a document as one of its own, or as part of its registry."""
         destination = land if land is not None else Land(f"{self.label(address)}#")
         findings = Findings()
         try:
             if self._documents >= MAX_EXTERNAL_DOCUMENTS:
-                message = (
-                    f"{address} is not looked into: references lead to more than {MAX_EXTERNAL_DOCUMENTS} documents"
-                )
+                message = f"{address} is not read: references lead to more than {MAX_EXTERNAL_DOCUMENTS} documents"
                 raise DocumentError(message, file=address, hint="add the documents to the sources")
             self._documents += 1
             document = self._following.completed(read_document(address, self._fetcher, findings))
             self._declare([document], destination.declarations, findings)
             if any(each.rule == "not-a-catalog" for each in findings.sorted()):
                 hint = "refer to a document with messagegroups or endpoints"
-                raise DocumentError(f"{address} is no xRegistry document", file=address, hint=hint)
+                raise DocumentError(f"{address} is not an xRegistry document", file=address, hint=hint)
         except DocumentError as error:
             if error.transient:
                 self.pending[error.file or address] = None
@@ -562,10 +560,10 @@ class Abroad:
         return destination
 
     def _key(self, address: str) -> str:
-        """Return the one key of an address, however it is written."""
+        """Return the canonical key of an address, however it is written."""
         absolute = self._fetcher.address(address)
         return absolute.rstrip("/") if is_url(absolute) else os.path.abspath(absolute)
 
     def label(self, address: str) -> str:
-        """Return the address as names have it: the same wherever a folder of catalogs is put."""
+        """Return the address as used in names: the same wherever a folder of catalogs is stored."""
         return address if is_url(address) else os.path.relpath(os.path.abspath(address), self._folder)

@@ -1,9 +1,9 @@
 """Templates: RFC 6570 level 1 as JUDGING.md#templates reads it; compiled once, matched in linear time.
 
-A placeholder is ``{name}`` with a name of letters, digits, ``_``, ``-`` and ``.``; any other brace is literal text. As
-placeholders never cross a separator, a value fits only when its separators are those of the template, in order. Each
-stretch between two separators is then a row of literals with gaps, and putting every literal at its leftmost place is
-both the shortest split and, if that fails, the proof that there is none. So nothing is ever tried twice.
+A placeholder is ``{name}`` with a name of letters, digits, ``_``, ``-`` and ``.``; other braces are literal text. As
+placeholders never cross a separator, a value matches only if it has the template's separators, in order. Each stretch
+between two separators is a sequence of literals with gaps. Putting every literal at its leftmost position gives the
+shortest split; if that fails, there is none. So there is no backtracking.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from catalog.values import percent_decode, percent_encode
 TEMPLATE_TYPES: Final[frozenset[PropertyType]] = frozenset(
     {"string", "symbol", "uri", "urireference", "uritemplate", "timestamp"}
 )
-"""Types whose values may have placeholders; braces in a value of any other are literal text."""
+"""Types whose values may have placeholders; braces in a value of any other type are literal text."""
 _PLACEHOLDER: Final = re.compile(r"\{([A-Za-z0-9_.\-]+)\}", re.ASCII)
 _SEPARATORS: Final = {False: re.compile("(/)"), True: re.compile("([/.])")}
 
@@ -34,13 +34,13 @@ class Placeholder:
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """What stands between two separators: ``literals[i]`` comes before ``names[i]``, the last one ends the stretch."""
+    """The text between two separators: ``literals[i]`` comes before ``names[i]``, the last one ends the stretch."""
 
     literals: tuple[str, ...]
     names: tuple[str, ...]
 
     def match(self, text: str, values: list[str]) -> bool:
-        """Append the values taken to *values*; False when the text does not fit."""
+        """Append the placeholders' values to *values*; return False if the text does not match."""
         head, tail = self.literals[0], self.literals[-1]
         if not self.names:
             return text == head
@@ -60,16 +60,17 @@ class _Stretch:
         return True
 
     def alongside(self, text: str) -> str:
-        """Return the stretch with all that a text has between its first and last literal for its placeholders."""
+        """Return the stretch with its placeholders replaced by the text between first and last literal."""
         head, tail = self.literals[0], self.literals[-1]
         return head + text[len(head) : max(len(head), len(text) - len(tail))] + tail if self.names else head
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A parsed template. ``parts`` are literal texts and placeholders in order, no two texts side by side.
+    """A parsed template. ``parts`` are literal texts and placeholders in order, with no two adjacent texts.
 
-    ``dots`` makes ``.`` end a placeholder as ``/`` does (NATS subjects). Equal when text and ``dots`` are.
+    ``dots`` makes ``.`` end a placeholder as ``/`` does (NATS subjects). Templates with equal text and ``dots`` are
+    equal.
     """
 
     text: str
@@ -81,12 +82,12 @@ class Template:
 
     @property
     def is_literal(self) -> bool:
-        """True when there is no placeholder."""
+        """Whether there is no placeholder."""
         return not self.names
 
     @property
     def is_bare(self) -> bool:
-        """True when one placeholder is the whole value; it then takes anything but nothing."""
+        """Whether one placeholder is the whole value; it then matches any non-empty text."""
         return len(self.parts) == 1 and bool(self.names)
 
     @property
@@ -96,13 +97,13 @@ class Template:
 
     @property
     def alongside_nothing(self) -> str:
-        """What :meth:`alongside` has of the template itself, whatever the value."""
+        """The part of :meth:`alongside` that comes from the template itself, whatever the value."""
         return self._joined([stretch.alongside("") for stretch in self._stretches])
 
     def alongside(self, value: str) -> str | None:
-        """Return the template with what stands in a value at the places of its placeholders, to hold it beside that.
+        """Return the template with its placeholders replaced by the corresponding text of a value, to compare both.
 
-        None when the separators of the value are not those of the template.
+        None if the value has other separators than the template.
         """
         pieces = self._pieces(value)
         if pieces is None:
@@ -110,10 +111,10 @@ class Template:
         return self._joined([stretch.alongside(piece) for stretch, piece in zip(self._stretches, pieces, strict=True)])
 
     def match(self, value: str, decode: bool = False) -> dict[str, str] | None:
-        """Return the values that the placeholders take, undecoded, or None when *value* does not fit.
+        """Return the values of the placeholders, undecoded, or None if *value* does not match.
 
-        A placeholder that occurs again must have taken the same value; with *decode* the same after
-        percent-decoding. The first spelling is the one returned.
+        A repeated placeholder must have the same value again; with *decode* the same after percent-decoding. The first
+        spelling is returned.
         """
         if self.is_bare:
             return {self.names[0]: value} if value else None
@@ -127,10 +128,10 @@ class Template:
         return self._unite(values, decode)
 
     def expand(self, context: Mapping[str, str], *, encode: bool) -> str:
-        """Put values for placeholders; *encode* escapes them as RFC 6570 level 1 does.
+        """Replace placeholders by values; *encode* escapes them as RFC 6570 level 1 does.
 
         Raises:
-            TemplateError: *context* lacks values; it names them all.
+            TemplateError: *context* lacks values; all are named.
         """
         missing = tuple(dict.fromkeys(name for name in self.names if name not in context))
         if missing:
@@ -141,7 +142,7 @@ class Template:
         )
 
     def _pieces(self, value: str) -> list[str] | None:
-        """Return what stands between the separators of a value; None when they are not those of the template."""
+        """Return the text between the separators of a value; None if it has other separators than the template."""
         pieces = _SEPARATORS[self.dots].split(value)
         if len(pieces) != 2 * len(self._stretches) - 1 or tuple(pieces[1::2]) != self._separators:
             return None
@@ -160,7 +161,7 @@ class Template:
 
 
 def parse(text: str, *, dots: bool = False) -> Template:
-    """Parse a template; every text is one, if only a literal."""
+    """Parse a template; every text is one, even if only a literal."""
     tokens = tokens_of(text)
     parts: list[str | Placeholder] = []
     for place, token in enumerate(tokens):
@@ -173,12 +174,12 @@ def parse(text: str, *, dots: bool = False) -> Template:
 
 
 def tokens_of(text: str) -> list[str]:
-    """Cut a template into literal texts, at even places and maybe empty, and names of placeholders, at odd ones."""
+    """Split a template into literal texts, at even indexes and possibly empty, and placeholder names, at odd ones."""
     return _PLACEHOLDER.split(text)
 
 
 def _stretches(tokens: list[str], dots: bool) -> tuple[tuple[_Stretch, ...], tuple[str, ...]]:
-    """Cut tokens (texts at even places, names at odd ones) at the separators that stand in the texts."""
+    """Split tokens (texts at even indexes, names at odd ones) at the separators in the texts."""
     stretches: list[_Stretch] = []
     separators: list[str] = []
     literals: list[str] = []

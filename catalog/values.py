@@ -1,7 +1,7 @@
 """The property types of JUDGING.md#property-types: validity, comparison and the text form of values.
 
-Every function here is called per record or per distinct value, so all run in linear time on any text: the expressions
-are possessive (they never back up) and are applied with ``fullmatch``, since ``$`` would let a final newline through.
+Every function here is called per record or per distinct value, so all run in linear time on any text: regular
+expressions are possessive (no backtracking) and use ``fullmatch``, since ``$`` would allow a final newline.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 NOW: Final = "0000-01-01T00:00:00Z"
-"""How 1.0 spells the timestamp that means "now" to a producer; :func:`is_any_timestamp` knows every spelling."""
+"""The 1.0 spelling of the timestamp that means "now" to a producer; :func:`is_any_timestamp` knows all spellings."""
 YEAR_1: Final = -62_135_596_800_000
 YEAR_10000: Final = 253_402_300_800_000
-"""Milliseconds since 1970: the first of the calendar, and the first past it. Clocks that are wrong give others."""
+"""Milliseconds since 1970: the first of the calendar, and the first after it. Wrong clocks give others."""
 _CACHED_TEXT: Final = 256
-"""Longer texts are not kept in caches, so that hostile values cannot fill the memory."""
+"""Longer texts are not cached, so that hostile values cannot fill the memory."""
 _NANOSECONDS: Final = 1_000_000_000
 _DAYS_IN_MONTH: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
@@ -63,9 +63,9 @@ _PARAMETER: Final = re.compile(r'\s*+;\s*+([^\s;="]++)\s*+=\s*+(?:"((?:[^"\\]|\\
 
 
 class WrittenNumber:
-    """A number of a document that is written in another way than numbers are shown: ``text`` is what is written.
+    """A number of a document with an unusual notation: ``text`` is as written.
 
-    It is the number wherever a number is meant, and its text where a text is. Copies and pickles are plain numbers.
+    It is a number where a number is needed, and its text where a text is. Copies and pickles are plain numbers.
     """
 
     text: str
@@ -83,7 +83,7 @@ class WrittenFloat(WrittenNumber, float):
 
 
 def written_number(value: int | float, text: str) -> int | float:
-    """Return a number that keeps its *text* where the number alone does not give it."""
+    """Return a number with its *text*, if the number alone does not give it."""
     if repr(value) == text:
         return value
     kept: WrittenInt | WrittenFloat = WrittenInt(value) if isinstance(value, int) else WrittenFloat(value)
@@ -92,21 +92,21 @@ def written_number(value: int | float, text: str) -> int | float:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value of a document is a number, which a truth value is not."""
+    """Whether a value of a document is a number, which a boolean is not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def plain_number(value: Any) -> Any:
-    """Return a number without the text that it may keep, any other value as it is."""
+    """Return a number without its text, any other value as it is."""
     if isinstance(value, WrittenNumber):
         return int(value) if isinstance(value, int) else float(value)  # type: ignore[arg-type]
     return value
 
 
 def text_of(value: object) -> str:
-    """Return the text form in which values are compared: ``true``/``false``, numbers shortest, text as it is.
+    """Return the text form in which values are compared: ``true``/``false``, shortest numbers, text as it is.
 
-    A number of a document that keeps its text gives that. Lists and maps give their compact JSON, None the empty text.
+    A number of a document with its own text gives that. Lists and maps give compact JSON, None the empty text.
     """
     if isinstance(value, str):
         return value
@@ -120,9 +120,9 @@ def text_of(value: object) -> str:
 
 
 def whole_number(text: str | bytes, most: int = INT64_MAX) -> int | None:
-    """Return the number that ASCII digits write; None for any other text, and for a number above *most*.
+    """Return the number that ASCII digits represent; None for any other text, and for a number above *most*.
 
-    ``str.isdigit`` takes digits that ``int`` does not, and ``int`` takes blanks, underscores and digits without end.
+    ``str.isdigit`` accepts digits that ``int`` does not, and ``int`` accepts blanks, underscores and unlimited digits.
     """
     if not text.isascii() or not text.isdigit() or len(text) > len(str(most)):
         return None
@@ -131,19 +131,19 @@ def whole_number(text: str | bytes, most: int = INT64_MAX) -> int | None:
 
 
 def media_type_of(content_type: str | None) -> str:
-    """Return the media type of a content type: without parameters and the blanks of HTTP, in small ASCII letters.
+    """Return the media type of a content type: without parameters and HTTP whitespace, in lower-case ASCII.
 
-    Empty for none. Other letters stay as they are: small letters of Unicode would make JSON of what is none.
+    Empty for none. Other letters stay as they are: Unicode lower case would turn other types into JSON.
     """
     media = (content_type or "").partition(";")[0].strip(" \t")
     return media.lower() if media.isascii() else media
 
 
 def is_valid(type: str, text: str, *, bits32: bool = False) -> bool:
-    """Tell whether *text* is valid for the property type (JUDGING.md#property-types).
+    """Whether *text* is valid for the property type (JUDGING.md#property-types).
 
-    ``bits32`` bounds ``integer`` to 32 bit signed, as CloudEvents attributes are. Types that no specification
-    knows constrain nothing.
+    ``bits32`` limits ``integer`` to 32 bit signed, as for CloudEvents attributes. Types unknown to the specifications
+    constrain nothing.
     """
     check = _CHECKS.get(type)
     if check is None:
@@ -154,10 +154,10 @@ def is_valid(type: str, text: str, *, bits32: bool = False) -> bool:
 
 
 def canonical(type: str, value: object) -> Hashable | None:
-    """Return a key that is equal for equal values of *type*; None when the value is not valid for it.
+    """Return a key that is equal for equal values of *type*; None if the value is not valid for it.
 
     Numbers compare by exact value, timestamps as instants (nanoseconds since 1970), booleans as such, binary as the
-    bytes that base64 stands for, media and all other types as their exact text.
+    decoded bytes, media and all other types as their exact text.
     """
     text = text_of(value)
     if type in ("number", "integer"):
@@ -177,23 +177,23 @@ def canonical(type: str, value: object) -> Hashable | None:
 
 
 def binary_value(text: str) -> bytes:
-    """Return the bytes that a declared value of type ``binary`` stands for (JUDGING.md#constraints).
+    """Return the bytes of a declared value of type ``binary`` (JUDGING.md#constraints).
 
-    It is base64; a text that is none, which lint reports, stands for itself.
+    It is base64; any other text, which lint reports, means its own bytes.
     """
     decoded = _decoded(text)
     return text.encode("utf-8", "surrogatepass") if decoded is None else decoded
 
 
 def is_timestamp(text: str) -> bool:
-    """Tell whether *text* is an RFC 3339 date-time with an offset; a leap second is taken at any minute."""
+    """Whether *text* is an RFC 3339 date-time with an offset; a leap second is allowed at any minute."""
     return instant(text) is not None
 
 
 def instant(text: str) -> int | None:
-    """Return the nanoseconds since 1970 of an RFC 3339 date-time, None when it is none.
+    """Return the nanoseconds since 1970 of an RFC 3339 date-time, None if it is not one.
 
-    Years 0000 to 9999; digits past the nanosecond are cut; second 60 is the first of the next minute.
+    Years 0000 to 9999; digits beyond nanoseconds are cut; second 60 is the first of the next minute.
     """
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
@@ -212,12 +212,12 @@ def instant(text: str) -> int | None:
 
 
 def is_any_timestamp(value: object) -> bool:
-    """Tell whether a declared value means "now" to a producer and any timestamp to a matcher."""
+    """Whether a declared value means "now" to a producer and any timestamp to a matcher."""
     return isinstance(value, str) and (_ANY_TIMESTAMP.fullmatch(value) is not None or is_old_now(value))
 
 
 def is_old_now(value: object) -> bool:
-    """Tell the "now" of the dialects before 1.0, which is no timestamp by RFC 3339 and which :data:`NOW` replaces."""
+    """Whether a value is the "now" of dialects before 1.0, not an RFC 3339 timestamp; :data:`NOW` replaces it."""
     return isinstance(value, str) and _OLD_NOW.fullmatch(value) is not None
 
 
@@ -231,13 +231,13 @@ def media_type_matches(declared: str, actual: str) -> bool:
 
 
 def percent_decode(text: str) -> str:
-    """Decode percent sequences; a value with one that is malformed or no UTF-8 stays as written."""
+    """Decode percent sequences; a value with a malformed or non-UTF-8 sequence stays as written."""
     decoded = percent_decoded(text)
     return text if decoded is None else decoded
 
 
 def percent_decoded(text: str) -> str | None:
-    """Decode percent sequences; a malformed one leaves the value as written, one that is no UTF-8 gives None."""
+    """Decode percent sequences; a malformed one leaves the value as written, a non-UTF-8 one gives None."""
     if "%" not in text or _MALFORMED_ESCAPE.search(text):
         return text
     try:
@@ -247,12 +247,12 @@ def percent_decoded(text: str) -> str | None:
 
 
 def percent_encode(text: str) -> str:
-    """Escape all but the unreserved characters, as RFC 6570 level 1 expansion does."""
+    """Escape all but the unreserved characters, as in RFC 6570 level 1 expansion."""
     return quote(text, safe="", errors="surrogatepass")
 
 
 def _decoded(text: str) -> bytes | None:
-    """Return the bytes that base64 text stands for; None for any other text."""
+    """Return the bytes of a base64 text; None for any other text."""
     return base64.b64decode(text) if is_valid("binary", text) else None
 
 
@@ -267,7 +267,7 @@ def _month_length(year: int, month: int) -> int:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01 in the Gregorian calendar; ``datetime`` does not reach back to year 0."""
+    """Return days since 1970-01-01 in the Gregorian calendar; ``datetime`` does not support year 0."""
     if month <= 2:
         year, month = year - 1, month + 12
     return 365 * year + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5 + day - 719469
@@ -308,9 +308,9 @@ _CHECKS: Final[dict[str, Callable[[str], bool]]] = {
     "urireference": _is_reference,
     "uritemplate": _is_reference,
 }
-"""``any`` and ``string`` take every text and so are not listed."""
+"""``any`` and ``string`` accept every text and so are not listed."""
 
 
 def over_websockets(address: str) -> bool:
-    """Whether an address asks for WebSockets (RFC 6455)."""
+    """Whether an address is a WebSocket address (RFC 6455)."""
     return address.strip().lower().startswith(("ws://", "wss://"))

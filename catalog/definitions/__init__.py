@@ -1,1 +1,1 @@
-"""Definitions: options, references and bases laid together, and the constraints of them."""
+"""Definitions: options, references and bases merged, and their constraints."""

@@ -1,9 +1,9 @@
-"""Definitions that cannot win among the candidates of an endpoint, or of a group without endpoints.
+"""Find definitions that can never win among the candidates of an endpoint, or of a group without endpoints.
 
 One rule decides (JUDGING.md#specificity): a definition loses every record that also matches a candidate which is as
 specific and does not reject the body. Comparing all pairs would take hours for large catalogs. But such a candidate has
-the same strong demands, so definitions are bucketed by those, and within a bucket by the rest; only the few kinds of
-demands in one bucket are compared with each other.
+the same strong demands, so definitions are put into buckets by those, and within a bucket by the others; only the few
+kinds of demands in one bucket are compared with each other.
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ from catalog.protocols.properties import changes_by_hop
 from catalog.templates import TEMPLATE_TYPES, tokens_of
 from catalog.values import canonical, text_of
 
-# What a definition asks of one kind of record, in a form in which equal demands are equal (JUDGING.md#constraints).
+# The demands of a definition on one kind of record, in a form in which equal demands are equal
+# (JUDGING.md#constraints).
 #
-# Two parts. *Strong* demands are what specificity counts: literals, and templates with their literal characters, with
-# placeholders reduced to gaps. *Weak* ones only exclude records: presence, valid types, gaps that must hold the same.
-# Definitions of equal strong demands are equally specific on every record that both match, which is why lint buckets by
-# them. All of it errs on the side of different: what is called equal here is equal to the matcher.
+# *Strong* demands count for specificity: literals, and templates with their literal characters, with placeholders
+# reduced to gaps. *Weak* ones only exclude records: presence, valid types, gaps that must be equal. Definitions with
+# equal strong demands are equally specific on every record that both match, so lint uses them for its buckets. In
+# doubt, demands are different: what is equal here is equal to the matcher.
 
 _NEVER_EMPTY: Final = frozenset({"e.id", "e.source", "e.type"})
-"""An event without one of these, or with it empty, is no valid event and reaches no definition."""
+"""An event without one of these, or with an empty one, is invalid and matches no definition."""
 
 Weakness = Literal["optional", "present", "gap"]
 Gap = tuple[str, int]
-"""A placeholder's place: the key of its property and its number therein."""
+"""The location of a placeholder: the key of its property and its number there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weak:
-    """A demand that specificity does not count; a ``gap`` is a template that is one placeholder and nothing else."""
+    """A demand that does not count for specificity; a ``gap`` is a template of a single placeholder."""
 
     kind: Weakness
     type: str
 
     def implied_by(self, other: Weak | None) -> bool:
-        """Tell whether every value that satisfies *other* (None: no demand) satisfies this."""
+        """Whether every value that satisfies *other* (None: no demand) satisfies this."""
         if self == other:
             return True
         if other is None or self.kind == "gap":
@@ -57,17 +58,17 @@ class Weak:
             return other.type == self.type and (other.kind == "present" or self.type == "timestamp")
         if other.kind == "optional":
             return False
-        if other.kind == "gap":  # takes any text but none, and a timestamp only when it is one
+        if other.kind == "gap":  # matches any non-empty text; with type timestamp, any timestamp
             return self.type in ("any", "string") or self.type == other.type == "timestamp"
         return self.type == "any" or (self.type == "string" and other.type not in ("any", "binary"))
 
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What one definition asks of events, or of native records.
+    """The demands of one definition on events, or on native records.
 
     ``strong`` is hashable and sorted; ``free`` counts literals that every event has (specversion). ``same`` are groups
-    of gaps that must hold the same value. ``content`` is that of JUDGING.md#content-type.
+    of gaps that must be equal. ``content`` is the content type of JUDGING.md#content-type.
     """
 
     strong: Hashable
@@ -77,7 +78,7 @@ class Demands:
     free: int = 0
 
     def implied_by(self, other: Demands) -> bool:
-        """Tell whether every record that satisfies *other* satisfies this, given that the strong demands are equal."""
+        """Whether every record that satisfies *other* satisfies this, if the strong demands are equal."""
         given = dict(other.weak)
         return (
             (self.content is None or self.content == other.content)
@@ -88,10 +89,10 @@ class Demands:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A definition as one endpoint sees it: with its defaults, which apply there only.
+    """A definition as one endpoint sees it: with the endpoint's defaults, which apply there only.
 
-    ``protocol`` restricts it (None: any). ``envelope`` tells that it declares the attributes of events, ``native`` that
-    records which are no events can match it: a default protocol alone describes none.
+    ``protocol`` restricts it (None: any). ``envelope`` says whether it declares event attributes, ``native`` whether
+    records that are not events can match it: a default protocol alone describes none.
     """
 
     definition: Definition
@@ -101,17 +102,17 @@ class Candidate:
 
     @property
     def meant_for_events(self) -> bool:
-        """Whether the definition describes CloudEvents; else it is for records of both kinds."""
+        """Whether the definition describes CloudEvents; otherwise it is for records of both kinds."""
         return self.envelope or not self.native
 
     def demands(self, *, events: bool) -> Demands:
-        """Return what it asks of events, or of records that are none."""
+        """Return the demands on events, or on other records."""
         written = self.definition.datacontenttype
         content = written.strip().lower() if written else None
         return _demands(list(self.properties(events=events)), content)
 
     def properties(self, *, events: bool) -> Iterator[tuple[str, Property]]:
-        """Give what filters such records here: attributes under ``e.NAME``, protocol options under ``p.PATH``."""
+        """Yield what filters such records here: attributes under ``e.NAME``, protocol options under ``p.PATH``."""
         if events and self.envelope:
             yield from ((f"e.{prop.name}", prop) for prop in self.definition.envelopemetadata)
         if self.protocol:
@@ -120,7 +121,7 @@ class Candidate:
 
 
 def candidate_of(definition: Definition, endpoint: Endpoint | None) -> Candidate | None:
-    """Return the definition as a candidate of the endpoint; None when it can never match there."""
+    """Return the definition as a candidate of the endpoint; None if it can never match there."""
     scope = scope_of(definition, endpoint)
     default = endpoint.protocol if endpoint else None
     if scope is None or (default and definition.protocol not in (None, default)):
@@ -160,7 +161,7 @@ def _place(entry: tuple[str, Weak]) -> str:
 
 
 def _tokens(prop: Property) -> list[str]:
-    """Return the tokens of a template; none for a value that is no template."""
+    """Return the tokens of a template; none for a value that is not a template."""
     if prop.value is None or prop.type not in TEMPLATE_TYPES or is_now(prop):
         return []
     text = text_of(prop.value)
@@ -169,7 +170,7 @@ def _tokens(prop: Property) -> list[str]:
 
 
 def _literal(prop: Property) -> tuple[str, str]:
-    """Return kind and text of a literal: equal for values that the same texts equal."""
+    """Return kind and text of a literal: equal for literals that match the same texts."""
     text = text_of(prop.value)
     if prop.type in TYPED_LITERALS:
         return prop.type, str(canonical(prop.type, text) or text)
@@ -189,12 +190,12 @@ def _weak(key: str, prop: Property, *, gap: bool) -> Weak | None:
     return Weak(kind, "timestamp" if gap and prop.type == "timestamp" else "string" if gap else prop.type)
 
 
-# What lint looks at: the catalog, what its documents declared, and the documents themselves.
+# The input of lint: the catalog, the declarations of its documents, and the documents themselves.
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredProperty:
-    """One property of a definition that it does not simply inherit; its place is only looked up when it is reported."""
+    """One property of a definition that is not simply inherited; its location is determined only for a report."""
 
     definition: Definition
     message: DeclaredMessage
@@ -203,7 +204,7 @@ class DeclaredProperty:
 
     @property
     def place(self) -> SourceLocation:
-        """Where the property is written; the message's own place when that is nowhere in it."""
+        """Where the property is written; the message's own location if it is nowhere in it."""
         if self.in_envelope:
             place = attribute_place(self.message, self.prop.name)
         else:
@@ -213,7 +214,7 @@ class DeclaredProperty:
 
 @dataclass(frozen=True)
 class Subject:
-    """One load. ``findings`` is where rules report; the rest is only read."""
+    """One load. Rules report to ``findings``; everything else is read-only."""
 
     catalog: Catalog
     declarations: Declarations
@@ -221,26 +222,26 @@ class Subject:
     findings: Findings
 
     def definitions(self) -> Iterator[tuple[Definition, DeclaredMessage, Definition | None]]:
-        """Give every definition with its declaration and, when it is a definition too, its nearest base."""
+        """Yield every definition with its declaration and its nearest base, if that is a definition too."""
         for definition in self.catalog.definitions.values():
             base = self.catalog.definitions.get(definition.base[0]) if definition.base else None
             yield definition, self.declarations.messages[definition.xid], base
 
     def attributes(self) -> Iterator[DeclaredProperty]:
-        """Give the envelope attributes that definitions do not simply inherit."""
+        """Yield the envelope attributes that are not simply inherited."""
         for definition, message, base in self.definitions():
             for prop in _new(definition.envelopemetadata, base.envelopemetadata if base else ()):
                 yield DeclaredProperty(definition, message, prop, True)
 
     def options(self) -> Iterator[DeclaredProperty]:
-        """Give the protocol options that definitions do not simply inherit."""
+        """Yield the protocol options that are not simply inherited."""
         for definition, message, base in self.definitions():
             for prop in _new(definition.protocoloptions, base.protocoloptions if base else ()):
                 yield DeclaredProperty(definition, message, prop, False)
 
     @cached_property
     def endpoint_bodies(self) -> Mapping[str, Mapping[str, Any]]:
-        """The endpoints as written, by xid; of one that is written twice the first, which is the one that counts."""
+        """The endpoints as written, by xid; the first counts if one is written twice."""
         bodies: dict[str, Mapping[str, Any]] = {}
         for tree in self._trees:
             for key, body in _members(tree, "endpoints").items():
@@ -250,7 +251,7 @@ class Subject:
 
     @cached_property
     def groups_beside_endpoints(self) -> frozenset[str]:
-        """Groups of documents that have endpoints too; those of other documents are for others to list."""
+        """Groups of documents that have endpoints too; the others may be listed by endpoints elsewhere."""
         with_endpoints = [tree for tree in self._trees if _members(tree, "endpoints")]
         names = spellings("groups")
         collections = (_members(tree, name) for tree in with_endpoints for name in tree if name.lower() in names)
@@ -278,7 +279,7 @@ def _new(own: tuple[Property, ...], inherited: tuple[Property, ...]) -> Iterator
 
 
 MAX_KINDS: Final = 64
-"""Kinds of demands in one bucket that are compared with each other; of more, only equal ones are."""
+"""Most kinds of demands in a bucket that are compared with each other; if more, only equal ones are."""
 LOOKED_AT: Final = 16
 NAMED: Final = 3
 Schema = tuple[str, ...] | None
@@ -287,7 +288,7 @@ _RANKS: Final[dict[Severity, int]] = {"error": 0, "warning": 1, "info": 2}
 
 @dataclass(frozen=True, slots=True)
 class CandidateFinding:
-    """What is to be reported about one definition."""
+    """A finding about one definition."""
 
     severity: Severity
     rule: str
@@ -297,7 +298,7 @@ class CandidateFinding:
 
 @dataclass(slots=True)
 class _Kind:
-    """Candidates of equal demands and protocol, by data schema."""
+    """Candidates with equal demands and protocol, by data schema."""
 
     protocol: str | None
     demands: tuple[Demands, ...]
@@ -305,11 +306,11 @@ class _Kind:
 
     @property
     def free(self) -> int:
-        """Literals that count for specificity and exclude nothing."""
+        """Literals that count for specificity but exclude nothing."""
         return sum(each.free for each in self.demands)
 
     def covers(self, other: _Kind) -> bool:
-        """Tell whether this matches whatever *other* matches, and is no less specific."""
+        """Whether this matches everything that *other* matches, and is no less specific."""
         implied = all(mine.implied_by(its) for mine, its in zip(self.demands, other.demands, strict=True))
         return self is other or (self.protocol in (None, other.protocol) and self.free >= other.free and implied)
 
@@ -320,7 +321,7 @@ def candidates(subject: Subject) -> None:
     for scope, competing in _scopes(subject):
         for xid, verdict in verdicts(competing):
             if verdict.rule == "never-reached" and scope in subject.catalog.groups:
-                continue  # a group may well hold bases beside what derives from them
+                continue  # a group may contain bases beside their derived definitions
             known = worst.get(xid)
             if known is None or _RANKS[verdict.severity] < _RANKS[known[0].severity]:
                 worst[xid] = (verdict, [scope])
@@ -333,7 +334,7 @@ def candidates(subject: Subject) -> None:
 
 
 def _scopes(subject: Subject) -> Iterator[tuple[str, list[Candidate]]]:
-    """Give what competes: the candidates of each endpoint, and of groups in documents without endpoints."""
+    """Yield competing definitions: the candidates of each endpoint, and groups in documents without endpoints."""
     catalog = subject.catalog
     seen: set[tuple[tuple[str, ...], str | None, str | None]] = set()
     for endpoint in catalog.endpoints.values():
@@ -353,9 +354,9 @@ def _candidates(subject: Subject, xids: Iterable[str], endpoint: Endpoint | None
 
 
 def verdicts(competing: Sequence[Candidate]) -> Iterator[tuple[str, CandidateFinding]]:
-    """Give the definitions among competing ones that never win, each with its verdict.
+    """Yield the competing definitions that never win, each with its finding.
 
-    Judged are the records that a definition is meant for: events when it has an envelope, else records of both kinds.
+    Only records that a definition is meant for count: events if it has an envelope, else records of both kinds.
     """
     for events in (True, False):
         if all(each.meant_for_events != events for each in competing):
@@ -373,7 +374,7 @@ def verdicts(competing: Sequence[Candidate]) -> Iterator[tuple[str, CandidateFin
 def _among(
     bucket: list[tuple[Candidate, tuple[Demands, ...]]], *, events: bool
 ) -> Iterator[tuple[str, CandidateFinding]]:
-    """Judge candidates of equal strong demands."""
+    """Compare candidates with equal strong demands."""
     kinds: dict[object, _Kind] = {}
     for candidate, demands in bucket:
         kind = kinds.setdefault((candidate.protocol, demands), _Kind(candidate.protocol, demands))
@@ -389,7 +390,7 @@ def _among(
 
 
 def _rivals(kind: _Kind, kinds: list[_Kind]) -> list[_Kind]:
-    """Return the kinds that cover *kind*, itself among them; more specific ones first."""
+    """Return the kinds that cover *kind*, including itself; more specific ones first."""
     compared = kinds if len(kinds) <= MAX_KINDS else [kind]
     return sorted((other for other in compared if other.covers(kind)), key=lambda other: -other.free)
 
@@ -413,7 +414,7 @@ def _verdict(definition: Definition, kind: _Kind, rivals: list[_Kind], what: str
 
 
 def _unrejecting(kind: _Kind, schema: Schema) -> Iterator[Definition]:
-    """Give rivals that take every body the definition takes: without a schema, or with the same one."""
+    """Yield rivals that accept every body the definition accepts: without a schema, or with the same one."""
     for each in dict.fromkeys((None, schema)):
         yield from islice(kind.members.get(each, ()), LOOKED_AT)
 
@@ -429,7 +430,7 @@ def _related(one: Definition, other: Definition) -> bool:
 
 
 def schema_of(definition: Definition) -> Schema:
-    """Name the data schema of a definition, loaded or not; None when it has none and takes any body."""
+    """Return a key of a definition's data schema, loaded or not; None if it has none and accepts any body."""
     if definition.schemakey is not None:
         return ("loaded", definition.schemakey, definition.schemaname, definition.schemapointer)
     if definition.dataschemauri or definition.dataschemaxid:
@@ -444,14 +445,14 @@ def _named(xids: list[str]) -> str:
 
 
 def _indistinguishable(tied: list[str], what: str) -> CandidateFinding:
-    text = f"every {what} that matches this also matches {_named(tied)}, no less specific, and so is ambiguous"
-    hint = "let an attribute, a protocol option or the data schema differ, derive one from the other, or remove one"
+    text = f"every {what} that matches this also matches {_named(tied)}, equally specific, and is ambiguous"
+    hint = "use different attributes, protocol options or data schemas, derive one from the other, or remove one"
     return CandidateFinding("warning", "indistinguishable", text, hint)
 
 
 def _by_schema_only(others: list[str]) -> CandidateFinding:
-    text = f"only its data schema tells this from {_named(others)}; a body that fits both is ambiguous"
-    return CandidateFinding("info", "indistinguishable", text, "let an attribute or a protocol option differ")
+    text = f"only its data schema differs from {_named(others)}; a body that is valid for both is ambiguous"
+    return CandidateFinding("info", "indistinguishable", text, "use different attributes or protocol options")
 
 
 def _never_reached(rival: Definition, what: str) -> CandidateFinding:

@@ -1,4 +1,4 @@
-"""Constraints on properties (JUDGING.md"""
+"""Constraints on properties, and the candidates and levels that they come from (JUDGING.md#constraints)."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ from catalog.values import (
 
 # One constraint on one property: the rules of JUDGING.md#constraints, for one value at a time.
 #
-# The vectorised classes of ``classes`` are built from these and must agree with them; explanations ask them directly.
+# The vectorised equivalence classes of ``classes`` are built from these and must agree; explanations use them directly.
 
 Kind = Literal["literal", "media", "template", "present", "optional"]
 TYPED_LITERALS: Final = frozenset({"number", "integer", "boolean", "timestamp", "binary"})
 ANY_BYTES: Final = frozenset({"any", "binary"})
-"""Types that a value which is no text satisfies as well."""
+"""Types whose constraints values that are not texts can satisfy."""
 MEDIA_PROPERTIES: Final = frozenset({"e.datacontenttype", *(f"p.{option}" for option in CONTENT_TYPES)})
 """Keys whose values are compared as media types."""
 BASE64_KEY: Final = "key_base64"
@@ -73,11 +73,11 @@ CONTENT: Final = "d"
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What a definition asks of one property.
+    """A definition's constraint on one property.
 
-    ``value`` is the literal or template as text. ``optional`` lets an absent value pass. ``counts`` is False for
-    what specificity leaves out. ``dots`` ends placeholders at dots too (NATS subjects); ``bits32`` marks CloudEvents
-    attributes, whose integers are bounded and whose binary is base64.
+    ``value`` is the literal or template as text. ``optional`` allows an absent value. ``counts`` is False if it does
+    not count for specificity. ``dots`` ends placeholders at dots too (NATS subjects); ``bits32`` marks CloudEvents
+    attributes, whose integers are limited and whose binary is base64.
     """
 
     kind: Kind
@@ -95,22 +95,22 @@ class Constraint:
 
     @property
     def takes_any_text(self) -> bool:
-        """Whether every text is valid for the type. Any bytes are ``binary`` to a protocol; an attribute is base64."""
+        """Whether every text is valid for the type. ``binary`` of a protocol is any bytes, of an attribute base64."""
         return self.type in ("any", "string") or (self.type == "binary" and not self.bits32)
 
     @property
     def is_exact(self) -> bool:
-        """Whether a literal is equal to its own text only. Bytes of a protocol come as base64 in one spelling."""
+        """Whether a literal is equal to its own text only. Bytes of a protocol have one base64 spelling."""
         return self.type not in TYPED_LITERALS or (self.type == "binary" and not self.bits32)
 
     @property
     def decodes(self) -> bool:
-        """Whether values taken out are percent-decoded."""
+        """Whether extracted values are percent-decoded."""
         return self.type == "uritemplate"
 
     @property
     def expected(self) -> str:
-        """What an explanation says was expected."""
+        """The expected value in explanations."""
         if self.kind == "present":
             return f"any {self.type}" if self.value is None else f"any {self.type} (now)"
         if self.kind == "optional":
@@ -118,12 +118,12 @@ class Constraint:
         return self.value or ""
 
     def captured(self, text: str | None) -> dict[str, str]:
-        """Return what the placeholders of a template take from a value that fits it; nothing from any other."""
+        """Return the values of a template's placeholders; empty if the text does not match."""
         taken = self.template.match(text, decode=self.decodes) if self.kind == "template" and text is not None else None
         return {name: percent_decode(value) if self.decodes else value for name, value in (taken or {}).items()}
 
     def satisfied(self, text: str | None, *, present: bool) -> bool:
-        """Decide one value: ``text`` is None for an absent value, or with ``present`` for one that is no text."""
+        """Evaluate one value: ``text`` is None for an absent value, or with ``present`` for one that is not a text."""
         if not present:
             return self.optional
         if text is None:
@@ -160,17 +160,17 @@ def envelope_constraints(definition: Definition) -> Iterator[tuple[str, Constrai
 
 
 def attribute_constraint(prop: Property) -> Constraint:
-    """Return what a declared attribute asks of the one that an event has."""
+    """Return the constraint of a declared attribute on that of an event."""
     return constraint_of(f"e.{prop.name}", prop, bits32=True)
 
 
 def protocol_constraints(
     definition: Definition, protocol: str, *, hop_by_hop: bool
 ) -> Iterator[tuple[str, Constraint]]:
-    """Yield (key, constraint) for the options of a definition that *protocol* carries, keys ``p.PATH``.
+    """Yield (key, constraint) for the options of a definition that *protocol* has, keys ``p.PATH``.
 
-    Those of type binary are looked for under ``b.PATH``: the bytes of a value, whatever it is, as base64 text.
-    Properties that change hop by hop are left out unless asked for (JUDGING.md#hop-by-hop-properties).
+    Those of type binary have the key ``b.PATH``: the bytes of a value, of any type, as base64 text.
+    Hop-by-hop properties are left out unless requested (JUDGING.md#hop-by-hop-properties).
     """
     for prop in definition.protocoloptions:
         if changes_by_hop(prop.name) and not hop_by_hop:
@@ -183,12 +183,12 @@ def protocol_constraints(
 
 
 def property_of(key: str) -> str:
-    """Return the key of the property that a key looks at: ``b.PATH`` and ``p.PATH`` are of one."""
+    """Return the key of the property that a key refers to: ``b.PATH`` and ``p.PATH`` are the same property."""
     return f"p.{key[2:]}" if key.startswith("b.") else key
 
 
 def content_constraint(definition: Definition) -> Constraint | None:
-    """Return the constraint on the key ``d``; None when the definition sets no content type."""
+    """Return the constraint on the key ``d``; None if the definition has no content type."""
     if not definition.datacontenttype:
         return None
     return Constraint("media", "string", definition.datacontenttype, optional=True, counts=False)
@@ -202,12 +202,12 @@ def _of_bytes(prop: Property) -> tuple[str, Constraint]:
 
 
 def is_now(prop: Property) -> bool:
-    """Tell the value that stands for any time."""
+    """Whether a value means any time."""
     return prop.type == "timestamp" and is_any_timestamp(prop.value)
 
 
 def constraint_of(key: str, prop: Property, *, dots: bool = False, bits32: bool = False) -> Constraint:
-    """Return what a property asks of the value under *key*; the flags are as :class:`Constraint` has them."""
+    """Return the constraint of a property on the value of *key*; the flags are as in :class:`Constraint`."""
     if prop.value is None:
         kind: Kind = "present" if prop.required else "optional"
         return Constraint(kind, prop.type, optional=not prop.required, counts=False, bits32=bits32)
@@ -230,8 +230,8 @@ Keyed = tuple[str, Constraint]
 class MatchCandidate:
     """One candidate. ``protocol`` restricts it (None: any protocol).
 
-    ``event`` are the constraints on a record that is a CloudEvent, ``native`` those on one that is not; None means
-    that records of that kind never match it (JUDGING.md#matching).
+    ``event`` are the constraints on CloudEvents, ``native`` those on other records; None means that records of that
+    kind never match it (JUDGING.md#matching).
     """
 
     definition: Definition
@@ -272,10 +272,10 @@ def rank(constraints: Iterable[Keyed]) -> tuple[int, int]:
 
 
 class Scope(NamedTuple):
-    """What of a definition holds at an endpoint, by its own words and the endpoint's defaults, which apply there only.
+    """What a definition has at an endpoint, by itself and by the endpoint's defaults, which apply there only.
 
-    ``protocol`` restricts it (None: any protocol), ``envelope`` tells that it declares the attributes of events, and
-    ``native`` that records which are no events can match it: a default protocol alone describes none.
+    ``protocol`` restricts it (None: any protocol), ``envelope`` says whether it declares event attributes, and
+    ``native`` whether records that are not events can match it: a default protocol alone describes none.
     """
 
     protocol: str | None
@@ -284,7 +284,7 @@ class Scope(NamedTuple):
 
 
 def scope_of(definition: Definition, endpoint: Endpoint | None) -> Scope | None:
-    """Return what holds at an endpoint, or without any; None for a definition of an envelope that is unknown."""
+    """Return what applies at an endpoint, or without any; None for a definition with an unknown envelope."""
     envelope = definition.envelope or (endpoint.envelope if endpoint else None)
     if envelope is not None and envelope != CLOUDEVENTS:
         return None
@@ -295,10 +295,10 @@ def scope_of(definition: Definition, endpoint: Endpoint | None) -> Scope | None:
 
 
 def target_of(definition: Definition, endpoint: Endpoint | None, *, hop_by_hop: bool = False) -> MatchCandidate | None:
-    """Return the definition as a candidate of that endpoint; None when it can never match.
+    """Return the definition as a candidate of that endpoint; None if it can never match.
 
-    A default protocol, of group or endpoint, restricts; without protocol options of its own the definition then still
-    needs a CloudEvent.
+    A default protocol, of group or endpoint, restricts; without protocol options of its own the definition still needs
+    a CloudEvent.
     """
     scope = scope_of(definition, endpoint)
     if scope is None:
@@ -322,18 +322,18 @@ def targets_of(catalog: Catalog, endpoint: Endpoint, *, hop_by_hop: bool = False
     return [target for target in targets if target is not None]
 
 
-# The levels that a definition is made of, and every property as they lay it over one another.
+# The levels that a definition is made of, and every property with its origins.
 #
-# Who explains or rewrites a catalog needs to know what each level says. So the levels are merged here once more, by the
-# merge of :mod:`catalog.definitions.inheritance`, in bodies that keep the level and place of every part.
+# Explaining or rewriting a catalog requires the contribution of each level. So the levels are merged here once more, by
+# the merge of :mod:`catalog.definitions.inheritance`, in bodies that keep the level and location of every part.
 
-# Merged attributes to properties: type, value and need of every constrainable place (JUDGING.md#property-types).
+# Convert merged attributes to properties with type, value and ``required`` (JUDGING.md#property-types).
 
 _NUMBERS: Final = frozenset({"any", "boolean", "integer", "number"})
 
 
 def definition_of(effective: Effective, findings: Findings) -> Definition:
-    """Build the definition; what is odd about single properties is reported and read as well as it can be."""
+    """Build the definition; report problems of single properties and read them as well as possible."""
     message, attributes = effective.message, effective.attributes
     at_attribute, at_option = partial(attribute_place, message), OptionPlaces(message, effective.spelling).of
     return Definition(
@@ -363,7 +363,7 @@ def _read(
 
 
 class PropertyBody(NamedTuple):
-    """What merged attributes say of one property; it is ``required`` where CloudEvents says so, whatever they say."""
+    """The merged body of one property; ``required`` is always True if CloudEvents requires the attribute."""
 
     path: str
     body: Any
@@ -372,7 +372,7 @@ class PropertyBody(NamedTuple):
 
 
 def attribute_bodies(attributes: Mapping[str, Any], envelope: str | None) -> Iterator[PropertyBody]:
-    """Give the attributes of an envelope, which is CloudEvents where none is named."""
+    """Yield the attributes of an envelope; the default is CloudEvents."""
     cloudevents = envelope in (CLOUDEVENTS, None)
     for name, body in attributes.get("envelopemetadata", {}).items():
         default = ATTRIBUTE_TYPES.get(name, "string") if cloudevents else "string"
@@ -380,7 +380,7 @@ def attribute_bodies(attributes: Mapping[str, Any], envelope: str | None) -> Ite
 
 
 def option_bodies(attributes: Mapping[str, Any], protocol: str | None) -> Iterator[PropertyBody]:
-    """Give the options that the protocol has; a base may have written others, for a protocol of its own."""
+    """Yield the options that the protocol has; bases may have others, for another protocol."""
     vocabulary = VOCABULARIES.get(protocol or "", ANY_VOCABULARY)
     given = attributes.get("protocoloptions", {})
     for written, value in given.items():
@@ -390,7 +390,7 @@ def option_bodies(attributes: Mapping[str, Any], protocol: str | None) -> Iterat
 
 
 def _places(vocabulary: Vocabulary, name: str, value: Any) -> Iterator[PropertyBody]:
-    """Give every property below one option."""
+    """Yield every property below one option."""
     if isinstance(value, Named) and name in vocabulary.lists:
         for inner, body in value.entries:
             yield PropertyBody(f"{name}.{inner.lower() if name in vocabulary.lower else inner}", body, "string")
@@ -406,9 +406,9 @@ def _places(vocabulary: Vocabulary, name: str, value: Any) -> Iterator[PropertyB
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Where to report on one property; what a message inherits is reported where it is written, and only there.
+    """Where to report on one property; an inherited property is reported only where it is written.
 
-    ``find`` gives that place, None for an inherited property; it is asked only when there is something to report.
+    ``find`` returns that location, None for an inherited property; it is called only if there is something to report.
     """
 
     findings: Findings
@@ -423,7 +423,7 @@ class Report:
 def declared_property(
     name: str, body: Any, default: PropertyType, report: Report, *, required: bool = False
 ) -> Property:
-    """Read ``{type, value, required}``, or a bare scalar that stands for its ``value``."""
+    """Read ``{type, value, required}``, or a bare scalar that means its ``value``."""
     if not isinstance(body, dict):
         return Property(name, default, _of_type(default, _value(body, report)), required)
     declared = body.get("type")
@@ -437,7 +437,7 @@ def declared_property(
 
 
 def _of_type(kind: PropertyType, value: str | bool | int | float | None) -> str | bool | int | float | None:
-    """Return a value as 1.0 spells it in its type: a number, or the text that is written where a text is meant."""
+    """Return a value in the 1.0 spelling of its type: a number, or the text as written where a text is needed."""
     if isinstance(value, WrittenNumber):
         return plain_number(value) if kind in _NUMBERS else text_of(value)
     return NOW if kind == "timestamp" and is_old_now(value) else value
@@ -447,7 +447,7 @@ def _required(body: Mapping[str, Any], report: Report) -> bool:
     value = body.get("required")
     if value is None or isinstance(value, bool):
         return bool(value)
-    report.warning("wrong-shape", f"required is {value!r:.80}, no boolean", "write true or false")
+    report.warning("wrong-shape", f"required is {value!r:.80}, which is not a boolean", "write true or false")
     return str(value).strip().lower() == "true"
 
 
@@ -456,7 +456,7 @@ def _value(value: Any, report: Report) -> str | bool | int | float | None:
         return None
     if isinstance(value, (str, bool, int, float)):
         return value
-    report.warning("wrong-shape", "a value is a text, number or boolean; this one is ignored", "write a scalar")
+    report.warning("wrong-shape", "a value must be a string, number or boolean; this one is ignored", "write a scalar")
     return None
 
 
@@ -471,8 +471,8 @@ _EMPTY: Final[tuple[Any, ...]] = (Named(()), {})
 class Level:
     """One message of a chain of bases. ``metadata`` and ``options`` are its own, in canonical spelling, unmerged.
 
-    ``envelope`` and ``protocol`` are those in force here (inherited or default), ``spelling`` is the protocol that its
-    options are written for.
+    ``envelope`` and ``protocol`` are those that apply here (inherited or default), ``spelling`` is the protocol that
+    its options are written for.
     """
 
     message: DeclaredMessage
@@ -491,7 +491,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One level's word on one member of a property (``type``, ``value`` or ``required``)."""
+    """One level's value of one member of a property (``type``, ``value`` or ``required``)."""
 
     level: Level
     member: str
@@ -501,10 +501,10 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """A property as all levels make it. ``members`` are the words that count, ``hidden`` those laid over, nearest last.
+    """A property merged from all levels. ``members`` are the values that count, ``hidden`` the overridden ones.
 
-    ``own`` says whether the nearest level itself sets it; ``inherited`` is the property as the bases make it. ``body``
-    is what the nearest level writes, None when it does not.
+    ``own`` says whether the nearest level sets it; ``inherited`` is the property of the bases. ``body`` is what the
+    nearest level writes, None if it does not. ``hidden`` has the nearest last.
     """
 
     property: Property
@@ -519,9 +519,9 @@ class Laid:
 
 @dataclass(slots=True)
 class _Body:
-    """A body while levels are laid over it; ``scalar`` bodies are replaced as a whole, never merged.
+    """A body while levels are merged; ``scalar`` bodies are replaced as a whole, never merged.
 
-    ``nearest`` says whether the nearest level sets it, ``raw`` is what the level laid last writes.
+    ``nearest`` says whether the nearest level sets it, ``raw`` is what the last level writes.
     """
 
     members: dict[str, Said] = field(default_factory=dict)
@@ -531,7 +531,7 @@ class _Body:
     raw: Any = None
 
     def overlaid(self, above: _Body) -> _Body:
-        """Return this body with *above* laid over it."""
+        """Return this body merged with *above*, which takes precedence."""
         if self.scalar or above.scalar:
             return replace(above, hidden=[*self.hidden, *self.members.values()])
         replaced = [said for name, said in self.members.items() if name in above.members]
@@ -560,7 +560,7 @@ def levels_of(chain: Sequence[str], declarations: Declarations) -> tuple[Level, 
 
 
 def giving(section: str, levels: Sequence[Level]) -> Sequence[Level]:
-    """Return the levels whose *section* holds for the nearest one: it is not of another envelope or protocol."""
+    """Return the levels whose *section* applies to the nearest one: same envelope or protocol."""
     return [level for level in levels if section not in foreign_sections(level, levels[0])]
 
 
@@ -582,9 +582,9 @@ def laid(levels: Sequence[Level]) -> tuple[Laid, ...]:
 
 
 def _effective(levels: Sequence[Level], of: Level) -> Iterator[tuple[str, Property, _Body, PropertyType]]:
-    """Give section, property, body and default type of all that *levels* make together for the definition *of*.
+    """Yield section, property, body and default type of the merged properties of *levels* for the definition *of*.
 
-    What a farther level sets comes first, attributes before options.
+    Properties of farther levels come first, attributes before options.
     """
     merged: dict[str, Any] = {}
     order: dict[tuple[str, str | None], int] = {}
@@ -611,7 +611,7 @@ def _effective(levels: Sequence[Level], of: Level) -> Iterator[tuple[str, Proper
 
 
 def _laid_over(below: list[Any], above: list[Any]) -> list[Any]:
-    """Lay bodies over others; a name that is repeated replaces, and so does one that was no property's below."""
+    """Merge bodies; a repeated name replaces, and so does one that was no property's below."""
     if not all(isinstance(each, _Body) for each in (*below, *above)):
         return above
     if len(below) == len(above) == 1:
@@ -621,7 +621,7 @@ def _laid_over(below: list[Any], above: list[Any]) -> list[Any]:
 
 
 def _bodies(level: Level, *, nearest: bool) -> dict[str, dict[str, Any]]:
-    """Return what one level writes of properties, each with its place."""
+    """Return the properties that one level writes, each with its location."""
 
     def body(raw: Any, place: SourceLocation | None) -> _Body:
         if not isinstance(raw, dict):
@@ -650,7 +650,7 @@ def _bodies(level: Level, *, nearest: bool) -> dict[str, dict[str, Any]]:
 
 
 def _of_entry(message: DeclaredMessage, place: SourceLocation | None) -> SourceLocation | None:
-    """Return the place of the body of a list's entry, which ``{NAME: {…}}`` has one level deeper than ``{name, …}``."""
+    """Return the location of a list entry's body, one level deeper in ``{NAME: {…}}`` than in ``{name, …}``."""
     above = message.at("protocoloptions").pointer + "/"
     node = message.attributes.get("protocoloptions")
     if place is None or not place.pointer.startswith(above):

@@ -1,6 +1,6 @@
-"""Inheritance: every message with all that its bases give it (JUDGING.md#inheritance, basemessage of 1.0).
+"""Inheritance: merge every message with its bases (JUDGING.md#inheritance, basemessage of 1.0).
 
-Chains are followed by a loop, never by recursion, so that no document can exhaust the stack, and every message is
+Chains are followed by a loop, without recursion, so that no document can exhaust the stack, and every message is
 resolved once.
 """
 
@@ -26,10 +26,10 @@ from catalog.protocols.properties import (
 from catalog.references import ReferenceResolver
 from catalog.values import is_number, text_of
 
-# Protocol options as written, to the one shape in which they merge: canonical names, ordered lists of named values.
+# Normalise protocol options to the one form in which they merge: canonical names, ordered lists of named values.
 #
-# Only the spelling is settled here; what is inside a property (``{type, value}`` or a bare scalar) stays as written
-# until it is merged, since a scalar replaces a whole inherited object and an object does not.
+# Only the spelling is normalised here; property bodies (``{type, value}`` or a bare scalar) stay as written until they
+# are merged, since a scalar replaces a whole inherited object and an object does not.
 
 CONTENT_TYPE: Final = "content-type"
 _MEMBERS: Final = frozenset({"name", "type", "value", "required", "description", "specurl"})
@@ -37,12 +37,12 @@ _MEMBERS: Final = frozenset({"name", "type", "value", "required", "description",
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A list of named values in order; a name may occur more than once and then all must hold."""
+    """A list of named values in order; all entries of a repeated name must match."""
 
     entries: tuple[tuple[str, Any], ...]
 
     def merged(self, overlay: Named, lay: Callable[[list[Any], list[Any]], list[Any]]) -> Named:
-        """Lay *overlay* over this list; *lay* gives the bodies of a name from those below and above, if any."""
+        """Merge *overlay* into this list; *lay* returns the bodies of a name from those below and above, if any."""
         own: dict[str, list[Any]] = {}
         for name, body in overlay.entries:
             own.setdefault(name, []).append(body)
@@ -56,7 +56,7 @@ class Named:
 
 
 def short_entry(body: Any) -> tuple[str, Any] | None:
-    """Return name and body of an entry ``{NAME: {…}}`` in a list of named values; None when it is no such entry."""
+    """Return name and body of an entry ``{NAME: {…}}`` in a list of named values; None for any other entry."""
     if not isinstance(body, dict) or len(body) != 1:
         return None
     name, inner = next(iter(body.items()))
@@ -66,7 +66,7 @@ def short_entry(body: Any) -> tuple[str, Any] | None:
 def normal_options(
     options: Mapping[str, Any], protocol: str | None, place: SourceLocation, findings: Findings
 ) -> dict[str, Any]:
-    """Return the options in canonical spelling; what the protocol does not know is reported and left out."""
+    """Return the options in canonical spelling; options unknown to the protocol are reported and left out."""
     vocabulary = VOCABULARIES.get(protocol or "", ANY_VOCABULARY)
     normal: dict[str, Any] = {}
     for name, value, at in _flat(options, protocol, place):
@@ -99,7 +99,7 @@ def _option(vocabulary: Vocabulary, name: str, value: Any, at: SourceLocation, f
 def _flat(
     options: Mapping[str, Any], protocol: str | None, place: SourceLocation
 ) -> Iterator[tuple[str, Any, SourceLocation]]:
-    """Give the options; those of MQTT may stand below ``properties``."""
+    """Yield the options; those of MQTT may be below ``properties``."""
     for name, value in options.items():
         if name == "properties" and isinstance(value, dict) and (protocol or "").startswith("MQTT/"):
             for inner, member in value.items():
@@ -109,7 +109,7 @@ def _flat(
 
 
 def _named(value: Any, at: SourceLocation, findings: Findings, *, lower: bool) -> Iterator[tuple[str, Any]]:
-    """Read named values from a list of ``{name, …}``, of ``{NAME: {…}}`` as 0.5 has it, or a map by name."""
+    """Read named values from a list of ``{name, …}``, of ``{NAME: {…}}`` as in 0.5, or a map by name."""
     for key, body, place in _entries(value, at, findings):
         name: Any = key
         short = short_entry(body) if key is None else None
@@ -121,7 +121,7 @@ def _named(value: Any, at: SourceLocation, findings: Findings, *, lower: bool) -
         if is_number(name):
             name = text_of(name)
         if not isinstance(name, str) or not name:
-            findings.error(place, "unnamed-property", "a property has no name, and is ignored", "give it a name")
+            findings.error(place, "unnamed-property", "a property has no name and is ignored", "give it a name")
         elif body is not None:
             yield name.lower() if lower or name.lower() == CONTENT_TYPE else name, body
 
@@ -135,21 +135,21 @@ def _entries(value: Any, at: SourceLocation, findings: Findings) -> Iterator[tup
             yield None, body, at / index
     else:
         hint = "write a list of {name, type, value}"
-        findings.error(at, "wrong-shape", "neither a list nor a map of properties; it is ignored", hint)
+        findings.error(at, "wrong-shape", "this is neither a list nor a map of properties; it is ignored", hint)
 
 
 def _section(
     value: Any, table: Mapping[str, PropertyType] | None, at: SourceLocation, findings: Findings
 ) -> dict[str, Any] | None:
     if not isinstance(value, (dict, list)):
-        findings.error(at, "wrong-shape", "an AMQP section is a map; it is ignored", "write a map by name")
+        findings.error(at, "wrong-shape", "an AMQP section must be a map; it is ignored", "write a map by name")
         return None
     section: dict[str, Any] = {}
     for name, body in _named(value, at, findings, lower=False):
         canonical = name if table is None else canonical_member(table, name)
         if canonical is None:
             hint = "correct the name, or move it to application-properties"
-            findings.warning(at / name, "unknown-option", f"AMQP has no such property: {name}; it is ignored", hint)
+            findings.warning(at / name, "unknown-option", f"AMQP has no property {name}; it is ignored", hint)
             continue
         if canonical != name:
             findings.respelled(at / name, name, canonical)
@@ -161,11 +161,11 @@ def _names(vocabulary: Vocabulary) -> tuple[str, ...]:
     return (*vocabulary.scalars, *vocabulary.lists, *vocabulary.sections)
 
 
-# Where a property is written: from its canonical name back to the spelling, and the pointer, of the document.
+# Where a property is written: from its canonical name to its spelling and JSON pointer in the document.
 
 
 def attribute_place(message: DeclaredMessage, name: str) -> SourceLocation | None:
-    """Return the place of an envelope attribute; None when the message inherits it."""
+    """Return the location of an envelope attribute; None if the message inherits it."""
     raw = message.attributes.get("envelopemetadata")
     place = message.at("envelopemetadata")
     if (elsewhere := message.written.get(f"envelopemetadata.{name}")) is not None:
@@ -174,15 +174,15 @@ def attribute_place(message: DeclaredMessage, name: str) -> SourceLocation | Non
 
 
 def option_place(message: DeclaredMessage, name: str, protocol: str | None) -> SourceLocation | None:
-    """Return the place of a protocol option named as in the model; None when the message inherits it.
+    """Return the location of a protocol option named as in the model; None if the message inherits it.
 
-    Who asks for many of one message asks :class:`OptionPlaces`.
+    For many options of one message, use :class:`OptionPlaces`.
     """
     return OptionPlaces(message, protocol).of(name)
 
 
 class OptionPlaces:
-    """The places of one message's protocol options, found in one pass over them however many are asked for."""
+    """The locations of one message's protocol options, found in one pass."""
 
     def __init__(self, message: DeclaredMessage, protocol: str | None) -> None:
         self._message = message
@@ -191,7 +191,7 @@ class OptionPlaces:
         self._members: dict[str, dict[str, SourceLocation]] = {}
 
     def of(self, name: str) -> SourceLocation | None:
-        """Return the place of an option named as in the model; None when the message inherits it."""
+        """Return the location of an option named as in the model; None if the message inherits it."""
         written = self._message.written.get(f"protocoloptions.{name}")
         if written is not None:
             return written
@@ -206,7 +206,7 @@ class OptionPlaces:
         return self._members[first].get(squash(rest))
 
     def _read_options(self) -> dict[str, tuple[Any, SourceLocation]]:
-        """Return value and place of every option by its names, canonical and written; of several the first."""
+        """Return value and location of every option by its names, canonical and written; the first of several."""
         raw = self._message.attributes.get("protocoloptions")
         if not isinstance(raw, dict):
             return {}
@@ -224,7 +224,7 @@ class OptionPlaces:
 
 
 def _members(raw: Any, place: SourceLocation) -> dict[str, SourceLocation]:
-    """Return the places of named values, by what the spellings of a name share; of several the first."""
+    """Return the locations of named values, by a common form of the spellings of a name; the first of several."""
     entries = raw.items() if isinstance(raw, dict) else enumerate(raw) if isinstance(raw, list) else ()
     members: dict[str, SourceLocation] = {}
     for key, body in entries:
@@ -237,7 +237,7 @@ def _members(raw: Any, place: SourceLocation) -> dict[str, SourceLocation]:
 
 MAX_LEVELS: Final = 64
 MAX_PROPERTIES: Final = 500_000
-"""Properties of all messages of a load together: few lines of inheritance can stand for very many."""
+"""Most properties of all messages of a load together: a few lines of inheritance can multiply."""
 _SCHEMA: Final = ("dataschema", "dataschemaxid", "dataschemauri")
 
 
@@ -245,9 +245,9 @@ _SCHEMA: Final = ("dataschema", "dataschemaxid", "dataschemauri")
 class Effective:
     """A message after inheritance; attributes are merged but not yet read as properties.
 
-    ``protocol_declared`` is False when only a group's default gives the protocol. ``spelling`` is the protocol whose
-    options these are: an endpoint's default is none of the message, yet tells what an inline one means. ``own`` is what
-    the message itself says, in canonical spelling.
+    ``protocol_declared`` is False if only a group's default gives the protocol. ``spelling`` is the protocol of these
+    options: an endpoint's default is not the message's, but applies to the options of an inline one. ``own`` is what
+    the message itself declares, in canonical spelling.
     """
 
     message: DeclaredMessage
@@ -261,7 +261,7 @@ class Effective:
 
 
 class _Selecting(Protocol):
-    """A message with the envelope and the protocol that its attributes are written for, None where none is said."""
+    """A message with the envelope and the protocol that its attributes are written for, None if not declared."""
 
     @property
     def envelope(self) -> str | None: ...
@@ -270,9 +270,9 @@ class _Selecting(Protocol):
 
 
 def foreign_sections(base: _Selecting, derived: _Selecting) -> tuple[str, ...]:
-    """Return the sections that *derived* does not inherit from *base*: those of another envelope or another protocol.
+    """Return the sections that *derived* does not inherit from *base*: those of another envelope or protocol.
 
-    A base that names none gives its sections to all.
+    A base without envelope or protocol gives its sections to all.
     """
     sections: tuple[str, ...] = ()
     if None not in (base.envelope, derived.envelope) and base.envelope != derived.envelope:
@@ -284,7 +284,7 @@ def foreign_sections(base: _Selecting, derived: _Selecting) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Inheritance:
-    """Resolves the messages of one load. What cannot be used is reported, and absent from :meth:`resolve`'s answer."""
+    """Resolves the messages of one load. Unusable ones are reported and left out of the result of :meth:`resolve`."""
 
     declarations: Declarations
     resolver: ReferenceResolver
@@ -299,7 +299,7 @@ class Inheritance:
         self._near = Suggestions(self.declarations.messages)
 
     def resolve(self) -> list[Effective]:
-        """Return all messages that can be used, versions left out, in the order of their documents."""
+        """Return all usable messages, without versions, in the order of their documents."""
         for xid in list(self.declarations.messages):  # references may add messages of other documents
             self._resolve(xid)
         resolved = (self._done[xid] for xid in self.declarations.messages)
@@ -319,7 +319,7 @@ class Inheritance:
                 self._done[name] = self._effective(name)
 
     def _cycle(self, chain: list[str], entry: str) -> None:
-        """Mark a cycle; those that lead into it are marked when their turn comes."""
+        """Mark a cycle; messages that lead into it are marked later."""
         cycle = chain[chain.index(entry) :]
         for xid in cycle:
             message = self.declarations.messages[xid]
@@ -335,7 +335,7 @@ class Inheritance:
             self._targets[xid] = None if reference is None else self.resolver.message(reference, xid)
             failure = self.resolver.failure(reference or "", xid)
             if failure is not None and failure.transient:
-                text = f"{reference} cannot be reached now, so {xid} is not what it will be: {failure}"
+                text = f"{reference} is unavailable at present, so {xid} is incomplete: {failure}"
                 self.findings.warning(message.place, "unreachable-reference", text, failure.hint)
         return self._targets[xid]
 
@@ -344,25 +344,25 @@ class Inheritance:
         target = self._target(xid)
         if target in self._errors:
             text = f"{xid} derives from {target}, which has an error"
-            self.findings.error(message.place, "base-error", text, "mend the base")
+            self.findings.error(message.place, "base-error", text, "fix the base")
             self._errors.add(xid)
             return None
         base = self._done[target] if target is not None else None
         if base is None and not self._stands(message):
             return None
         if base is not None and len(base.base) >= MAX_LEVELS:
-            text = f"{xid} derives over more than {MAX_LEVELS} levels"
+            text = f"{xid} has a chain of bases with more than {MAX_LEVELS} levels"
             self.findings.error(message.place, "base-too-deep", text, "shorten the chain of bases")
             self._errors.add(xid)
             return None
         return self._bounded(self._laid_over(message, base))
 
     def _bounded(self, effective: Effective) -> Effective | None:
-        """Report and leave out the messages that would stand for too much."""
+        """Report and leave out messages with too many properties."""
         size = _size(effective.attributes)
         if self._properties + size > MAX_PROPERTIES:
             message = effective.message
-            text = f"{message.xid} has {size} properties, and all messages together more than {MAX_PROPERTIES}"
+            text = f"{message.xid} has {size} properties, and all messages together have more than {MAX_PROPERTIES}"
             self.findings.error(message.place, "too-many", text, "inherit less, or split the catalog")
             self._errors.add(message.xid)
             return None
@@ -370,21 +370,21 @@ class Inheritance:
         return effective
 
     def _stands(self, message: DeclaredMessage) -> bool:
-        """Report a reference that leads nowhere; a borrowed message does not stand without it."""
+        """Report a dangling reference and return whether the message can be used; a borrowed one cannot."""
         reference = message.borrowed or message.base
         failure = self.resolver.failure(reference or "", message.xid)
         if reference is not None and (failure is None or not failure.transient):
             reason = f" ({failure})" if failure is not None else ""
-            rule, text = "dangling-base", f"the base {reference} is not there{reason}; the definition stands as written"
+            rule, text = "dangling-base", f"the base {reference} was not found{reason}; the definition is used as is"
             if message.borrowed is not None:
                 rule = "dangling-borrow"
-                text = f"{message.xid} borrows {reference}, which is not there{reason}; it is left out"
+                text = f"{message.xid} borrows {reference}, which was not found{reason}; it is left out"
             hint = self._near.hint(reference, "correct the reference, or add the document")
             self.findings.warning(message.place, rule, text, hint)
         return message.borrowed is None
 
     def _laid_over(self, message: DeclaredMessage, base: Effective | None) -> Effective:
-        """Lay a message over its base: envelope and protocol are its own, else the base's, else its group's."""
+        """Merge a message with its base: envelope and protocol are its own, else the base's, else its group's."""
         own = dict(message.attributes)
         group = self.resolver.declared_group(message.group)
         envelope = own.pop("envelope", None) or (base.envelope if base else None) or (group.envelope if group else None)
@@ -409,7 +409,7 @@ class Inheritance:
         return replace(effective, attributes=overlaid(inherited, own), base=(base.message.xid, *base.base))
 
     def _inherited(self, derived: Effective, base: Effective) -> Mapping[str, Any]:
-        """Return what the bases give: all they say, but for the sections of another envelope or protocol."""
+        """Return what the bases give: everything except the sections of another envelope or protocol."""
         levels = [base, *(each for each in map(self._done.get, base.base) if each is not None)]
         foreign = [foreign_sections(level, derived) for level in levels]
         if not any(foreign):
@@ -421,7 +421,7 @@ class Inheritance:
         return inherited
 
     def _report_foreign(self, derived: Effective, base: Effective, inherited: Mapping[str, Any]) -> None:
-        """Report what the base has and does not give, at what makes the message another one."""
+        """Report what is not inherited from the base, where the message declares another envelope or protocol."""
         message = derived.message
         for selector, section, own, others in (
             ("envelope", "envelopemetadata", derived.envelope, base.envelope),
@@ -436,7 +436,7 @@ class Inheritance:
                     f"{message.xid} has {selector} {own}, but its base {base.message.xid} has {others}: "
                     f"it does not inherit {section} {names}"
                 )
-                hint = f"write them in {message.xid} too, or move what both share to a base without {selector}"
+                hint = f"write them in {message.xid} too, or move the common part to a base without {selector}"
                 self.findings.warning(place, "foreign-base", text, hint)
 
 
@@ -445,7 +445,7 @@ def _names_left(given: Mapping[str, Any], inherited: Mapping[str, Any]) -> Itera
 
 
 Replace = Callable[[list[Any], list[Any]], list[Any]]
-"""Gives the bodies in force from those below and those above; several where a list repeats their name."""
+"""Returns the effective bodies from those below and those above; several if a list repeats their name."""
 
 
 def _the_nearer(below: list[Any], above: list[Any]) -> list[Any]:
@@ -453,9 +453,9 @@ def _the_nearer(below: list[Any], above: list[Any]) -> list[Any]:
 
 
 def merge(inherited: Any, overlay: Any, replaced: Replace = _the_nearer) -> Any:
-    """Deep-merge: maps and named lists member by member, all else replaces; a member that is null is not listed.
+    """Deep-merge: maps and named lists by member, everything else replaces; a null member means not listed.
 
-    A name that a list repeats replaces as well. *replaced* may keep what is laid over.
+    A repeated name in a list replaces as well. *replaced* may keep overridden values.
     """
     if isinstance(inherited, Named) and isinstance(overlay, Named):
         return inherited.merged(overlay, partial(_lay, replaced=replaced))
@@ -475,7 +475,7 @@ def _lay(below: list[Any], above: list[Any], replaced: Replace) -> list[Any]:
 
 
 def overlaid(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge attributes; the ways to give a schema exclude each other, so those written nearer count."""
+    """Merge attributes; the ways to declare a schema exclude each other, so the nearest counts."""
     kept = dict(inherited)
     if any(name in own for name in _SCHEMA):
         kept = {name: value for name, value in kept.items() if name not in _SCHEMA or name in own}
@@ -484,7 +484,7 @@ def overlaid(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, 
 
 
 def _size(attributes: Mapping[str, Any]) -> int:
-    """Count the properties that merged attributes stand for."""
+    """Count the properties in merged attributes."""
     options = attributes.get("protocoloptions", {}).values()
     inner = sum(len(each.entries) if isinstance(each, Named) else len(each) for each in options if _is_collection(each))
     return len(attributes.get("envelopemetadata", ())) + len(options) + inner
@@ -494,27 +494,27 @@ def _is_collection(option: Any) -> bool:
     return isinstance(option, (Named, dict))
 
 
-# Relations of definitions: which other one a message answers, and by which property (CNCF Message Catalog 0.1).
+# Relations of definitions: which definition a message responds to, by which property (CNCF Message Catalog 0.1).
 #
 # ``relatedto``, ``relatedvia`` and ``relation`` are read in documents of every dialect, since 1.0 has no names for them
-# and keeps them as extensions. Derived definitions have those of their bases.
+# and keeps them as extensions. Derived definitions inherit them.
 #
-# What ``relatedvia`` may name, and what that equals in the related message, section 3 says for each format: an
-# attribute of a CloudEvent equals the other's ``id``; of AMQP the correlation id or an application property equals the
-# other's message id, and the group id its group id; of MQTT 5 the correlation data or a user property equals the
-# other's correlation data. Other protocols have no such rule.
+# Section 3 defines the properties that ``relatedvia`` may name and their counterparts in the related message, by
+# format: an attribute of a CloudEvent equals the other's ``id``; an AMQP correlation id or application property equals
+# the other's message id, and the group id its group id; MQTT 5 correlation data or a user property equals the other's
+# correlation data. Other protocols have no such rule.
 
 TO: Final = "relatedto"
 VIA: Final = "relatedvia"
 KIND: Final = "relation"
 _NAMES: Final = (TO, VIA, KIND)
 _IDENTITIES: Final = {"correlation-id": "message-id", "group-id": "group-id"}
-"""Properties of AMQP by which messages are related, and what they equal in the related message."""
+"""Properties of AMQP that relate messages, and their counterparts in the related message."""
 _CORRELATION: Final = "correlation_data"
 
 
 def with_relations(definitions: Mapping[str, Definition], declarations: Declarations) -> dict[str, Definition]:
-    """Return the definitions with their relations; one to a definition that cannot be used is none."""
+    """Return the definitions with their relations, except those to definitions that cannot be used."""
     related = {xid: relation_of(each, definitions, declarations) for xid, each in definitions.items()}
     return {
         xid: each if (relation := related[xid]) is None else replace(each, relation=relation)
@@ -525,7 +525,7 @@ def with_relations(definitions: Mapping[str, Definition], declarations: Declarat
 def relation_of(
     definition: Definition, definitions: Mapping[str, Definition], declarations: Declarations
 ) -> Relation | None:
-    """Return how a definition is related to another, by its own words and those of its bases."""
+    """Return how a definition is related to another, by its own attributes and those of its bases."""
     said: dict[str, str] = {}
     target = ""
     for xid in (definition.xid, *definition.base):
@@ -541,12 +541,12 @@ def relation_of(
 
 
 def target_of(message: DeclaredMessage, related: str) -> str:
-    """Return the xid of what a message is related to: an id of its own group, or an xid."""
+    """Return the xid of the related definition, written as an id in the same group or an xid."""
     return related if related.startswith("/") else f"{message.group}/messages/{related}"
 
 
 def keys_of(via: str, definition: Definition) -> tuple[str, str]:
-    """Return the keys of the property that *via* names and of the one it equals; empty when it names none.
+    """Return the keys of the property that *via* names and of its counterpart; empty if it names none.
 
     Keys are those of :mod:`catalog.definitions.constraints`.
     """
@@ -571,5 +571,5 @@ def keys_of(via: str, definition: Definition) -> tuple[str, str]:
 
 
 def said_of(message: DeclaredMessage) -> dict[str, str]:
-    """Return what a message itself says of its relation, by name."""
+    """Return the relation attributes that a message itself declares, by name."""
     return {name: text for name in _NAMES if isinstance(text := message.other.get(name), str) and text}

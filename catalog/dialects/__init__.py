@@ -1,4 +1,4 @@
-"""Which dialect is a document written in? ``registry`` turns it into declarations."""
+"""Detect the dialect of a document; ``registry`` turns it into declarations."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class _Reader:
                     options[canonical] = value
                     self.written[f"protocoloptions.{canonical}"] = at / name
             elif name != "mqttversion":
-                self._unknown(f"{protocol} has no {name}; it is ignored", at / name)
+                self._unknown(f"{protocol} has no option {name}; it is ignored", at / name)
 
     def _section(
         self, name: str, value: Any, protocol: str, vocabulary: Vocabulary, at: SourceLocation, options: dict[str, Any]
@@ -154,7 +154,7 @@ class _Reader:
             for inner, body in self._map(value, at).items():
                 known = inner if table is None else canonical_member(table, inner)
                 if known is None:
-                    self._unknown(f"the AMQP {canonical} have no {inner}; it is ignored", at / inner)
+                    self._unknown(f"the AMQP section {canonical} has no property {inner}; it is ignored", at / inner)
                 elif _is_listed(body):
                     section[known] = body
                     self.written[f"protocoloptions.{canonical}.{known}"] = at / inner
@@ -193,11 +193,11 @@ class _Reader:
             return {}
         if isinstance(value, dict):
             return value
-        self._findings.error(at, "wrong-shape", "this is no object, and ignored", "write it as a map by name")
+        self._findings.error(at, "wrong-shape", "this is not an object and is ignored", "write it as a map by name")
         return {}
 
     def _unknown(self, text: str, at: SourceLocation) -> None:
-        self._findings.warning(at, "unknown-option", text, "remove it, or correct the name")
+        self._findings.warning(at, "unknown-option", text, "correct or remove the name")
 
 
 def _is_listed(body: Any) -> bool:
@@ -402,7 +402,7 @@ def add_metadata(
     for name, _ in reader.spelled(holder, "metadata", at):
         place, metadata = at / name, holder[name]
         if not isinstance(metadata, dict):
-            text = f"{name} is no object, and ignored"
+            text = f"{name} is not an object and is ignored"
             reader.findings.error(place, "wrong-shape", text, "write it as a map")
             continue
         if _is_of_protocol(metadata, form, content):
@@ -433,7 +433,7 @@ def add_definition(
     for name, _ in reader.spelled(holder, "definition", at):
         sections = holder[name]
         if not isinstance(sections, dict):
-            text = f"{name} is no object, and ignored"
+            text = f"{name} is not an object and is ignored"
             reader.findings.error(at / name, "wrong-shape", text, "write it as a map")
             continue
         read = described(sections, form, at / name, reader.findings)
@@ -653,7 +653,7 @@ def _attribute(name: str, value: Any, place: SourceLocation, findings: Findings)
     if name in _TEXTS:
         return given(optional_text(value, place, findings))
     if name in _OBJECTS and not isinstance(value, dict):
-        findings.error(place, "wrong-shape", f"{name} is no object, and ignored", "write it as a map")
+        findings.error(place, "wrong-shape", f"{name} is not an object and is ignored", "write it as a map")
         return None
     return value
 
@@ -699,12 +699,12 @@ def _latest_version(
     elif isinstance(versions, list):
         entries = iter(enumerate(versions))
     elif versions is not None:
-        findings.error(place / "versions", "wrong-shape", "versions is no list, and ignored", "write it as a list")
+        findings.error(place / "versions", "wrong-shape", "versions is not a list and is ignored", "write it as a list")
     best: tuple[int, Mapping[str, Any], SourceLocation] | None = None
     for key, body in entries:
         at = place / "versions" / key
         if not isinstance(body, dict):
-            findings.error(at, "wrong-shape", "a version is no object, and ignored", "write it as an object")
+            findings.error(at, "wrong-shape", "a version is not an object and is ignored", "write it as an object")
             continue
         number = version_number(body.get("version", key if isinstance(key, str) else None))
         if best is None or number > best[0]:

@@ -101,7 +101,7 @@ _LISTED_GROUP: Final = re.compile(r"^(#?/)groups(?=/[^/?#]+/?$)", re.IGNORECASE)
 
 
 def given(text: str | None) -> str | None:
-    """Return None for what real catalogs write when they mean nothing: an empty text or ``None``."""
+    """Return None for values that real catalogs use for nothing: an empty text or ``None``."""
     return None if text is None or text.strip().lower() in ("", "none") else text
 
 
@@ -111,7 +111,7 @@ def optional_text(value: Any, place: SourceLocation, findings: Findings) -> str 
         return value
     if is_number(value):
         return text_of(value)
-    findings.error(place, "wrong-shape", "a text is expected here; the value is ignored", "write it as a string")
+    findings.error(place, "wrong-shape", "this must be a string; the value is ignored", "quote it")
     return None
 
 
@@ -190,7 +190,7 @@ def members(
     if collection is None:
         return
     if not isinstance(collection, dict):
-        findings.error(at / name, "wrong-shape", f"{name} is no object", f"write {name} as a map from id to object")
+        findings.error(at / name, "wrong-shape", f"{name} is not an object", f"write {name} as a map by id")
         return
     inside = at / name
     for key, member in collection.items():
@@ -203,7 +203,7 @@ def members(
         if isinstance(member, dict):
             yield key, member, place
         elif member is not None:
-            findings.error(place, "wrong-shape", f"{key} is no object", "write it as an object")
+            findings.error(place, "wrong-shape", f"{key} is not an object", "write it as an object")
 
 
 def long_id(place: SourceLocation, key: str, findings: Findings) -> None:
@@ -216,7 +216,7 @@ def has_room(into: Declarations, place: SourceLocation, findings: Findings) -> b
     """Tell whether one more thing can be declared; report it once for a collection when not."""
     if len(into.messages) + len(into.groups) + len(into.endpoints) + len(into.schemas) < MAX_DECLARED:
         return True
-    message = f"the catalog declares more than {MAX_DECLARED} things; the rest is left out"
+    message = f"the catalog declares more than {MAX_DECLARED} entities; the others are left out"
     findings.error(place, "too-many", message, "load fewer documents, or split them between routers")
     return False
 
@@ -244,8 +244,8 @@ def declare_group(group: DeclaredGroup, into: Declarations, findings: Findings) 
     """Add a group, which may be declared in several documents; report other defaults than the first ones."""
     known = into.groups.setdefault(group.xid, group)
     if known is not group and (known.envelope, known.protocol) != (group.envelope, group.protocol):
-        message = f"{group.xid} has other defaults in {known.place.file}, which count"
-        findings.warning(group.place, "group-conflict", message, "give a group its defaults in one place")
+        message = f"{group.xid} has other defaults in {known.place.file}; those apply"
+        findings.warning(group.place, "group-conflict", message, "set the defaults of a group in one document")
 
 
 def declare_message(message: DeclaredMessage, into: Declarations, findings: Findings) -> None:
@@ -271,13 +271,13 @@ def declare_schemas(
 
 def repeated(place: SourceLocation, xid: str, first: SourceLocation, findings: Findings) -> None:
     """Report what was declared before."""
-    message = f"{xid} is declared again; the one in {first.file} counts"
+    message = f"{xid} is declared again; the declaration in {first.file} counts"
     findings.warning(place, "duplicate-xid", message, "remove or rename one of them")
 
 
 def deprecated(place: SourceLocation, dialect: str, findings: Findings) -> None:
     """Tell that a document is written in a dialect that xRegistry 1.0 has replaced."""
-    hint = "nothing is lost by it; write it as xRegistry 1.0 when you next change it"
+    hint = "it works; convert it to xRegistry 1.0 with the next change"
     findings.info(place, "deprecated-dialect", f"this is {dialect}, which xRegistry 1.0 has replaced", hint)
 
 

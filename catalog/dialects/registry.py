@@ -116,7 +116,7 @@ def _usage(value: Any, place: SourceLocation, findings: Findings) -> tuple[str, 
         slip = meant and not _USAGES & set(usages)
         findings.add(place, "error" if slip else "warning", "unknown-usage", text, hint)
     if not usages:
-        findings.warning(place, "wrong-shape", "usage is neither a text nor a list of texts", "write it as a list")
+        findings.warning(place, "wrong-shape", "usage is neither a string nor a list of strings", "write it as a list")
     return usages
 
 
@@ -175,7 +175,7 @@ def group_references(value: Any, place: SourceLocation, findings: Findings) -> I
             yield reference_of(reference)
         else:
             hint = "write the xid of a message group"
-            findings.error(place / index, "wrong-shape", "a message group is named by text", hint)
+            findings.error(place / index, "wrong-shape", "a reference to a message group must be a string", hint)
 
 
 _IDS: Final = ("id", "messageid", "definitionid", "messagegroupid", "definitiongroupid")
@@ -184,9 +184,9 @@ _OF_LISTS: Final = frozenset({"groups", "definitions", "messagedefinitions"})
 
 
 def read(tree: Mapping[str, Any], root: SourceLocation, into: Declarations, findings: Findings) -> bool:
-    """Add everything that the document *tree*, which stands at *root*, declares; False when it is no catalog at all.
+    """Add everything that the document *tree* at *root* declares; return False if it is not a catalog.
 
-    What has the wrong shape is reported and left out.
+    Values of the wrong type are reported and left out.
     """
     dialect = detect(tree)
     if dialect is None:
@@ -214,7 +214,7 @@ def read(tree: Mapping[str, Any], root: SourceLocation, into: Declarations, find
 def _read_lone_group(tree: Mapping[str, Any], root: SourceLocation, reader: DocumentReader) -> None:
     own = _id(tree)
     if own is None:
-        reader.findings.error(root, "missing-id", "the group has no id, and is left out", "give it an id")
+        reader.findings.error(root, "missing-id", "the group has no id and is left out", "give it an id")
     else:
         _read_group(f"/messagegroups/{own}", tree, root, reader)
 
@@ -223,7 +223,7 @@ def _read_single(tree: Mapping[str, Any], root: SourceLocation, reader: Document
     """Read a definition that is a document of its own; of several versions of it the highest counts."""
     own = _id(tree)
     if own is None:
-        reader.findings.error(root, "missing-id", "the definition has no id, and is left out", "give it an id")
+        reader.findings.error(root, "missing-id", "the definition has no id and is left out", "give it an id")
         return
     if len(own) > MAX_ID:
         long_id(root, own, reader.findings)
@@ -315,12 +315,12 @@ def _listed(
             return
         place = at / index
         if not isinstance(member, dict):
-            text, hint = "a member of the list is no object, and ignored", "write it as an object"
+            text, hint = "a member of the list is not an object and is ignored", "write it as an object"
             reader.findings.error(place, "wrong-shape", text, hint)
             continue
         name = _id(member)
         if name is None:
-            reader.findings.error(place, "missing-id", "this has no id, and is left out", "give it an id")
+            reader.findings.error(place, "missing-id", "this has no id and is left out", "give it an id")
         elif len(name) > MAX_ID:
             long_id(at, name, reader.findings)
         else:

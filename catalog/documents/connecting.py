@@ -92,8 +92,8 @@ class Reach:
         near = parsed.is_loopback or parsed.is_private or (parsed.version == 4 and parsed in _SHARED)
         if trust is Trust.FILE and near and not (parsed.is_link_local or parsed.is_unspecified):
             return
-        hint = f"if references may go there, name {host} in catalog.allow_addresses (--allow-address)"
-        text = f"{url} is not fetched: a document refers to it, and {host} is at {address}, no public address"
+        hint = f"to allow it, add {host} to catalog.allow_addresses (--allow-address)"
+        text = f"{url} is not fetched: a document refers to it, but {host} has the non-public address {address}"
         raise DocumentError(text, file=url, hint=hint)
 
     def admits(self, host: str, address: str) -> bool:
@@ -282,7 +282,7 @@ class Certificates:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             named = ", ".join(str(path) for path in self._files if path)
-            hint = "give PEM files, the key without a password"
+            hint = "use PEM files, and a key without a password"
             text = f"the certificates for {origin} cannot be used: {reason} ({named})"
             raise DocumentError(text, file=origin, hint=hint) from error
 
@@ -374,14 +374,14 @@ async def token_of(source: TokenSource, clock: Callable[[], float], seconds: flo
             content = await _content(response)
             status, transient = response.status_code, response.is_server_error or response.status_code in _BUSY
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        text = f"{source.url} gives no token: {' '.join(str(error).split())[:300] or type(error).__name__}"
+        text = f"{source.url} returned no token: {' '.join(str(error).split())[:300] or type(error).__name__}"
         hint = "check the address and the network, and try again"
         raise DocumentError(text, file=source.url, hint=hint, transient=True) from error
     if status != httpx.codes.OK:
         reason = content.get("error")
         said = f" ({reason})" if isinstance(reason, str) and reason in _REASONS else ""
         hint = "try again later" if transient else "check token_endpoint, username, password and token_scope"
-        text = f"{source.url} gives no token: the server answers {status}{said}"
+        text = f"{source.url} returned no token: the server answers {status}{said}"
         raise DocumentError(text, file=source.url, hint=hint, transient=transient)
     return _token(source.url, content, asked_at)
 
@@ -403,8 +403,8 @@ async def _content(response: httpx.Response) -> Mapping[str, object]:
 def _token(url: str, content: Mapping[str, object], asked_at: float) -> AccessToken:
     value, kind = content.get("access_token"), content.get("token_type", "Bearer")
     if not isinstance(value, str) or not isinstance(kind, str) or kind.lower() != "bearer":
-        hint = "check that token_endpoint is one of OAuth 2"
-        raise DocumentError(f"{url} answers with no bearer token", file=url, hint=hint)
+        hint = "check that token_endpoint is an OAuth 2 token endpoint"
+        raise DocumentError(f"{url} did not return a bearer token", file=url, hint=hint)
     said = content.get("expires_in")
     lasts = float(said) if isinstance(said, int | float) and said > 0 else UNSAID_SECONDS
     lasts = min(lasts, MAX_SECONDS)
@@ -489,7 +489,7 @@ class Logins:
             self._tokens.pop(origin, None)
             known = await token_of(source, self._clock, seconds)
             self._tokens[origin] = known
-        return _bearer(known.value, f"what {source.url} gives")
+        return _bearer(known.value, f"the response of {source.url}")
 
 
 @dataclass(slots=True)
@@ -515,7 +515,7 @@ def basic(user: str, password: str) -> str:
 
 def _bearer(token: str, what: str) -> str:
     if not _TOKEN.fullmatch(token):
-        raise DocumentError(f"{what} is no token", file=what, hint="give a token of visible ASCII characters")
+        raise DocumentError(f"{what} is not a valid token", file=what, hint="use a token of visible ASCII characters")
     return f"Bearer {token}"
 
 

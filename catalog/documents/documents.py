@@ -60,7 +60,7 @@ def read_documents(
         else:
             documents.append(read_document(str(source), by, findings, given=True))
     if not documents:
-        raise DocumentError("no catalog source is given", hint="name a file, a folder or a URL")
+        raise DocumentError("no catalog source", hint="specify a file, a folder or a URL")
     return documents
 
 
@@ -102,7 +102,7 @@ def _piped(file: str) -> bytes:
         with open_input(file) as stream:
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        hint = "give a file, or a pipe that somebody writes to"
+        hint = "use a file, or a pipe with a writer"
         raise DocumentError(f"{file} cannot be read: {error.strerror}", file=file, hint=hint) from error
     if len(data) > MAX_BYTES:
         raise DocumentError(f"{file} is larger than {MAX_BYTES} bytes", file=file, hint="split the document")
@@ -131,8 +131,8 @@ def _read_folder(folder: Path, fetcher: Fetcher, findings: Findings) -> list[Doc
     if not documents:
         if errors:
             raise errors[0]
-        hint = f"put a document into it that ends in one of {' '.join(suffixes())}"
-        raise DocumentError(f"{folder} holds no document", file=str(folder), hint=hint)
+        hint = f"add a document with one of the extensions {' '.join(suffixes())}"
+        raise DocumentError(f"{folder} contains no document", file=str(folder), hint=hint)
     for each in errors:
         findings.error(SourceLocation(each.file, each.pointer), "unreadable-document", str(each), each.hint)
     return documents
@@ -159,7 +159,7 @@ def _tree(file: str, data: bytes, findings: Findings) -> dict[str, Any]:
         findings.warning(place, "duplicate-key", "the key occurs twice; the last value counts", "remove one of them")
     if not isinstance(parsed.tree, dict):
         hint = "an xRegistry document is an object with messagegroups, endpoints or schemagroups"
-        raise DocumentError(f"{file} holds no JSON or YAML object", file=file, hint=hint)
+        raise DocumentError(f"{file} does not contain a JSON or YAML object", file=file, hint=hint)
     return parsed.tree
 
 
@@ -192,18 +192,18 @@ class Sizes:
     def shrunk(self, before: Sizes, most: float) -> Iterator[str]:
         """Yield which lost more than *most* of what they had *before*, 0 to 1."""
         if before.total - self.total > most * before.total:
-            yield f"the catalog has {self.total} definitions and had {before.total}"
+            yield f"the catalog has {self.total} definitions, down from {before.total}"
         for document, had in before.documents.items():
             has = self.documents.get(document, 0)
             if had - has > most * had:
-                yield f"{document} has {has} definitions and had {had}"
+                yield f"{document} has {has} definitions, down from {had}"
 
     def emptied(self, before: Sizes, most: float) -> Iterator[str]:
         """Yield which endpoints lost more than *most* of the candidates they had *before*, 0 to 1."""
         for endpoint, had in before.endpoints.items():
             has = self.endpoints.get(endpoint, 0)
             if had - has > most * had:
-                yield f"{endpoint} has {has} candidates and had {had}"
+                yield f"{endpoint} has {has} candidates, down from {had}"
 
 
 def sizes_of(catalog: Catalog, declarations: Declarations) -> Sizes:
@@ -228,7 +228,7 @@ def unfinished(fetcher: Fetcher, seen: Mapping[str, str]) -> Iterator[str]:
         except DocumentError:
             continue
         if data.strip() and not data.endswith(b"\n") and data.lstrip()[:1] not in (b"{", b"["):
-            yield f"{address} does not end with a whole line"
+            yield f"{address} does not end with a complete line"
 
 
 def first_of(reasons: Iterable[str]) -> tuple[str, ...]:

@@ -97,9 +97,9 @@ def redirected(url: str, current: str, target: str) -> str:
     following = urljoin(current, target)
     parts = urlsplit(following)
     if parts.scheme not in ("http", "https") or (parts.scheme == "http" and urlsplit(current).scheme == "https"):
-        hint = "give the address of the document itself"
+        hint = "use the address of the document itself"
         shown = f"{parts.scheme}://{parts.hostname}"
-        raise DocumentError(f"{url} is redirected to {shown}, which is not followed", file=url, hint=hint)
+        raise DocumentError(f"{url} redirects to {shown}, which is not followed", file=url, hint=hint)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
@@ -139,8 +139,8 @@ async def _followed(
                 if await credentials.authorization(origin, limits.seconds, refused) != refused:
                     continue
             return await _answer(response, url, current, limits, known)
-    hint = "give the address that it leads to"
-    raise DocumentError(f"{url} is redirected more than {MAX_REDIRECTS} times", file=url, hint=hint)
+    hint = "use the address that it leads to"
+    raise DocumentError(f"{url} redirects more than {MAX_REDIRECTS} times", file=url, hint=hint)
 
 
 async def _answer(
@@ -178,7 +178,7 @@ def path_of(uri: str) -> str:
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
         if host.lower() not in ("", "localhost"):
-            raise DocumentError(f"{uri} is a file of another host", file=uri, hint="use an http(s) address")
+            raise DocumentError(f"{uri} is a file on another host", file=uri, hint="use an http(s) address")
         rest = slash + path
     return os.path.normpath(unquote(rest))
 
@@ -395,14 +395,14 @@ class Fetcher:
         if not is_url(start):
             return beside(text, start)
         if scheme == "file":
-            hint = "documents from the network refer to the network only"
-            raise DocumentError(f"{reference} is a local file, which {start} may not name", file=start, hint=hint)
+            hint = "documents from the network can only refer to the network"
+            raise DocumentError(f"{reference} is a local file, which {start} may not refer to", file=start, hint=hint)
         known = self._memory.get(start)
         landed = known.url if isinstance(known, HttpResponse) else start
         try:
             return self._masked(urljoin(landed, text)) if text else start
         except ValueError as error:
-            raise DocumentError(f"{reference} is no address: {error}", file=start, hint="correct it") from error
+            raise DocumentError(f"address {reference} is invalid: {error}", file=start, hint="correct it") from error
 
     def _masked(self, url: str) -> str:
         """Keep user and password of a URL for its origin, and return it without them and the fragment."""
@@ -410,12 +410,14 @@ class Fetcher:
             parts = urlsplit(url.strip())
             origin = origin_of(url.strip())
         except ValueError as error:
-            raise DocumentError(f"{_bare(url)} is no address: {error}", file=_bare(url), hint="correct it") from error
+            raise DocumentError(
+                f"address {_bare(url)} is invalid: {error}", file=_bare(url), hint="correct it"
+            ) from error
         userinfo, at, host = parts.netloc.rpartition("@")
         if at and userinfo != _MASK:
             self.credentials.userinfo.setdefault(origin, userinfo)
         if not parts.hostname:
-            raise DocumentError(f"{_bare(url)} names no host", file=_bare(url), hint="correct the address")
+            raise DocumentError(f"{_bare(url)} has no host", file=_bare(url), hint="correct the address")
         netloc = f"{_MASK}@{host.lower()}" if origin in self.credentials.userinfo else host.lower()
         return urlunsplit((parts.scheme.lower(), netloc, parts.path, parts.query, ""))
 
@@ -424,7 +426,7 @@ class Fetcher:
             return HttpResponse(address, _file_bytes(Path(address), self._document_bytes))
         if not self.network:
             hint = "allow network access, or fetch the document and give its path"
-            message = f"{address} would need the network, which is off"
+            message = f"{address} requires the network, which is off"
             raise DocumentError(message, file=address, hint=hint, offline=True)
         held = self._cache.held(address)
         if held is not None:
@@ -455,8 +457,8 @@ class Fetcher:
     def _admit(self, address: str) -> float:
         """Count one more fetch, and return the seconds that it may take."""
         if self._fetches_left <= 0 or self._bytes_left <= 0:
-            message = f"{address} is not fetched: the load has had its share of documents or bytes from the network"
-            raise DocumentError(message, file=address, hint="give fewer sources, or files instead of URLs")
+            message = f"{address} is not fetched: this load has reached its limit of documents or bytes"
+            raise DocumentError(message, file=address, hint="use fewer sources, or files instead of URLs")
         if self._seconds_left <= 0:
             raise _waited(address)
         self._fetches_left -= 1
@@ -464,7 +466,7 @@ class Fetcher:
 
 
 def _waited(address: str) -> DocumentError:
-    message = f"{address} is not fetched: the load has waited for the network long enough"
+    message = f"{address} is not fetched: this load has reached its time limit for the network"
     return DocumentError(message, file=address, hint="try again", transient=True)
 
 
@@ -493,7 +495,7 @@ def _file_bytes(path: Path, limit: int) -> bytes:
         raise DocumentError(f"{path} does not exist", file=str(path), hint="check the path") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        hint = "name a file" if isinstance(error, OSError) and error.errno == errno.EINVAL else "check its rights"
+        hint = "use a file" if isinstance(error, OSError) and error.errno == errno.EINVAL else "check its permissions"
         raise DocumentError(f"{path} cannot be read: {reason}", file=str(path), hint=hint) from error
     if len(data) > limit:
         raise DocumentError(f"{path} is larger than {limit} bytes", file=str(path), hint="split the document")

@@ -1,4 +1,4 @@
-"""Lint: what a catalog that was read says, and will not do."""
+"""Lint: report what a catalog says that will not work as intended."""
 
 from __future__ import annotations
 

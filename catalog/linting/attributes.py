@@ -1,4 +1,4 @@
-"""Unknown attributes that are likely slips of known ones; the attributes that are known, and the rules of lint."""
+"""Known attributes, unknown ones that are probably misspelled, and the table of lint rules."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from catalog.protocols.properties import (
 from catalog.templates import tokens_of
 from catalog.values import over_websockets, whole_number
 
-# Unknown attributes that are likely slips of known ones, and known ones at a level where they mean nothing.
+# Unknown attributes that are probably misspelled, and known ones at a level where they have no meaning.
 #
-# Extension attributes are allowed everywhere, so an unknown name is only remarked upon when a known one is near.
+# Extension attributes are allowed everywhere, so an unknown name is reported only if it is close to a known one.
 
-# The attributes that the dialects know, by level of a document; all else is an extension, which 1.0 allows.
+# The known attributes, by level of a document; all others are extensions, which 1.0 allows.
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class DocumentLevel:
     """One kind of object in a document.
 
     ``what`` names it in messages, ``names`` are its attributes in lower case, ``holds`` its collections with the kind
-    of their members. ``elsewhere`` are attributes of other levels that mean nothing here, and where they belong.
+    of their members. ``elsewhere`` are attributes that have no meaning here, with the level where they belong.
     """
 
     what: str
@@ -146,7 +146,7 @@ LEVELS: Final[Mapping[str, DocumentLevel]] = {
 
 
 Body = tuple[Mapping[str, Any], SourceLocation, str | int]
-"""What an object holds, the place of its holder, and its own key therein."""
+"""The object's content, the location of its parent, and its own key there."""
 _CLOUDEVENTS: Final = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
 _NESTING_OPTIONS: Final = frozenset(
     {
@@ -158,7 +158,7 @@ _NESTING_OPTIONS: Final = frozenset(
 
 
 def attributes(subject: Subject) -> None:
-    """Look at the names of all attributes of all documents, of dialects whose attributes are all known."""
+    """Check the names of all attributes of all documents whose dialect has a complete list of attributes."""
     for document in subject.documents:
         dialect = subject.dialects.get(document.file)
         if dialect is not None and dialect.checks_attributes:
@@ -188,13 +188,13 @@ def _name(subject: Subject, name: str, holder: SourceLocation, level: str) -> No
 
 @lru_cache(maxsize=4096)
 def _misplaced(name: str, level: str) -> tuple[str, str] | None:
-    """Return message and hint for an attribute name at a level; None when there is nothing to say."""
+    """Return message and hint for an attribute name at a level; None if there is nothing to report."""
     here = LEVELS[level]
     if name.lower() in here.names:
         return None
     belongs = here.elsewhere.get(name.lower())
     if belongs is not None:
-        return f"{name} of {here.what} means nothing; it is ignored", f"move it to the {belongs}"
+        return f"{name} has no meaning in {here.what}; it is ignored", f"move it to the {belongs}"
     meant = nearest(name, here.names)
     if meant is None:
         return None
@@ -202,18 +202,18 @@ def _misplaced(name: str, level: str) -> tuple[str, str] | None:
 
 
 def _envelope(subject: Subject, message: Mapping[str, Any], place: SourceLocation) -> Iterator[Body]:
-    """Give the bodies of envelope attributes, and report names that are likely slips of CloudEvents' own."""
+    """Yield the bodies of envelope attributes, and report probable misspellings of CloudEvents attributes."""
     for holder in ("envelopemetadata", "metadata"):
         attributes: Any = message.get(holder)
         at = place / holder
         if isinstance(attributes, dict) and isinstance(attributes.get("attributes"), dict):
             attributes, at = attributes["attributes"], at / "attributes"
         elif holder == "metadata":
-            continue  # what it holds depends on the format; options are checked against their protocol
+            continue  # its contents depend on the format; options are checked with their protocol
         for name, body in attributes.items() if isinstance(attributes, dict) else ():
             meant = _attribute(name)
             if meant is not None and meant not in attributes:
-                text = f"{name} is an extension attribute, close to {meant} of CloudEvents"
+                text = f"{name} is an extension attribute with a name close to the CloudEvents attribute {meant}"
                 subject.findings.warning(at / name, "unknown-attribute", text, f"did you mean {meant}?")
             if isinstance(body, dict):
                 yield body, at, name
@@ -221,14 +221,14 @@ def _envelope(subject: Subject, message: Mapping[str, Any], place: SourceLocatio
 
 @lru_cache(maxsize=4096)
 def _attribute(name: str) -> str | None:
-    """Return the CloudEvents attribute that a name is a slip of; one that merely contains it is a name of its own."""
+    """Return the CloudEvents attribute that a name misspells; a name that merely contains one is a name of its own."""
     if name in _CLOUDEVENTS or any(known in name for known in _CLOUDEVENTS if known != "id"):
         return None
     return nearest(name, (known for known in _CLOUDEVENTS if known != "id"))
 
 
 def _options(message: Mapping[str, Any], place: SourceLocation) -> Iterator[Body]:
-    """Give the bodies of protocol options that are written as objects."""
+    """Yield the bodies of protocol options that are written as objects."""
     for holder in ("protocoloptions", "protocolmetadata"):
         options = message.get(holder)
         for name, value in options.items() if isinstance(options, dict) else ():
@@ -243,26 +243,26 @@ def _options(message: Mapping[str, Any], place: SourceLocation) -> Iterator[Body
                     yield body, at, key
 
 
-# Every rule that a finding can name: what it says, why that matters, and where it comes from.
+# Every rule: what was found, why that matters, and the specification behind it.
 #
-# The table is ``rules.yaml``, the one place for it: ``check --explain``, SARIF and ``catalog/RULES.md`` are made from
-# it, and a test holds that nothing reports a rule, or a severity, that is not in there.
+# The table is ``rules.yaml``; ``check --explain``, SARIF and ``catalog/RULES.md`` are made from it. A test makes sure
+# that only rules and severities of this table are reported.
 
 TABLE: Final = Path(__file__).with_name("rules.yaml")
 _PAGE: Final = re.compile(r"\w+/([A-Z]+\.md(?:#[a-z-]+)?)")
-"""A page of this project, as ``basis`` names it: by its path in the repository."""
+"""A page of this project, as written in ``basis``: its path in the repository."""
 _HEAD: Final = """\
 # Rules of lint
 
-What `xrouter check` can say, made from `catalog/linting/rules.yaml` (`python -m tests.support.rules_page` writes this
-page anew). `xrouter check --explain RULE` explains one of them. An *error* is something that cannot be used; a
-*warning* something that is used, and is unusual or will not do what it seems to; an *info* something that is right and
-worth knowing. Where a rule has two severities, the usual one comes first.
+What `xrouter check` reports, generated from `catalog/linting/rules.yaml` by `python -m tests.support.rules_page`.
+`xrouter check --explain RULE` explains one rule. An *error* is something that cannot be used; a *warning* something
+that is used, but is unusual or probably does not do what was intended; an *info* something that is valid and worth
+knowing. If a rule has two severities, the usual one comes first.
 
-An error marked *idle* says that something never receives, never matches or never validates, or that a reference leads
-nowhere. `check` ends with 1. All else works and what is named may come later, so `run`, a reload, a registry and
-`catalog push` accept the catalog all the same. A reload after which a source has no candidate left is refused all the
-same (deploy/OPERATIONS.md#reload).
+An error marked *idle* means that something never receives, never matches or never validates, or that a reference
+cannot be resolved. `check` exits with 1. Everything else works and the missing part may be added later, so `run`, a
+reload, a registry and `catalog push` still accept the catalog. A reload that leaves a source without candidates is
+rejected all the same (deploy/OPERATIONS.md#reload).
 """
 
 
@@ -270,9 +270,9 @@ same (deploy/OPERATIONS.md#reload).
 class Rule:
     """One rule. ``severities`` are those it reports with, the usual one first.
 
-    ``doc`` says in one sentence what was found, ``why`` what comes of it, ``basis`` which text asks for it: a section
-    of this project's pages, mostly of ``router/JUDGING.md``, or of a specification. The errors of an ``idle`` rule
-    leave something without effect, which is a reason for ``check`` to fail and none to refuse a changed catalog.
+    ``doc`` says in one sentence what was found, ``why`` what the consequence is, ``basis`` which text requires it: a
+    section of this project's pages, mostly of ``router/JUDGING.md``, or of a specification. An error of an ``idle``
+    rule leaves something without effect: ``check`` fails, but a changed catalog is not rejected.
     """
 
     id: str
@@ -285,7 +285,7 @@ class Rule:
 
     @property
     def severity(self) -> Severity:
-        """The usual severity."""
+        """Return the usual severity."""
         return self.severities[0]
 
 
@@ -311,14 +311,14 @@ def rules() -> Mapping[str, Rule]:
 
 
 def refusing(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the errors for which a changed catalog is refused: those of rules that are not idle."""
+    """Return the errors for which a changed catalog is rejected: those of rules that are not idle."""
     return tuple(
         each for each in findings if each.severity == "error" and not (each.rule in rules() and rules()[each.rule].idle)
     )
 
 
 def explanation(rule: Rule) -> str:
-    """Return what ``check --explain`` says of a rule, as plain text of four lines."""
+    """Return the output of ``check --explain`` for a rule, as plain text of four lines."""
     return "\n".join((f"{rule.id} ({' or '.join(_severities(rule))})", rule.doc, rule.why, f"Basis: {rule.basis}"))
 
 
@@ -329,7 +329,7 @@ def page() -> str:
         lines += [
             f"## {family}",
             "",
-            "| Rule | Severity | What was found | What comes of it | Basis |",
+            "| Rule | Severity | What was found | Consequence | Basis |",
             "|---|---|---|---|---|",
         ]
         for rule in members:
@@ -344,7 +344,7 @@ def _severities(rule: Rule) -> tuple[str, ...]:
     return tuple(f"{each} (idle)" if rule.idle and each == "error" else each for each in rule.severities)
 
 
-# Protocol options that can never be met: wildcards, stripped headers, and options that exclude each other.
+# Protocol options that can never match: wildcards, removed headers, and options that exclude each other.
 
 _WILDCARD: Final = re.compile(r"[+#*>]")
 _CHARACTERS: Final = re.compile(r"[+#]")
@@ -352,7 +352,7 @@ _TOKENS: Final = re.compile(r"(?<![^.])[*>](?![^.])")
 
 
 def options(subject: Subject) -> None:
-    """Look at the protocol options of every definition, and at where producers publish to."""
+    """Check the protocol options of every definition, and the destinations that producers publish to."""
     for declared in subject.options():
         _wildcard(subject, declared)
         _stripped(subject, declared)
@@ -373,13 +373,13 @@ def _wildcard(subject: Subject, declared: DeclaredProperty) -> None:
 
 
 def _report_wildcard(subject: Subject, protocol: str | None, value: str, what: str, place: SourceLocation) -> None:
-    """Report a wildcard in the literal part of a name; where dots part the levels, only as a whole level."""
+    """Report a wildcard in the literal part of a name; where dots separate levels, only as a whole level."""
     wildcards = _TOKENS if vocabulary_of(protocol).dotted else _CHARACTERS
     for text in tokens_of(value)[::2]:
         wildcard = wildcards.search(text)
         if wildcard is not None:
-            message = f"{what} holds the wildcard {wildcard.group()}, and no message is published to such a name"
-            hint = "write a placeholder such as {name} in its place"
+            message = f"{what} contains the wildcard {wildcard.group()}; no message can be published to such a name"
+            hint = "use a placeholder such as {name} instead"
             subject.findings.warning(place, "publish-wildcard", message, hint)
             return
 
@@ -390,7 +390,7 @@ def _stripped(subject: Subject, declared: DeclaredProperty) -> None:
     if prop.name.lower() in withheld and (prop.required or prop.value is not None):
         text = f"gateways remove {prop.name.split('.', 1)[1]} from every record, so the definition never matches"
         subject.findings.warning(
-            declared.place, "never-received", text, "remove the constraint; gateways check credentials"
+            declared.place, "never-received", text, "remove the constraint; gateways check the credentials"
         )
 
 
@@ -404,21 +404,21 @@ def _exclusive(subject: Subject, definition: Definition, base: Definition | None
         message = subject.declarations.messages[definition.xid]
         written = (option_place(message, name, definition.protocol) for name in reversed(pair))
         place = next((at for at in written if at is not None), message.place)
-        text = f"{pair[0]} and {pair[1]} exclude each other, and no record has both"
+        text = f"{pair[0]} and {pair[1]} exclude each other; no record has both"
         subject.findings.warning(place, "mutually-exclusive", text, f"keep {pair[0]} or {pair[1]}")
 
 
-# The options of endpoints: unknown ones, values of a wrong kind, and what the router will not do as it is written.
+# The options of endpoints: unknown ones, invalid values, and what the router does not support.
 #
-# What it does with each option is in ``catalog/protocols/channel_options.yaml``. An endpoint is seen in the roles that
-# its usage gives it: the router receives where others consume or subscribe, and sends where others produce.
+# ``catalog/protocols/channel_options.yaml`` says how each option is used. The usage of an endpoint gives it roles: the
+# router receives where others consume or subscribe, and sends where others produce.
 
 HOLDERS: Final = ("protocoloptions", "protocolmetadata", "config")
-"""Members of an endpoint that hold its options, in the dialects."""
+"""Members of an endpoint that contain its options, in all dialects."""
 _USAGES: Final[Mapping[str, Role]] = {"consumer": "receives", "subscriber": "receives", "producer": "sends"}
 _LOGINS: Final[Mapping[str, str]] = {
     "plain": "set username and password of the source or sink",
-    "oauth2": "let settings name a token that is kept fresh in a file or by the Kafka client",
+    "oauth2": "configure a token file that is kept fresh, or the Kafka client's own OAuth, in the settings",
     "x509cert": "set tls.cert and tls.key of the source or sink",
     "apikey": "set api_key of an HTTP sink",
 }
@@ -428,7 +428,7 @@ _ADDRESSES: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
     "subject": ("subject", subject_fault),
     "topic": ("topic", topic_fault),
 }
-"""The kinds of the table that say where messages are, with what makes a text none."""
+"""The kinds of options that say where messages are, each with a function that says why a text is invalid."""
 
 
 def _is_text(value: Any) -> bool:
@@ -446,27 +446,27 @@ def _is_seconds(value: Any) -> bool:
 
 
 _CHECKS: Final[Mapping[str, Check]] = {
-    "text": ("a text that is not empty", _is_text),
+    "text": ("a non-empty string", _is_text),
     "whole": ("a whole number", _is_whole),
-    "number": ("a whole number from 0", lambda value: _is_whole(value) and value >= 0),
+    "number": ("a whole number of 0 or more", lambda value: _is_whole(value) and value >= 0),
     "seconds": ("a number of seconds", _is_seconds),
     "flag": ("true or false", lambda value: isinstance(value, bool)),
     "map": ("a map", lambda value: isinstance(value, dict)),
     "qos": ("0, 1 or 2", lambda value: _is_whole(value) and 0 <= value <= 2),
     "handling": ("0, 1 or 2", lambda value: _is_whole(value) and 0 <= value <= 2),
     "texts": (
-        "a text or a list of texts",
+        "a string or a list of strings",
         lambda value: _is_text(value) or (isinstance(value, list) and all(map(_is_text, value))),
     ),
     "acks": ("-1, 0 or 1", lambda value: value == "all" or (_is_whole(value) and -1 <= value <= 1)),
     "mode": ("move or copy", lambda value: value in ("move", "copy")),
     "deliver": ("all or new", lambda value: value in ("all", "new")),
 }
-"""What values are allowed, by the kinds of the table."""
+"""Allowed values, by the kinds of the table."""
 
 
 def endpoint_options(subject: Subject) -> None:
-    """Look at the options of every endpoint whose protocol is known."""
+    """Check the options of every endpoint whose protocol is known."""
     for endpoint in subject.catalog.endpoints.values():
         place = subject.declarations.endpoints[endpoint.xid].place
         body = subject.endpoint_bodies.get(endpoint.xid, {})
@@ -487,19 +487,19 @@ def endpoint_options(subject: Subject) -> None:
 def _wrong(
     subject: Subject, endpoint: Endpoint, name: str, value: Any, place: SourceLocation, option: ChannelOption
 ) -> bool:
-    """Report a value of a wrong kind; tell whether it is one. Where it is an address, nothing ever arrives."""
+    """Report an invalid value and return whether there was one. With an invalid address, nothing ever arrives."""
     if option.kind in _ADDRESSES and value not in (None, ""):
         what, fault_of = _ADDRESSES[option.kind]
-        fault = fault_of(value) if isinstance(value, str) else "it is no text"
+        fault = fault_of(value) if isinstance(value, str) else "it is not a string"
         if fault:
-            text = f"{name} of {endpoint.xid} is no {what}, so that nothing is ever received there: {fault}"
-            subject.findings.error(place, "endpoint-option", text, f"write a {what}; {value!r:.80} is none")
+            text = f"{name} of {endpoint.xid} is not a valid {what}, so nothing is ever received there: {fault}"
+            subject.findings.error(place, "endpoint-option", text, f"write a valid {what} instead of {value!r:.80}")
         return bool(fault)
     kind = option.kind if option.kind not in TEXTUAL else "text"
     wanted, check = _CHECKS.get(kind, ("", None))
     if check is None or check(value):
         return False
-    text = f"{name} of a {endpoint.protocol} endpoint is {wanted}"
+    text = f"{name} of a {endpoint.protocol} endpoint must be {wanted}"
     subject.findings.warning(place, "endpoint-option", text, f"write {wanted}")
     return True
 
@@ -507,7 +507,7 @@ def _wrong(
 def _unhonoured(
     subject: Subject, endpoint: Endpoint, name: str, value: Any, place: SourceLocation, option: ChannelOption
 ) -> None:
-    """Report an option that is not honoured in a role of the endpoint, or means nothing in any of them."""
+    """Report an option that is not supported in a role of the endpoint, or has no meaning in any of them."""
     if option.other_name:
         text = f"endpoints of {endpoint.protocol} have no option {name}; it is read as {option.name}"
         subject.findings.info(place, "unknown-endpoint-option", text, f"write {option.name}")
@@ -515,12 +515,12 @@ def _unhonoured(
     meant = [role for role in roles if role in option.roles]
     if not meant:
         others = "consumers" if "receives" in option.roles else "producers"
-        text = f"{name} of {endpoint.xid} is ignored: it is an option of endpoints for {others}"
+        text = f"{name} of {endpoint.xid} is ignored: only endpoints for {others} have this option"
         subject.findings.info(place, "unhonoured-option", text, "remove it, or add the usage")
         return
     exemption: Exemption | None = next(filter(None, (option.unhonoured(role, value) for role in meant)), None)
     if exemption is not None:
-        text = f"{name}{_shown(value)} of {endpoint.xid} is not honoured: {exemption.why}"
+        text = f"{name}{_shown(value)} of {endpoint.xid} is not supported: {exemption.why}"
         subject.findings.add(place, exemption.severity, "unhonoured-option", text, exemption.hint)
 
 
@@ -533,13 +533,13 @@ def _unknown(
         subject.findings.warning(place, "unknown-endpoint-option", text, f"did you mean {known[meant].name}?")
         return
     names = ", ".join(dict.fromkeys(option.name for option in known.values()))
-    subject.findings.info(place, "unknown-endpoint-option", text, f"known are {names}; settings have the client's own")
+    subject.findings.info(place, "unknown-endpoint-option", text, f"use {names}, or options of the client in settings")
 
 
 def _authorization(subject: Subject, endpoint: Endpoint, place: SourceLocation, body: Mapping[str, Any]) -> None:
-    """Say where credentials belong, for an endpoint that says how to get in."""
+    """Say where credentials belong, for an endpoint that describes its authorization."""
     for kind, at in _authorizations(body, place):
-        text = f"authorization by {kind or 'no named type'} of {endpoint.xid} is not read: settings say who we are"
+        text = f"authorization {kind or 'of no type'} of {endpoint.xid} is ignored: credentials come from the settings"
         hint = _LOGINS.get(squash(kind), "give the source or sink its credentials in the settings")
         subject.findings.info(at, "unhonoured-option", text, hint)
 
@@ -554,7 +554,7 @@ def _authorizations(body: Mapping[str, Any], place: SourceLocation) -> Iterator[
 
 
 def _places(body: Mapping[str, Any], place: SourceLocation) -> dict[str, SourceLocation]:
-    """Return where options are written in the body of an endpoint, by squashed name, whatever their holder."""
+    """Return where the options of an endpoint are written, by squashed name, at any level."""
     places: dict[str, SourceLocation] = {}
     for held in HOLDERS:
         holder = body.get(held)
@@ -570,21 +570,21 @@ def _shown(value: Any) -> str:
     return f" {str(value).lower()}" if isinstance(value, (bool, int)) else ""
 
 
-# Endpoints and groups: what is expected nowhere, and what nothing is expected at.
+# Endpoints without messages, and groups without endpoints.
 
 RECEIVING: Final = frozenset({"consumer", "subscriber"})
-"""The usages of endpoints that records are taken from."""
+"""The usages of endpoints that records are received from."""
 
 
 def channels(subject: Subject) -> None:
-    """Look at every endpoint, and at the groups that none of them lists."""
+    """Check every endpoint, and report groups that no endpoint lists."""
     for endpoint in subject.catalog.endpoints.values():
         place = subject.declarations.endpoints[endpoint.xid].place
         body = subject.endpoint_bodies.get(endpoint.xid, {})
         if not endpoint.candidates:
             hint = "list a message group, or add messages"
-            subject.findings.warning(place, "no-candidates", f"{endpoint.xid} expects no message at all", hint)
-        if not endpoint.usage and body.get("usage") is None:  # one that cannot be read is reported when reading
+            subject.findings.warning(place, "no-candidates", f"{endpoint.xid} has no message definitions", hint)
+        if not endpoint.usage and body.get("usage") is None:  # an invalid usage is reported by the reader
             hint = "write usage: [consumer], [producer] or [subscriber]"
             subject.findings.warning(place, "missing-required", f"{endpoint.xid} has no usage", hint)
         _mismatch(subject, endpoint, place)
@@ -594,39 +594,39 @@ def channels(subject: Subject) -> None:
 
 
 def _mismatch(subject: Subject, endpoint: Endpoint, place: SourceLocation) -> None:
-    """Report an endpoint whose candidates are all for other protocols than its own."""
+    """Report an endpoint whose candidates are all for other protocols."""
     protocols = {subject.catalog.definitions[xid].protocol for xid in endpoint.candidates}
     if endpoint.protocol is not None and protocols and not protocols & {None, endpoint.protocol}:
         others = ", ".join(sorted(filter(None, protocols)))
-        text = f"{endpoint.xid} is of {endpoint.protocol}, and all its messages are for {others}"
-        hint = "correct the protocol, or list a group of that protocol"
+        text = f"{endpoint.xid} uses {endpoint.protocol}, but all its messages are for {others}"
+        hint = "correct the protocol, or list a group with that protocol"
         subject.findings.error(place, "endpoint-mismatch", text, hint)
 
 
 def _address(subject: Subject, endpoint: Endpoint, place: SourceLocation, body: Mapping[str, Any]) -> None:
-    """Report that an endpoint has no address, but only if it is deployed; gateways host some."""
+    """Report an endpoint without address, but only if it is deployed; gateways host some."""
     if endpoint.uris or vocabulary_of(endpoint.protocol).hosted or not RECEIVING & set(endpoint.usage):
         return
     holders = (body, *(body.get(name) for name in HOLDERS))
     if any(isinstance(holder, dict) and holder.get("deployed") is True for holder in holders):
-        text = f"{endpoint.xid} is deployed, and has no address"
+        text = f"{endpoint.xid} is deployed but has no address"
         subject.findings.info(place, "no-address", text, 'add protocoloptions.endpoints, such as [{"uri": "..."}]')
 
 
 def _transport(subject: Subject, endpoint: Endpoint, place: SourceLocation) -> None:
-    """Report an endpoint whose every address is over WebSockets, which no gateway or sink speaks."""
+    """Report an endpoint whose addresses are all WebSockets, which no gateway or sink supports."""
     if vocabulary_of(endpoint.protocol).streamed and endpoint.uris and all(map(over_websockets, endpoint.uris)):
-        text = f"{endpoint.xid} has addresses over WebSockets alone, which this router does not speak"
-        hint = "add the broker's address over TCP or TLS, or set uris of the source or uri of the sink"
+        text = f"{endpoint.xid} has only WebSocket addresses, which this router does not support"
+        hint = "add the broker's address over TCP or TLS, or set `uris` of the source or `uri` of the sink"
         subject.findings.warning(place, "websockets-only", text, hint)
 
 
 def _unreachable(subject: Subject) -> None:
-    """Report groups that no endpoint lists, in documents with endpoints; a group of bases is there to derive from."""
+    """Report groups that no endpoint lists, if there are endpoints; a group used only as bases is fine."""
     listed = {group for endpoint in subject.catalog.endpoints.values() for group in endpoint.messagegroups}
     bases = {base.split("/messages/")[0] for each in subject.catalog.definitions.values() for base in each.base[:1]}
     for xid, members in subject.catalog.groups.items():
         if members and xid in subject.groups_beside_endpoints and xid not in listed and xid not in bases:
-            text = f"no endpoint lists {xid}, so none of its {len(members)} messages is expected anywhere"
+            text = f"no endpoint lists {xid}, so its {len(members)} messages are received nowhere"
             hint = "list it in messagegroups of an endpoint"
             subject.findings.info(subject.declarations.groups[xid].place, "unreachable-group", text, hint)

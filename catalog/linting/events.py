@@ -1,4 +1,4 @@
-"""What CloudEvents asks of its attributes, and whether a native message can become one (JUDGING.md#mapping)."""
+"""Lint CloudEvents attributes, and whether a native message can be mapped to an event (JUDGING.md#mapping)."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from catalog.schemas.library import format_of
 from catalog.templates import TEMPLATE_TYPES, tokens_of
 from catalog.values import is_any_timestamp, is_valid, media_type_matches, text_of
 
-# Which types take placeholders, and what stands in braces without being one (JUDGING.md#templates).
+# Which types accept placeholders, and text in braces that is not one (JUDGING.md#templates).
 
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
 _MEANT: Final = re.compile(r"\s*[+#./;?&|!@=,$]?[\w ,.:*%\-]*")
-"""What was probably meant as a placeholder: an operator or modifier of RFC 6570, a name with spaces, nothing."""
+"""Text probably meant as a placeholder: an operator or modifier of RFC 6570, a name with spaces, or empty."""
 
 
 def is_literal(prop: Property) -> bool:
-    """Tell whether a property has a value without placeholders, that is not "now" either."""
+    """Whether a property has a value that is neither a template nor "now"."""
     if prop.value is None or is_any_timestamp(prop.value):
         return False
     return prop.type not in TEMPLATE_TYPES or not names_of(text_of(prop.value))
 
 
 def names_of(text: str) -> list[str]:
-    """Return the names of the placeholders of a template, as often as they occur."""
+    """Return the names of a template's placeholders, with repetitions."""
     return tokens_of(text)[1::2] if "{" in text else []
 
 
 def names_in(properties: Iterable[Property]) -> Iterator[str]:
-    """Give the names of all placeholders in several values."""
+    """Yield the names of all placeholders in several values."""
     for prop in properties:
         if isinstance(prop.value, str) and prop.type in TEMPLATE_TYPES:
             yield from names_of(prop.value)
 
 
 def adjacent(tokens: Sequence[str]) -> tuple[str, str] | None:
-    """Return the first two placeholders with nothing between them."""
+    """Return the first two placeholders with nothing between them, if any."""
     for place in range(2, len(tokens) - 1, 2):
         if not tokens[place]:
             return tokens[place - 1], tokens[place + 1]
@@ -52,7 +52,7 @@ def adjacent(tokens: Sequence[str]) -> tuple[str, str] | None:
 
 
 def misread(tokens: Sequence[str]) -> str | None:
-    """Return the literal text in braces that was probably meant as a placeholder; a JSON text is not."""
+    """Return text in braces that was probably meant as a placeholder; JSON text is not."""
     for text in tokens[::2]:
         if '"' in text or ("{" not in text and "}" not in text):
             continue
@@ -66,10 +66,10 @@ def misread(tokens: Sequence[str]) -> str | None:
     return None
 
 
-# Values that no record can have: of a wrong type or range, no media type, or with braces that are no placeholder.
+# Values that no record can have: of the wrong type, out of range, malformed media types, malformed placeholders.
 
 SHOWN: Final = 80
-"""Characters of a value that a message shows."""
+"""Most characters of a value in a message."""
 _TOKEN: Final = r"[A-Za-z0-9!#$&^_.+*'`|~%\-]+"
 _MEDIA_TYPE: Final = re.compile(rf"\s*{_TOKEN}/{_TOKEN}\s*(?:;.*)?", re.DOTALL)
 _RANGES: Final[Mapping[str, tuple[int, int]]] = {
@@ -85,7 +85,7 @@ _METHOD: Final = re.compile(_TOKEN)
 
 
 def values(subject: Subject) -> None:
-    """Look at the value of every property that a definition does not simply inherit."""
+    """Check the value of every property that a definition does not simply inherit."""
     for declared in subject.attributes():
         _value(subject, declared)
         if declared.prop.name == "datacontenttype":
@@ -102,12 +102,12 @@ def values(subject: Subject) -> None:
 
 
 def is_media_type(text: str) -> bool:
-    """Tell whether a text is a media type, with or without parameters."""
+    """Whether a text is a media type, with or without parameters."""
     return _MEDIA_TYPE.fullmatch(text) is not None
 
 
 def _value(subject: Subject, declared: DeclaredProperty) -> bool:
-    """Report a literal that no value of its type can equal, and odd placeholders; tell whether all is well."""
+    """Report an invalid literal and malformed placeholders; return whether the value is fine."""
     prop = declared.prop
     if prop.value is None or is_any_timestamp(prop.value):
         return True
@@ -119,7 +119,7 @@ def _value(subject: Subject, declared: DeclaredProperty) -> bool:
             return True
     if is_valid(prop.type, text, bits32=declared.in_envelope):
         return True
-    message = f"the value {text[:SHOWN]!r} of {prop.name} is no {prop.type}"
+    message = f"the value {text[:SHOWN]!r} of {prop.name} is not a valid {prop.type}"
     subject.findings.warning(declared.place, "value-type", message, "correct value or type")
     return False
 
@@ -128,15 +128,15 @@ def _placeholders(subject: Subject, declared: DeclaredProperty, tokens: Sequence
     name = declared.prop.name
     literal = misread(tokens)
     if literal is not None:
-        message = f"{literal[:SHOWN]!r} in {name} is no placeholder, and is read as literal text"
-        hint = "write {name}, of letters, digits, _, - and . only"
+        message = f"{literal[:SHOWN]!r} in {name} is not a placeholder and is read as literal text"
+        hint = "write {name} with letters, digits, _, - and . only"
         subject.findings.warning(declared.place, "not-a-placeholder", message, hint)
     pair = adjacent(tokens)
     if pair is not None:
         message = (
-            f"{{{pair[0]}}} takes one character of {name}, and {{{pair[1]}}} the rest: nothing stands between them"
+            f"{{{pair[0]}}} matches only one character of {name} and {{{pair[1]}}} the rest: nothing separates them"
         )
-        hint = "put a separator between them, or make one of the two"
+        hint = "put a separator between them, or merge them into one"
         subject.findings.warning(declared.place, "adjacent-placeholders", message, hint)
 
 
@@ -149,16 +149,16 @@ def _range(subject: Subject, declared: DeclaredProperty) -> None:
     if bounds is not None and not (
         is_valid("integer", text) and len(text) < 20 and bounds[0] <= int(text) <= bounds[1]
     ):
-        message = f"{prop.name} is {text[:SHOWN]!r}, and can only be {bounds[0]} to {bounds[1]}"
+        message = f"{prop.name} is {text[:SHOWN]!r} but must be between {bounds[0]} and {bounds[1]}"
         subject.findings.warning(declared.place, "value-range", message, "correct the value, or remove it")
     if prop.name == "method" and not _METHOD.fullmatch(text):
-        message = f"{text[:SHOWN]!r} is no HTTP method"
+        message = f"{text[:SHOWN]!r} is not an HTTP method"
         subject.findings.warning(declared.place, "value-range", message, "write GET, POST, PUT or another method")
 
 
 def _media_type(subject: Subject, prop: Property, place: SourceLocation) -> None:
     if is_literal(prop) and not is_media_type(text_of(prop.value)):
-        message = f"the value {text_of(prop.value)[:SHOWN]!r} of {prop.name} is no media type"
+        message = f"the value {text_of(prop.value)[:SHOWN]!r} of {prop.name} is not a media type"
         subject.findings.warning(place, "media-type", message, "write type/subtype, such as application/json")
 
 
@@ -170,7 +170,7 @@ _POSSIBLE: Final[Mapping[str, frozenset[str]]] = {
     "time": _TEXTUAL | {"timestamp"},
     "datacontenttype": _TEXTUAL | {"symbol", "urireference", "uri"},
 }
-"""Types that a value of the attribute can have; the other attributes of CloudEvents can have any."""
+"""Types that values of the attribute can have; the other CloudEvents attributes can have any type."""
 _WITH_RULES: Final = frozenset({"specversion", "id", "time", "dataschema"})
 _NOT_FIXED: Final = frozenset({"id", "time"})
 _FALLS_BACK: Final[Mapping[str, str]] = {
@@ -178,8 +178,8 @@ _FALLS_BACK: Final[Mapping[str, str]] = {
     "source": "the URI of its endpoint",
     "time": "the time of the message",
 }
-"""Attributes that never make an event impossible, and what they are without their declared value."""
-_REMEDY: Final = "use the placeholder in protocoloptions too, or set it in the context of the source"
+"""Attributes that mapping can always supply, and what they are without a declared value."""
+_REMEDY: Final = "use the placeholder in protocoloptions too, or set it in `context` of the source"
 _HAS_DEFAULT: Final = frozenset({"type", "specversion", "datacontenttype", "dataschema", "partitionkey"})
 """Attributes that mapping can fill without a declared value (JUDGING.md#mapping)."""
 MAPPING_RULES: Final = frozenset({"unmappable", "falls-back"})
@@ -187,7 +187,7 @@ MAPPING_RULES: Final = frozenset({"unmappable", "falls-back"})
 
 
 def events(subject: Subject) -> None:
-    """Look at the envelope attributes of every definition whose envelope is CloudEvents, or not said."""
+    """Check the envelope attributes of every definition with the CloudEvents envelope or none."""
     for declared in subject.attributes():
         if declared.definition.envelope in (None, CLOUDEVENTS):
             _declared(subject, declared)
@@ -198,13 +198,13 @@ def events(subject: Subject) -> None:
 def _declared(subject: Subject, declared: DeclaredProperty) -> None:
     prop = declared.prop
     if not _NAME.fullmatch(prop.name):
-        text = f"{prop.name[:SHOWN]!r} is no CloudEvents attribute name; no event has it"
+        text = f"{prop.name[:SHOWN]!r} is not a valid CloudEvents attribute name; no event has it"
         subject.findings.warning(
-            declared.place, "attribute-name", text, "use lower case letters and digits only, and not data"
+            declared.place, "attribute-name", text, "use only lower case letters and digits, and not the name data"
         )
     possible = _POSSIBLE.get(prop.name)
     if possible is not None and prop.type not in possible:
-        text = f"{prop.name} is never of the type {prop.type}"
+        text = f"{prop.name} never has the type {prop.type}"
         subject.findings.warning(
             declared.place, "attribute-type", text, f"use {' or '.join(sorted(possible - {'any'}))}"
         )
@@ -213,7 +213,7 @@ def _declared(subject: Subject, declared: DeclaredProperty) -> None:
         metadata: Any = declared.message.attributes.get("envelopemetadata", {})
         body = metadata.get(prop.name)
         if isinstance(body, dict) and body.get("required") is False:
-            text = f"{prop.name} is required of every event, whatever is declared"
+            text = f"{prop.name} is required in every event, whatever the definition says"
             subject.findings.warning(declared.place, "always-required", text, "remove required")
 
 
@@ -224,21 +224,21 @@ def _literal(subject: Subject, declared: DeclaredProperty) -> None:
     if prop.name == "specversion" and prop.value not in ("1.0", 1.0):
         subject.findings.warning(declared.place, "specversion", "no event has this specversion", 'use "1.0"')
     if prop.name in _NOT_FIXED and is_valid(prop.type, text_of(prop.value)):
-        text = f"{prop.name} has one fixed value, and is another for every event"
-        hint = "remove the value" + (", or write 0000-01-01T00:00:00Z for any time" if prop.name == "time" else "")
+        text = f"{prop.name} has a fixed value, but differs in every event"
+        hint = "remove the value" + (", or write 0000-01-01T00:00:00Z to match any time" if prop.name == "time" else "")
         subject.findings.warning(declared.place, "fixed-value", text, hint)
     if prop.name == "dataschema" and is_valid(prop.type, text_of(prop.value)):
         if not _SCHEME.match(text_of(prop.value)):
-            text = "dataschema is a relative reference, and CloudEvents wants a URI there"
+            text = "dataschema is a relative reference, but CloudEvents requires a URI"
             subject.findings.warning(
-                declared.place, "relative-dataschema", text, "write the whole URI, or remove the value"
+                declared.place, "relative-dataschema", text, "write the absolute URI, or remove the value"
             )
 
 
 def mapping(subject: Subject, context: Mapping[str, frozenset[str]]) -> None:
-    """Warn of native records that definitions match and cannot make events of, or not as they say.
+    """Warn of definitions that match native records but cannot map them to events, or not as declared.
 
-    *context* names, by xid of definitions, the placeholders that all of their sources supply (`context` of settings).
+    *context* has, by xid of definitions, the placeholders that `context` of all their sources supplies.
     """
     for definition, _, _ in subject.definitions():
         _mapping(subject, definition, context.get(definition.xid, frozenset()))
@@ -254,19 +254,19 @@ def _mapping(subject: Subject, definition: Definition, context: frozenset[str]) 
         if not lacking:
             continue
         at = attribute_place(message, prop.name) or message.place
-        text = f"a native message gives no {', '.join(lacking)} for {prop.name}"
+        text = f"a native message has no {', '.join(lacking)} for {prop.name}"
         meant = next(filter(None, (nearest(name, supplied) for name in lacking)), None)
         hint = f"did you mean {{{meant}}}?" if meant else _REMEDY
         if prop.name not in _FALLS_BACK:
             subject.findings.warning(at, "unmappable", text, hint)
         else:
-            # Settings often supply what no option does (`context`), and then nothing falls back; a slip is never that.
+            # Settings often supply what no option does (`context`), and then nothing falls back; never misspelled ones.
             report = subject.findings.warning if meant else subject.findings.info
             report(at, "falls-back", f"{text}, which falls back to {_FALLS_BACK[prop.name]}", hint)
 
 
 def _lacking(prop: Property, supplied: set[str]) -> Sequence[str]:
-    """Name what mapping would lack for an attribute: a value, or the placeholders that nothing supplies."""
+    """Return what mapping lacks for an attribute: a value, or placeholders that nothing supplies."""
     if prop.value is None:
         lacks = prop.required and prop.name not in _HAS_DEFAULT and prop.name not in _FALLS_BACK
         return ("value",) if lacks else ()
@@ -275,13 +275,13 @@ def _lacking(prop: Property, supplied: set[str]) -> Sequence[str]:
     return tuple(dict.fromkeys(name for name in names_of(text_of(prop.value)) if name not in supplied))
 
 
-# Payload declarations that contradict themselves; whether schemas are any good is found when they are linked.
+# Contradictory declarations of payloads; whether schemas are valid is checked when they are linked.
 
 _SCHEMAS: Final = ("dataschema", "dataschemauri")
 
 
 def payloads(subject: Subject) -> None:
-    """Look at schema and content type of every definition that declares any."""
+    """Check schema and content type of every definition that declares any."""
     for definition, message, base in subject.definitions():
         _format(subject, definition, message)
         if all(message.attributes.get(name) is not None for name in _SCHEMAS):
@@ -291,7 +291,7 @@ def payloads(subject: Subject) -> None:
 
 
 def _format(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:
-    """A schema without a format: an info when its own is known; when none can be, linking has reported it."""
+    """Report a schema without format: an info if its format is known; otherwise linking has reported it."""
     given = next((name for name in _SCHEMAS if message.attributes.get(name) is not None), None)
     if given is None or definition.dataschemaformat is not None:
         return
@@ -299,13 +299,13 @@ def _format(subject: Subject, definition: Definition, message: DeclaredMessage) 
     known = format_of(None, linked) if linked is not None else None
     if linked is not None and known is None:
         return
-    text = f"{given} is given, and dataschemaformat is not" + (f"; {known.family} is taken" if known else "")
+    text = f"{given} is set but dataschemaformat is not" + (f"; {known.family} is assumed" if known else "")
     hint = "add dataschemaformat, such as JsonSchema/draft-07 or Avro/1.11"
     subject.findings.add(message.at(given), "info" if known else "warning", "missing-required", text, hint)
 
 
 def _content_type(subject: Subject, definition: Definition, message: DeclaredMessage, base: Definition | None) -> None:
-    """Both the attribute of the message and that of its envelope are compared with the content type of the data."""
+    """Report contradicting content types: message and envelope attribute both apply to the data."""
     if definition.envelope != CLOUDEVENTS or not definition.datacontenttype:
         return
     own, attribute = definition.datacontenttype, _declared_in_envelope(definition)
@@ -315,11 +315,11 @@ def _content_type(subject: Subject, definition: Definition, message: DeclaredMes
     if "datacontenttype" not in message.attributes:
         place = attribute_place(message, "datacontenttype") or message.place
     if own.strip().lower().startswith("application/cloudevents"):
-        text = f"datacontenttype is that of the data here, and no event carries {own}"
-        subject.findings.warning(place, "content-type-conflict", text, "write the content type of the data, or none")
+        text = f"datacontenttype must be that of the data, and no event has data of type {own}"
+        subject.findings.warning(place, "content-type-conflict", text, "use the content type of the data")
     elif attribute and not (media_type_matches(own, attribute) or media_type_matches(attribute, own)):
         text = f"datacontenttype is {own} for the message and {attribute} in its envelope"
-        subject.findings.warning(place, "content-type-conflict", text, "make them equal, or keep one of them")
+        subject.findings.warning(place, "content-type-conflict", text, "make them equal, or remove one of them")
 
 
 def _declared_in_envelope(definition: Definition) -> str | None:
@@ -329,16 +329,16 @@ def _declared_in_envelope(definition: Definition) -> str | None:
     return None
 
 
-# All of lint on one screen: the families of rules in order, each a function over the whole catalog.
+# All of lint on one screen: families of rules in order, each a function over the whole catalog.
 #
-# A family reports where the thing is declared, and none stops at the first finding. What a definition has from its base
-# unchanged is reported at the base only.
+# Each reports where the thing is declared and does not stop at the first finding. What a definition inherits unchanged
+# is reported at its base only.
 
-# Envelope and protocol: unknown ones, none where one is needed, and others than the group's.
+# Envelope and protocol: unknown, missing, or different from the group's.
 
 
 def _plain(name: str) -> str:
-    """Reduce a name to its letters and digits, so that a slip in between counts no more than one."""
+    """Reduce a name to letters and digits, so that other characters do not count as differences."""
     return "".join(character for character in name.lower() if character.isalnum())
 
 
@@ -346,11 +346,11 @@ _KNOWN: Final = {
     **{_plain(protocol.partition("/")[0]): protocol for protocol in PROTOCOLS},
     **{_plain(protocol): protocol for protocol in PROTOCOLS},
 }
-"""The protocols by what their names are compared by, with their version and without."""
+"""Protocols by the names they are compared with, with version and without."""
 
 
 def selectors(subject: Subject) -> None:
-    """Look at the envelope and protocol of every definition and endpoint."""
+    """Check the envelope and protocol of every definition and endpoint."""
     endpoints = subject.catalog.endpoints.values()
     enveloped = {xid for endpoint in endpoints if endpoint.envelope for xid in endpoint.candidates}
     for definition, message, base in subject.definitions():
@@ -369,7 +369,7 @@ def selectors(subject: Subject) -> None:
         place = subject.declarations.endpoints[endpoint.xid].place
         _known_protocol(subject, endpoint.protocol, place)
         if endpoint.envelope not in (None, CLOUDEVENTS):
-            text = f"the envelope {endpoint.envelope} is unknown; messages that have none of their own never match"
+            text = f"the envelope {endpoint.envelope} is unknown; messages without an envelope of their own never match"
             _unknown_envelope(subject, endpoint.envelope, text, place)
 
 
@@ -396,19 +396,19 @@ def _no_protocol(subject: Subject, definition: Definition, message: DeclaredMess
     endpoint = subject.declarations.endpoints.get(definition.group)
     known = definition.protocol or (endpoint.protocol if endpoint else None)
     if known is None and message.attributes.get("protocoloptions"):
-        text, hint = "which protocol these options are for is not said", "add protocol to the message, or to its group"
+        text, hint = "these options have no protocol", "add protocol to the message, or to its group"
         subject.findings.warning(message.at("protocoloptions"), "no-protocol", text, hint)
 
 
 def _no_envelope(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:
     if definition.envelope is None and message.attributes.get("envelopemetadata"):
-        text = "which envelope these attributes are of is not said, so they constrain nothing"
+        text = "these attributes have no envelope, so they constrain nothing"
         hint = f"add envelope: {CLOUDEVENTS} to the message, or to its group"
         subject.findings.warning(message.at("envelopemetadata"), "no-envelope", text, hint)
 
 
 def _group(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:
-    """Compare with what the group declares for all of its messages; in 0.1 it is a mere default."""
+    """Compare with the defaults of the group, which are binding; in 0.1 they are mere defaults."""
     group = subject.declarations.groups.get(definition.group)
     dialect = subject.dialects.get(message.place.file)
     if group is None or (dialect is not None and dialect.groups_give_formats):
@@ -419,25 +419,25 @@ def _group(subject: Subject, definition: Definition, message: DeclaredMessage) -
     ):
         if common is not None and own is not None and own != common:
             place = message.at(name) if name in message.attributes else message.place
-            text = f"the {name} is {own}, and that of {group.xid} is {common}; they must be the same"
+            text = f"the {name} is {own}, but that of {group.xid} is {common}; they must be the same"
             hint = f"move it to a group of its own, or remove {name} from the group"
             subject.findings.warning(place, "group-mismatch", text, hint)
 
 
-# Definitions that constrain nothing: all records of their envelope and protocol match them.
+# Definitions without constraints: all records of their envelope and protocol match them.
 
 
 def unconstrained(subject: Subject) -> None:
-    """Report definitions that take everything; one that others derive from, or that has a schema, as info only."""
+    """Report definitions that match everything; as info if others derive from it or it has a schema."""
     bases = {base for definition in subject.catalog.definitions.values() for base in definition.base}
     for xid, definition in subject.catalog.definitions.items():
         if not _takes_everything(definition):
             continue
         place = subject.declarations.messages[xid].place
-        text = f"this constrains nothing, and takes {_everything(definition)}"
+        text = f"this definition has no constraints and matches {_everything(definition)}"
         hint = "give an attribute or option a value that only its records have"
         if schema_of(definition) is not None:
-            text += "; only where several definitions match does its data schema decide"
+            text += "; its data schema decides only where several definitions match"
             subject.findings.info(place, "takes-everything", text, hint)
         elif xid in bases:
             hint = "keep it in a group that no endpoint lists, if it is only meant as a base"
@@ -447,20 +447,20 @@ def unconstrained(subject: Subject) -> None:
 
 
 def _takes_everything(definition: Definition) -> bool:
-    """Tell whether there is no demand at all; for one without envelope and protocol a schema is one."""
+    """Whether there is no constraint at all; without envelope and protocol, a schema is one."""
     if definition.envelope not in (CLOUDEVENTS, None):
         return False
     if definition.envelope is None and definition.protocol is None and schema_of(definition) is not None:
         return False
     candidate = Candidate(definition, definition.protocol or "any", True, True)
     if any(map(_is_literal, candidate.properties(events=True))):
-        return False  # as nearly all are, which need no closer look
+        return False  # nearly all definitions end here
     asked = candidate.demands(events=True)
     return not (asked.strong or asked.weak or asked.same or asked.content)
 
 
 def _is_literal(asked: tuple[str, Property]) -> bool:
-    """Tell a text that is sure to exclude records: no template, no "now", and not what every event has."""
+    """Whether a constraint is sure to exclude records: no template, no "now", nothing that every event has."""
     key, prop = asked
     text = isinstance(prop.value, str) and "{" not in prop.value
     return text and prop.type != "timestamp" and key != "e.specversion"
@@ -474,14 +474,14 @@ def _everything(definition: Definition) -> str:
     return f"every record{over}"
 
 
-# Relations that lead nowhere: to no definition, in a circle, or by a property that tells no message from another.
+# Relations without effect: to a missing definition, in a cycle, or by a property that identifies no message.
 
 NAMED: Final = 8
-"""Definitions of a circle that are named."""
+"""Most definitions of a cycle that are named."""
 
 
 def relations(subject: Subject) -> None:
-    """Report the relations that definitions declare; what they have from their bases is reported there."""
+    """Check the relations that definitions declare; inherited ones are reported at the base."""
     for message in subject.declarations.messages.values():
         if not message.hidden and TO in message.other:
             _target(subject, message)
@@ -499,7 +499,7 @@ def _target(subject: Subject, message: DeclaredMessage) -> None:
 
 
 def _circles(subject: Subject) -> None:
-    """Report each circle once, at the definition of it that comes first."""
+    """Report each cycle once, at its first definition."""
     definitions = subject.catalog.definitions
     done: set[str] = set()
     for xid in definitions:
@@ -513,8 +513,8 @@ def _circles(subject: Subject) -> None:
             walked = list(way)
             circle = walked[walked.index(at) :]
             shown = (*circle[:NAMED], "...") if len(circle) > NAMED else (*circle, at)
-            text = f"{at} is, over its relations, related to itself: {' -> '.join(shown)}"
-            hint = "take one relation out of the circle, or name in it what begins the exchange"
+            text = f"{at} is related to itself: {' -> '.join(shown)}"
+            hint = "remove one relation from the cycle, so that one message starts the exchange"
             place = subject.declarations.messages[at].at(TO)
             subject.findings.warning(place, "relation-cycle", text, hint)
         done.update(way)
@@ -524,7 +524,7 @@ def _properties(subject: Subject) -> None:
     for message, relation in _families_declared(subject):
         via = message.other.get(VIA)
         if via is not None and not relation.via:
-            text = f"{message.xid} is related via {via!r:.80}, which no message of it has, or which identifies no other"
+            text = f"{message.xid} is related via {via!r:.80}, which cannot identify another message"
             hint = (
                 "name an attribute of the event; in AMQP properties.correlationid, properties.groupid or "
                 "applicationproperties.NAME; in MQTT 5 publish.correlationdata or userproperty.NAME"
@@ -538,10 +538,10 @@ def _families_declared(subject: Subject) -> Iterator[tuple[DeclaredMessage, Rela
             yield message, definition.relation
 
 
-# Credential material in endpoints: found by the name of its member or the form of its value, and never repeated.
+# Credentials in endpoints: found by the name of a member or the form of its value, and never printed.
 
 _MESSAGES: Final = frozenset({"messages", "definitions", "messagegroups", "definitiongroups", "labels", "description"})
-"""Members of an endpoint that are no configuration."""
+"""Members of an endpoint that are not configuration."""
 _FAMILIES_NAME: Final = re.compile(
     r"(?:password|passwd|passphrase|pwd|secret|apikey|accesskey|accountkey|secretkey|sharedkey|privatekey|"
     r"token|credentials?|connectionstring|signingkey)$"
@@ -550,7 +550,7 @@ _NOT_LETTERS: Final = re.compile(r"[^a-z0-9]+")
 _REFERENCE: Final = re.compile(
     r"\s*(?:\$?\{[^{}]*\}|\$\w+|<[^<>]*>|\*+|(?:file|env|vault|secret|keyvault|arn):.*|@.*)\s*"
 )
-"""What stands for a credential that is kept elsewhere, or shows that there is one."""
+"""Values that refer to a credential stored elsewhere, or flags that only say there is one."""
 _VALUES: Final = (
     ("user and password", re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^/?#\s:@]*:(?!\$?\{)[^/?#\s@]+@")),
     (
@@ -567,23 +567,21 @@ _VALUES: Final = (
     ("a private key", re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")),
 )
 MAX_TEXT: Final = 8192
-"""Longer texts are not searched beyond this."""
+"""Longer strings are only searched up to here."""
 
 
 def credentials(subject: Subject) -> None:
-    """Look through every endpoint, but for its messages."""
+    """Search every endpoint, without its messages, for credentials."""
     for endpoint in subject.declarations.endpoints.values():
         for name, value in subject.endpoint_bodies.get(endpoint.xid, {}).items():
             if name.lower() not in _MESSAGES:
                 for place, what in _credentials(name, value, endpoint.place / name):
-                    hint = (
-                        "remove it from the catalog and take it as compromised; settings take it from the environment"
-                    )
+                    hint = "remove it from the catalog and revoke it; let the settings read it from the environment"
                     subject.findings.warning(place, "credential-in-catalog", f"this looks like {what}", hint)
 
 
 def _credentials(name: str, value: Any, place: SourceLocation) -> Iterator[tuple[SourceLocation, str]]:
-    """Give places and kinds of credentials at and below a member."""
+    """Yield locations and kinds of credentials in a member and below it."""
     if isinstance(value, dict):
         described = value.get("name")
         if isinstance(described, str) and isinstance(value.get("value"), str):
@@ -602,7 +600,7 @@ def _credentials(name: str, value: Any, place: SourceLocation) -> Iterator[tuple
 
 
 def _kind(name: str, text: str) -> str:
-    """Say what a value looks like, empty when it is no credential."""
+    """Return what a value looks like, empty if it is not a credential."""
     if not text.strip() or _REFERENCE.fullmatch(text[:MAX_TEXT]):
         return ""
     if _FAMILIES_NAME.search(_NOT_LETTERS.sub("", name.lower())) and "://" not in text:
@@ -627,6 +625,6 @@ FAMILIES: Final[tuple[Callable[[Subject], None], ...]] = (
 
 
 def lint(subject: Subject) -> None:
-    """Apply every rule that needs the whole catalog; findings of single values were reported while reading."""
+    """Apply every rule that needs the whole catalog; invalid single values are reported while reading."""
     for family in FAMILIES:
         family(subject)

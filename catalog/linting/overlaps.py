@@ -1,8 +1,8 @@
-"""Definitions that overlap: some record matches both, and neither takes all that the other takes.
+"""Definitions that overlap: some record matches both, and neither matches everything the other matches.
 
-Compared are candidates of one endpoint (of a group, in a catalog without endpoints) on the records they are meant for,
-events or not. A base and what derives from it are no finding, and neither are definitions that cover each other, which
-other rules report. What this gives is likely; the caller asks the matcher before it reports.
+Candidates of one endpoint (of a group, in a catalog without endpoints) are compared on the records they are meant for,
+events or not. A base and its derived definitions are never reported, nor are definitions that cover each other, which
+other rules report. Results are probable; the caller runs the matcher before it reports.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.templates import parse, tokens_of
 from catalog.values import canonical, is_timestamp, is_valid, media_type_matches, media_type_of
 
-# Which definitions of many may match one record? Pairs that nothing written excludes, found without comparing all.
+# Which definitions may match the same record? Find pairs that no literal excludes, without comparing all.
 #
-# What a definition says literally (a type, a segment of a topic) excludes all that say otherwise there. So definitions
-# are parted by one such *mark* after another, and only those that are left together, or have no such mark, are paired.
+# A literal (a type, a segment of a topic) excludes definitions with another literal in the same place: a *mark*.
+# Definitions are divided by one mark after another; only those that stay together, or lack the mark, are paired.
 
 Marks = Mapping[Hashable, str]
-"""What a record has that a definition matches, by place; another value at one place excludes it."""
+"""What a record has if a definition matches, by position; another value in the same position excludes it."""
 _SEPARATORS: Final = {False: re.compile("/"), True: re.compile("[/.]")}
 _GAP: Final = "\0"
 _TEXTS: Final = frozenset({"string", "symbol", "uri", "urireference", "uritemplate", "any"})
 
 
 def marks_of(asks: Mapping[str, Sequence[RequiredValue]], content: str | None = None) -> Marks:
-    """Return the marks of a definition for data of the type *content*; what is written in several ways gives none."""
+    """Return a definition's marks for data of the type *content*; values with several notations have none."""
     marks: dict[Hashable, str] = {"content": media_type_of(content)} if content else {}
     for key, of_key in asks.items():
         for ask in of_key:
@@ -60,7 +60,7 @@ def _add_segments(marks: dict[Hashable, str], key: str, text: str, dots: bool) -
 
 
 def literal_marks(properties: Iterable[tuple[str, Property]]) -> Marks:
-    """Return the marks that literals of texts give, by key; few of all, and made at little cost."""
+    """Return the marks of string literals, by key; not all marks, but cheap."""
     return {
         (key, "text"): prop.value
         for key, prop in properties
@@ -69,9 +69,9 @@ def literal_marks(properties: Iterable[tuple[str, Property]]) -> Marks:
 
 
 def pairs(few: Sequence[Marks], every: Callable[[int], Marks], looked: list[int]) -> Iterator[tuple[int, int]]:
-    """Give the pairs, by number, whose marks exclude each other nowhere, until ``looked[0]`` looks are used up.
+    """Yield the pairs, by number, that no mark excludes, until ``looked[0]`` comparisons are used up.
 
-    *few* are the marks that all are parted by first; what is left together is parted by *every* mark of its own.
+    *few* are the marks for the first division; what stays together is divided by *every* mark.
     """
     waiting: list[tuple[list[int], frozenset[Hashable], bool]] = [(list(range(len(few))), frozenset(), False)]
     while waiting:
@@ -101,7 +101,7 @@ def pairs(few: Sequence[Marks], every: Callable[[int], Marks], looked: list[int]
 
 
 def _parting(marks: Mapping[int, Marks], used: frozenset[Hashable]) -> Hashable | None:
-    """Return the place at which most have a mark, and not all the same; None when there is none."""
+    """Return the position where most have a mark, and not all the same; None if there is none."""
     counts: dict[Hashable, int] = {}
     values: dict[Hashable, str] = {}
     several: set[Hashable] = set()
@@ -119,26 +119,26 @@ def _agree(one: Marks, other: Marks) -> bool:
     return all(large.get(place, value) == value for place, value in small.items())
 
 
-# A record that two definitions match, as the values of its properties: made of their literals and templates.
+# A record that two definitions match, as property values made from their literals and templates.
 #
-# What is found is a witness, and whoever shows it lets the matcher judge it first. None is no proof that there is none:
-# of two templates only the shortest joint values are tried.
+# The caller must let the matcher confirm it. None does not prove that there is no such record: of two templates only
+# the shortest joint values are tried.
 
 FILL: Final = "x"
 _SAMPLES: Final = (FILL, "1", "true", "2026-01-02T03:04:05Z", "P1D", "AAAA")
-"""One text of every type."""
+"""One text for each type."""
 _ALWAYS: Final = frozenset({"e.id", "e.source", "e.type"})
-"""What every event has, and so must be valid wherever it is constrained."""
+"""What every event has, and so must be valid if it is constrained."""
 _TYPED: Final = frozenset({"number", "integer", "boolean", "timestamp", "binary"})
 Asks = Mapping[str, Sequence[RequiredValue]]
 _Pieces = tuple[list[str], list[str]]
-"""The segments of a template, and what separates them."""
+"""The segments of a template, and their separators."""
 
 
 def witness(one: Asks, other: Asks) -> dict[str, str] | None:
-    """Return values, by key, with which a record satisfies both; None when none is found.
+    """Return values, by key, of a record that satisfies both; None if none is found.
 
-    The second round knows what placeholders have taken in the first, so that those that occur again can be the same.
+    The second round uses the placeholder values of the first, so that repeated placeholders can have the same value.
     """
     contexts: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for _ in range(2):
@@ -159,7 +159,7 @@ def witness(one: Asks, other: Asks) -> dict[str, str] | None:
 
 
 def with_content(asks: Asks, other: Asks, content: str | None) -> Asks:
-    """Add that data is of the type *content* to what is asked of each content type that either side names."""
+    """Add the data type *content* to the constraints on each content type that either side names."""
     if not content:
         return asks
     keys = [key for key in dict.fromkeys((*asks, *other)) if key in MEDIA_PROPERTIES]
@@ -167,7 +167,7 @@ def with_content(asks: Asks, other: Asks, content: str | None) -> Asks:
 
 
 def _tried(asks: Sequence[tuple[RequiredValue, Mapping[str, str]]]) -> Iterator[str]:
-    """Give texts that may satisfy all of *asks*, best first."""
+    """Yield texts that may satisfy all of *asks*, best first."""
     literals = [ask.text for ask, _ in asks if ask.form in ("literal", "media")]
     if literals:
         yield literals[0]
@@ -189,7 +189,7 @@ def _expanded(text: str, context: Mapping[str, str]) -> str:
 
 
 def _joined(one: RequiredValue, other: RequiredValue) -> str | None:
-    """Return a text that fits two templates, segment by segment; None when none is found."""
+    """Return a text that matches two templates, segment by segment; None if none is found."""
     (mine, between), (its, besides) = _pieces(one), _pieces(other)
     if between != besides:
         return None
@@ -208,7 +208,7 @@ def _pieces(ask: RequiredValue) -> _Pieces:
     segments, between = [""], []
     for place, token in enumerate(tokens_of(ask.text)):
         if place % 2:
-            segments[-1] += f"{{g{place}}}"  # names of their own: what repeats is seen when both are judged
+            segments[-1] += f"{{g{place}}}"  # distinct names: repetitions are checked by the matcher
             continue
         for character in token:
             if character == "/" or (ask.dots and character == "."):
@@ -220,7 +220,7 @@ def _pieces(ask: RequiredValue) -> _Pieces:
 
 
 def _segment(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
-    """Give texts that may fit two segments: either's own literals, then the ends and the middles of both."""
+    """Yield texts that may match two segments: the literals of each, then the ends and middles of both."""
     for tokens in (one, other):
         yield "".join(token if place % 2 == 0 else FILL for place, token in enumerate(tokens))
     head = max(one[0], other[0], key=len)
@@ -232,7 +232,7 @@ def _segment(one: Sequence[str], other: Sequence[str]) -> Iterator[str]:
 
 
 def _takes(ask: RequiredValue, text: str) -> bool:
-    """Tell whether a text satisfies one constraint."""
+    """Whether a text satisfies one constraint."""
     if ask.form == "any":
         kind: str = ask.type
         return is_valid(kind, text, bits32=ask.key.startswith("e."))
@@ -248,7 +248,7 @@ def _takes(ask: RequiredValue, text: str) -> bool:
 
 
 def _first(asks: Asks, values: Mapping[str, str]) -> dict[str, str]:
-    """Return what each placeholder takes; a template that is nothing else comes last, since it takes anything."""
+    """Return the value of each placeholder; bare templates come last, since they match anything."""
     context: dict[str, str] = {}
     templates = [ask for of_key in asks.values() for ask in of_key if ask.form == "template" and ask.key in values]
     for ask in sorted(templates, key=lambda each: each.template.is_bare):
@@ -259,7 +259,7 @@ def _first(asks: Asks, values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _context(asks: Asks, values: Mapping[str, str]) -> dict[str, str] | None:
-    """Return what placeholders take; None when one takes two values."""
+    """Return the values of placeholders; None if one has two values."""
     context: dict[str, str] = {}
     for ask in (each for of_key in asks.values() for each in of_key if each.form == "template"):
         for name, text in (ask.template.match(values.get(ask.key, ""), ask.decodes) or {}).items():
@@ -269,22 +269,22 @@ def _context(asks: Asks, values: Mapping[str, str]) -> dict[str, str] | None:
 
 
 MAX_LOOKS: Final = 200_000
-"""Pairs of a whole catalog that are looked at, which takes a fraction of a second."""
+"""Most pairs of a catalog that are examined, which takes a fraction of a second."""
 MAX_OVERLAPS: Final = 200
-"""Overlaps of a whole catalog that a witness is made for."""
+"""Most overlaps of a catalog for which a record is made."""
 MAX_COMPARED: Final = 3_000
-"""Pairs of a whole catalog that are compared property by property; large ones count for several."""
+"""Most pairs of a catalog that are compared property by property; large ones count several times."""
 PROPERTIES: Final = 100
-"""Each so many properties that the two of a pair have together make it count for one more."""
+"""A pair counts once more for every so many properties of both together."""
 MAX_PER_DEFINITION: Final = 3
-"""Overlaps that are reported for one definition."""
+"""Most overlaps reported for one definition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Two definitions as one endpoint or group sees them, and the values with which a record matches both.
+    """Two definitions as one endpoint or group sees them, and the values of a record that matches both.
 
-    ``protocol`` is None where neither has one; ``event`` tells that the record is a CloudEvent.
+    ``protocol`` is None if neither has one; ``event`` says whether the record is a CloudEvent.
     """
 
     scope: str
@@ -297,7 +297,7 @@ class Overlap:
 
 
 def overlaps(catalog: Catalog) -> Iterator[Overlap]:
-    """Give the overlaps of a catalog, within limits for catalogs of any size."""
+    """Yield the overlaps of a catalog, within limits that hold for catalogs of any size."""
     looks, compared, count = [MAX_LOOKS], [MAX_COMPARED], 0
     reported: Counter[str] = Counter()
     for scope, endpoint, xids in _scopes(catalog):
@@ -357,7 +357,7 @@ def _among(
 
 
 def _apart(one: Candidate, other: Candidate) -> bool:
-    """Tell definitions of two protocols, and those of which one derives from the other."""
+    """Whether two definitions have different protocols, or one derives from the other."""
     if one.protocol and other.protocol and one.protocol != other.protocol:
         return True
     first, second = one.definition, other.definition
@@ -369,7 +369,7 @@ def _asks(candidate: Candidate, *, event: bool) -> dict[str, list[RequiredValue]
 
 
 def _seen(candidate: Candidate, protocol: str | None, *, event: bool) -> Definition:
-    """Return a definition as its endpoint sees it, with what filters this kind of record only."""
+    """Return a definition as its endpoint sees it, with only the constraints that filter this kind of record."""
     definition = candidate.definition
     return replace(
         definition,
@@ -382,8 +382,8 @@ def _seen(candidate: Candidate, protocol: str | None, *, event: bool) -> Definit
 
 
 def _covered(one: Candidate, other: Candidate, mine: Asks, its: Asks, *, event: bool) -> bool:
-    """Tell whether one of the two, which ask *mine* and *its*, covers the other."""
-    # What either asks does not depend on the protocol of the other: one without a protocol has no options that filter.
+    """Whether either definition, with constraints *mine* and *its*, covers the other."""
+    # The constraints do not depend on the other's protocol: without a protocol, no option filters.
     protocol = one.protocol or other.protocol
     first, second = (_seen(each, protocol, event=event) for each in (one, other))
     return covers_asked(first, second, mine, its) or covers_asked(second, first, its, mine)

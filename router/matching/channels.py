@@ -24,8 +24,8 @@ _FRAMES: Final = Frames()
 class Channel:
     """One channel. ``candidates`` number targets of the plan; ``owners`` say which endpoint each came from.
 
-    ``structured`` tells that an endpoint declares structured mode; see :meth:`Plan.sniffs` for its use. ``frames`` say
-    how bodies of Kafka begin there.
+    ``structured`` says whether an endpoint declares structured mode; see :meth:`Plan.sniffs` for its use. ``frames``
+    say how Kafka bodies begin there.
     """
 
     name: str
@@ -37,12 +37,12 @@ class Channel:
     frames: Frames = _FRAMES
 
     def endpoint_of(self, target: int) -> str | None:
-        """Return the endpoint to name for a record of this channel that this target won (negative: none did)."""
+        """Return the endpoint of a record of this channel that this target won (negative: none)."""
         return self.owners.get(target, self.endpoints[0] if self.endpoints else None)
 
 
 class ChannelBuilder:
-    """Collects channels and numbers the targets they need, each distinct one once."""
+    """Collects channels and numbers their targets, each distinct one once."""
 
     def __init__(self, catalog: Catalog, *, hop_by_hop: bool = False, ambiguous: Ambiguous = "dead-letter") -> None:
         """With ``ambiguous`` as ``base``, the bases of candidates are targets too, though of no channel."""
@@ -79,7 +79,7 @@ class ChannelBuilder:
         )
 
     def definitions(self, name: str, xids: Iterable[str], frames: Frames = _FRAMES) -> Channel:
-        """Add a channel whose candidates are these definitions, seen through no endpoint."""
+        """Add a channel whose candidates are these definitions, without an endpoint."""
         targets = (
             target_of(self._catalog.definitions[xid], None, hop_by_hop=self._hop_by_hop)
             for xid in xids
@@ -91,7 +91,7 @@ class ChannelBuilder:
         return self._add(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=ChannelOrigin(name), frames=frames))
 
     def ties(self) -> Ties:
-        """Return what decides between targets that match equally well."""
+        """Return the rule for targets that match equally well."""
         ranks = {xid: rank for rank, xid in enumerate(self._catalog.order)}
         known = [ranks.get(target.xid, len(ranks) + number) for number, target in enumerate(self.targets)]
         return Ties(self._ambiguous, known, self._bases)
@@ -123,7 +123,7 @@ class ChannelBuilder:
 def source_of(endpoint: Endpoint) -> str:
     """Return the default ``source`` of events mapped from an endpoint: its URI, else its xid.
 
-    An address that is no URI, such as ``10.0.0.1:9092``, is none that a source may be.
+    An address that is not a URI, such as ``10.0.0.1:9092``, cannot be a source.
     """
     address = endpoint.uris[0] if endpoint.uris else ""
     return address if address and is_valid("urireference", address) else endpoint.xid

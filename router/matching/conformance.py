@@ -1,12 +1,12 @@
-"""Bodies held against data schemas: candidates whose schema rejects the body are dropped (JUDGING.md#data-schemas).
+"""Validate bodies against data schemas, and drop candidates whose schema rejects them (JUDGING.md#data-schemas).
 
-Three cases. A definition with neither envelope nor protocol is decided by its schema, always. Where several
-definitions match one record, schemas tell them apart. With ``always``, a single match must conform as well. A body
-is looked at only in these cases, per batch and definition at once.
+Three cases. A definition with neither envelope nor protocol is always decided by its schema. Where several definitions
+match one record, schemas decide between them. With ``always``, a single match must be valid too. Bodies are validated
+only in these cases, in whole batches per definition.
 
-Routes may ask for more, or for less, than ``match.validate``. Which definition takes a record is decided before its
-route is known, so schemas then tell candidates apart as with ``ambiguous`` (or ``never``, where that is the mode), and
-the body of the winner is looked at once the route is known (:meth:`PayloadChecks.violations`).
+Routes may override ``match.validate``. Which definition wins is decided before the route is known, so schemas then
+decide between candidates as with ``ambiguous`` (or ``never``, if that is the mode), and the body of the winner is
+validated once the route is known (:meth:`PayloadChecks.violations`).
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ Validation = Literal["never", "ambiguous", "always"]
 DATA: Final = "data"
 """What a mismatch calls the body, where others name a property."""
 MAX_SCHEMAS: Final = 3
-"""Rejecting schemas that a dead letter names."""
+"""Most rejecting schemas that a dead letter names."""
 NAMED: Final = 5
-"""Violations that the detail of a dead letter names."""
+"""Most violations that the detail of a dead letter names."""
 MAX_NAMED: Final = 20_000
-"""Violations of one batch that are found beyond the first of each record and schema."""
+"""Most violations of one batch that are found beyond the first of each record and schema."""
 Rejections = Mapping[str, Sequence[SchemaFault]]
 """Why the schemas of definitions reject a body, by xid."""
 
 
 @dataclass(slots=True)
 class Checked:
-    """The sets that are left, and why rows lost candidates.
+    """The remaining sets, and why rows lost candidates.
 
-    ``rejected`` gives per row its faults by xid, for rows that lost all they had; ``violations`` are those of them that
-    end as ``schema-violation``, the others never matched at all.
+    ``rejected`` has the faults by xid for rows that lost all candidates; ``violations`` are those of them that become
+    ``schema-violation``; the others never matched.
     """
 
     sets: IntArray
@@ -56,7 +56,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What to look at in a match set: targets whose schema decides whether they match, and the others."""
+    """What to validate for a match set: targets whose schema decides whether they match, and the others."""
 
     deciding: tuple[int, ...]
     others: tuple[int, ...]
@@ -89,7 +89,7 @@ class PayloadChecks:
                 ]
 
     def needs_bodies(self, channel: int) -> bool:
-        """Tell whether bodies of records on that channel may have to be looked at."""
+        """Whether bodies of records on that channel may have to be validated."""
         return channel >= 0 and (self._needs[channel] or self._ids.needs_bodies(channel))
 
     def check(self, facts: Facts, sets: IntArray) -> Checked:
@@ -110,9 +110,9 @@ class PayloadChecks:
         return checked
 
     def verdicts(self, facts: Facts, number: int, row: int) -> dict[int, Sequence[SchemaFault]]:
-        """Return what is wrong with one row by the schemas that are looked at when it matches the set of that number.
+        """Return what schemas find wrong with one row that matches the set of that number.
 
-        By target, empty for a schema that takes it.
+        By target, empty for a schema that accepts it.
         """
         look = self._look(number)
         first = self._faults(facts, (*look.deciding, *look.others), [row]) if look is not None else {}
@@ -122,9 +122,9 @@ class PayloadChecks:
         return {target: faults.get(xids[target], ()) for target in first}
 
     def violations(self, facts: Facts, rows: IntArray, winners: IntArray) -> dict[int, Rejections]:
-        """Return, of these rows, those whose body the schema of their winner rejects, with what is wrong by xid.
+        """Return those of these rows whose body the winner's schema rejects, with what is wrong by xid.
 
-        For routes that ask for conforming bodies, where :meth:`check` has not looked at all of them.
+        For routes that require valid bodies, where :meth:`check` has not validated all of them.
         """
         rejected: dict[int, Rejections] = {}
         ordered = rows[np.argsort(winners[rows], kind="stable")]
@@ -142,7 +142,7 @@ class PayloadChecks:
         return any(self.has_schema(each) and (self._mode == "always" or decides(each)) for each in targets)
 
     def has_schema(self, target: MatchCandidate) -> bool:
-        """Tell whether there is a schema of a known format for the target's definition."""
+        """Whether there is a schema of a known format for the target's definition."""
         return self._payloads is not None and self._payloads.has_schema(target.definition)
 
     def _look(self, number: int) -> _Look | None:
@@ -173,9 +173,9 @@ class PayloadChecks:
                 checked.rejected[row] = {targets[target].xid: (fault,) for target, fault in faults.items()}
 
     def _elaborated(self, facts: Facts, rejected: Mapping[int, Rejections]) -> dict[int, Rejections]:
-        """Return rejections with all that their schemas find wrong, as far as a batch may take time and memory for it.
+        """Return rejections with everything that schemas find wrong, within a batch's limits of time and memory.
 
-        Which schemas reject a body is known by its first fault, and for most bodies that is all anybody asks.
+        The first fault decides whether a schema rejects a body, which is enough for most.
         """
         left, payloads = MAX_NAMED, self._payloads
         elaborated = dict(rejected)
@@ -195,7 +195,7 @@ class PayloadChecks:
         return elaborated
 
     def _begins(self, facts: Facts, rows: Sequence[int], payloads: Sequence[Payload], xid: str) -> list[Begin]:
-        """Return how bodies begin: only whole bodies of Kafka have frames."""
+        """Return the beginnings of bodies: only whole bodies of Kafka have frames."""
         begins = self._ids.begins(facts, rows, xid)
         return [begin if each.whole else PLAIN for begin, each in zip(begins, payloads, strict=True)]
 
@@ -204,7 +204,7 @@ class PayloadChecks:
         return len({self._index.targets[number].xid for number in targets}) > 1
 
     def _faults(self, facts: Facts, targets: Sequence[int], rows: list[int]) -> dict[int, Mapping[int, SchemaFault]]:
-        """Return per target the faults of rows by their place; targets of one definition share them."""
+        """Return per target the faults of rows by index; targets of one definition share them."""
         payloads = self._payloads
         if payloads is None:
             return {}
@@ -220,7 +220,7 @@ class PayloadChecks:
     ) -> dict[int, SchemaFault]:
         places = np.flatnonzero(~self._accepted(facts, xid, payloads, rows)).tolist()
         known = facts.opened([rows[at] for at in places])
-        # A body that is not coded as it says is refused by each schema; one without a verdict by none.
+        # Every schema rejects a body that does not have its declared coding; none one that cannot be validated.
         faults = {at: each for at, each in zip(places, known, strict=True) if isinstance(each, SchemaFault)}
         looked = [(at, each) for at, each in zip(places, known, strict=True) if isinstance(each, Payload)]
         given = [each for _, each in looked]
@@ -230,7 +230,7 @@ class PayloadChecks:
         return faults
 
     def _accepted(self, facts: Facts, xid: str, payloads: PayloadValidation, rows: list[int]) -> BoolArray:
-        """Return which of the rows that columns settle conform for sure."""
+        """Return which rows are certainly valid by their columns."""
         accepted = np.zeros(len(rows), bool)
         if facts.bodies is None or facts.codings is None or facts.inner is not None:
             return accepted
@@ -252,12 +252,12 @@ class PayloadChecks:
 
 
 def decides(target: MatchCandidate) -> bool:
-    """Tell whether content type and schema alone decide for this candidate: it has no envelope and no protocol."""
+    """Whether only content type and schema decide for this candidate: it has no envelope and no protocol."""
     return not target.envelope and target.protocol is None
 
 
 def rejection_detail(rejected: Rejections) -> str:
-    """Return the detail of a dead letter that schemas rejected: the first violations, shared among the schemas."""
+    """Return the detail of a dead letter that schemas rejected: their first violations."""
     shown = sorted(rejected)[:MAX_SCHEMAS]
     listed = [f"{xid}: {listing(rejected[xid], max(1, NAMED // len(shown)))}" for xid in shown]
     more = f"; and {len(rejected) - MAX_SCHEMAS} more" if len(rejected) > MAX_SCHEMAS else ""
@@ -265,13 +265,13 @@ def rejection_detail(rejected: Rejections) -> str:
 
 
 def listing(faults: Sequence[SchemaFault], most: int = NAMED) -> str:
-    """Return the first of the faults of one body as text, and how many more there are."""
+    """Return the first faults of one body as text, and how many more there are."""
     more = f"; and {len(faults) - most} more" if len(faults) > most else ""
     return "; ".join(map(str, faults[:most])) + more
 
 
 def mismatches(rejected: Rejections, targets: Sequence[MatchCandidate]) -> list[dict[str, Any]]:
-    """Return the rejecting definitions as ``nearest`` gives them, with MAX_FAULTS violations in all."""
+    """Return the rejecting definitions in the form of ``nearest``, with MAX_FAULTS violations in all."""
     definitions = {target.xid: target.definition for target in targets if target.xid in rejected}
     shown = sorted(rejected)[:MAX_SCHEMAS]
     return [

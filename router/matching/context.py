@@ -1,4 +1,4 @@
-"""What records give beside their definition: values of placeholders, and what relates them to others."""
+"""Context attributes: the values of placeholders, and what relates records to others."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from router.matching.index.classes import BatchColumns, BoolArray, IntArray, seg
 if TYPE_CHECKING:
     from router.matching.matcher import MatchOutcomes
 
-# Context attributes: taking the values of placeholders out of whole columns.
+# Context attributes: extract the values of placeholders from whole columns.
 #
-# Where a placeholder's value lies is settled when the plan is compiled: it is a whole value, or one segment of it, or
+# Where a placeholder's value is found is determined when the plan is compiled: it is a whole value, one segment, or
 # (mixed templates) something only the template itself can find. The first two are one ``take`` for any number of rows
 # and definitions. A name that occurs more than once gives pairs of slots whose values must be equal.
 
-# Placeholders that are but part of a segment, taken out of many values of one template at once.
+# Placeholders that are only part of a segment, extracted from many values of one template at once.
 #
-# RE2 does it, in time that grows with the texts alone. Like :meth:`catalog.templates.Template.match` it gives each
-# placeholder as few characters as let the rest match; a property test holds the two equal.
+# RE2 does it in linear time. Like :meth:`catalog.templates.Template.match` it gives each placeholder as few characters
+# as let the rest match; a property test compares the two.
 
 FEW: Final = 16
-"""Values for which compiling a pattern takes longer than a look at each."""
+"""Number of values for which compiling a pattern takes longer than matching each."""
 
 
 def captured(template: Template, name: str, values: pa.StringArray) -> pa.StringArray | None:
-    """Return what the placeholder of that name takes from each value, as it is written; null where it does not fit.
+    """Return the raw value of that placeholder in each value; null where the template does not match.
 
-    None for a template that must be asked value by value, since some name occurs in it again.
+    None for a template that must be matched value by value, since a name occurs in it again.
     """
     pattern = _pattern(template)
     if pattern is None:
@@ -70,7 +70,7 @@ _MIXED: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where one placeholder's value lies: ``place`` is a segment number, or the whole value, or mixed."""
+    """Where one placeholder's value is found: ``place`` is a segment number, or the whole value, or mixed."""
 
     name: str
     key: str
@@ -79,7 +79,7 @@ class Slot:
 
     @property
     def location(self) -> tuple[str, str]:
-        """The property, and what parts its values; nothing does when the slot is a whole value."""
+        """The property and the separator of its values; none if the slot is a whole value."""
         return self.key, separator_of(self.constraint.template) if self.place >= 0 else ""
 
 
@@ -111,10 +111,10 @@ def _template_slots(key: str, constraint: Constraint) -> tuple[Slot, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """Slots as arrays. Slots of many definitions lie in few *spots*: a location and a shift from its first entry.
+    """Slots as arrays. Slots of many definitions share few *spots*: a location and an offset from its first entry.
 
-    A location is a property and what separates its segments ("": nothing). A slot that only its template can find has
-    the location past all others. Rows look into the short arrays of spots, so thousands of definitions fit the cache.
+    A location is a property and the separator of its segments ("": none). A slot that only its template can find has
+    the last location. Rows only access the short arrays of spots, so thousands of definitions fit into the cache.
     """
 
     places: tuple[tuple[str, str], ...]
@@ -133,22 +133,22 @@ class _Tables:
 
 
 class _Pool:
-    """The arrays that hold the values of some locations, one behind the other, and where each row is in them."""
+    """The values of some locations in one array each, and the position of each row in them."""
 
     def __init__(self, tables: _Tables, columns: BatchColumns, wanted: BoolArray) -> None:
-        """``wanted`` marks the spots whose value is to be taken."""
+        """``wanted`` marks the spots whose value is needed."""
         self.pools: list[pa.StringArray] = []
         self.size = 0
         self.percent = self.parted = False
         places: list[IntArray] = []
         self.bases = np.zeros(len(tables.places) + 1, np.int64)
-        """Per location, where the places of its rows in the pool begin in :attr:`origins`."""
+        """Per location, where the positions of its rows begin in :attr:`origins`."""
         for location in np.unique(tables.locations[wanted]).tolist():
             key, separator = tables.places[location] if location < len(tables.places) else ("", "")
             column = columns.by_key.get(key)
             self.bases[location] = columns.rows * len(places)
             if column is None:
-                # Nothing is taken from here: such a row repeats the property, or its template is mixed.
+                # Not extracted here: rows that repeat the property, and mixed templates.
                 places.append(np.full(columns.rows, -1, np.int64))
                 continue
             if separator:
@@ -174,7 +174,7 @@ class SlotTable:
         self._laid: _Tables | None = None
 
     def number(self, slot: Slot) -> int:
-        """Return the number of a slot, giving it one when it is new."""
+        """Return the number of a slot; a new slot gets a new one."""
         known = self._numbers.get(slot)
         if known is None:
             known = self._numbers[slot] = len(self.slots)
@@ -184,9 +184,9 @@ class SlotTable:
         return known
 
     def values(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> pa.StringArray:
-        """Return the value of ``slots[i]`` in ``rows[i]``, percent-decoded where its type says so.
+        """Return the value of ``slots[i]`` in ``rows[i]``, percent-decoded if its type requires it.
 
-        The rows are known to match: a mixed template that does not fit gives null.
+        The rows are known to match: a mixed template that does not match gives null.
         """
         tables = self._tables()
         spots = tables.spots[slots]
@@ -207,7 +207,7 @@ class SlotTable:
         return _decoded(values, tables.decodes[slots]) if gathered.percent or len(alone) else values
 
     def equal(self, columns: BatchColumns, rows: IntArray, ones: IntArray, others: IntArray) -> BoolArray:
-        """Tell whether slots ``ones[i]`` and ``others[i]`` have the same value in ``rows[i]``; null equals nothing."""
+        """Return whether slots ``ones[i]`` and ``others[i]`` have equal values in ``rows[i]``; null equals nothing."""
         sides = [self.values(columns, rows, slots) for slots in (ones, others)]
         same: BoolArray = pc.fill_null(pc.equal(*sides), False).to_numpy(zero_copy_only=False)
         return same
@@ -236,7 +236,7 @@ class SlotTable:
         return self._laid
 
     def _alone(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> IntArray:
-        """Return the places of what is not taken from a pool: mixed templates, and rows that repeat the property."""
+        """Return the indexes of values that are not in a pool: mixed templates, and rows that repeat the property."""
         tables = self._tables()
         if not columns.repeats and not tables.examples:
             return np.zeros(0, np.int64)
@@ -244,7 +244,7 @@ class SlotTable:
         return np.flatnonzero(alone | _repeating(columns, rows) if columns.repeats else alone)
 
     def _each(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> pa.StringArray:
-        """Return the values that are not taken from a pool: those of one template together, where it has many."""
+        """Return the values that are not in a pool: those of one template together, if there are many."""
         taken = list(self._together(columns, rows, slots))
         rest = np.ones(len(rows), bool)
         for places, _ in taken:
@@ -258,7 +258,7 @@ class SlotTable:
     def _together(
         self, columns: BatchColumns, rows: IntArray, slots: IntArray
     ) -> Iterator[tuple[IntArray, pa.StringArray]]:
-        """Yield places, and the values there, of placeholders of mixed templates that many rows have."""
+        """Yield indexes and values of placeholders of mixed templates that occur in many rows."""
         tables = self._tables()
         groups = tables.groups[slots]
         if columns.repeats:
@@ -275,7 +275,7 @@ class SlotTable:
     def _one_by_one(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> list[str | None]:
         taken: list[str | None] = []
         texts = self._texts(columns, rows, slots)
-        # The names of one template are taken out of a value together.
+        # The names of one template are extracted from a value together.
         matched = columns.matched
         for row, number, text in zip(rows.tolist(), slots.tolist(), texts, strict=True):
             slot = self.slots[number]
@@ -291,7 +291,7 @@ class SlotTable:
         return taken
 
     def _texts(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> list[str]:
-        """Return the value of each slot's property in its row; nothing where the property is not there."""
+        """Return the value of each slot's property in its row; empty if the property is absent."""
         texts = [""] * len(rows)
         properties = np.array([self._keys[slot.key] for slot in self.slots], np.int64)[slots]
         for key, number in self._keys.items():
@@ -308,7 +308,7 @@ def _group(slot: Slot) -> tuple[str, Template, str]:
 
 
 def _repeating(columns: BatchColumns, rows: IntArray) -> BoolArray:
-    """Tell of which of these rows some property repeats."""
+    """Return which of these rows repeat some property."""
     repeated = {row for row, _ in columns.repeats}
     return np.isin(rows, np.fromiter(repeated, np.int64, len(repeated)))
 
@@ -333,17 +333,15 @@ def _decoded(values: pa.StringArray, decodes: BoolArray) -> pa.StringArray:
     return pc.replace_with_mask(values, pa.array(where), pa.array(replacement, pa.string()))
 
 
-# What relates a record to another one: the values that relations of definitions name, and the context attribute
+# Relations between records: the values that relations of definitions name, and the context attribute
 # ``correlation``.
-
-# Attributes that events leave with, as columns over all rows.
 #
-# They lie in three places: in the selected columns of a record that those settled, in the reading of the exact codec,
-# or in what a native record was mapped to.
+# The attributes of outgoing events come as columns over all rows from three places: the record columns, the exact
+# codec, or the mapping of a native record.
 
 
 def attribute_of(outcomes: MatchOutcomes, name: str) -> pa.StringArray:
-    """Return an attribute of all rows; null where the event has none, and for rows that are no event."""
+    """Return an attribute of all rows; null if the event does not have it, or the row is not an event."""
     facts = outcomes.facts
     column = facts.columns.by_key.get(f"e.{name}")
     pools = [pa.nulls(facts.columns.rows, pa.string()) if column is None else column.values]
@@ -374,13 +372,13 @@ CORRELATION: Final = "correlation"
 
 
 RELATED: Final[tuple[str, ...]] = ("relation", "relatedto")
-"""What the lineage says of an event whose definition is related to another: what the relation is, and to which."""
+"""What lineage says of an event whose definition has a relation: its kind, and to which definition."""
 
 
 class Correlations:
-    """What the relations of a plan's targets look at.
+    """The properties that the relations of a plan's targets use.
 
-    ``keys`` are the properties that facts must have for it; without relations there are none.
+    ``keys`` are the properties that record columns must have for it; without relations there are none.
     """
 
     def __init__(self, targets: Sequence[MatchCandidate]) -> None:
@@ -394,11 +392,11 @@ class Correlations:
         self._distinct = tuple(numbers)
 
     def has(self, target: int) -> bool:
-        """Tell whether records of a target may have a context attribute ``correlation``."""
+        """Whether records of a target may have a context attribute ``correlation``."""
         return bool(self._vias[target])
 
     def values(self, outcomes: MatchOutcomes, winners: IntArray) -> pa.StringArray:
-        """Return of every row what relates it to another; null where nothing does."""
+        """Return the value that relates each row to another record; null if there is none."""
         rows = outcomes.facts.columns.rows
         numbers = self._numbers[np.where(winners >= 0, winners, -1)]
         pools = [value_of(outcomes, via) for via in self._distinct]
@@ -409,9 +407,9 @@ class Correlations:
     def added(
         self, contexts: pa.MapArray, outcomes: MatchOutcomes, winners: IntArray, own: Sequence[bool]
     ) -> pa.MapArray:
-        """Return contexts with ``correlation`` behind the others, where the row has such a value.
+        """Return contexts with ``correlation`` added at the end, for rows that have such a value.
 
-        *own* says for each target, as a native record and as an event in turn, whether a placeholder of its own has
+        *own* says for each target, as a native record and as an event in turn, whether it has a placeholder of
         that name.
         """
         values = self.values(outcomes, winners)
@@ -420,9 +418,9 @@ class Correlations:
 
 
 def value_of(outcomes: MatchOutcomes, key: str) -> pa.StringArray:
-    """Return a property (``e.NAME``, ``p.PATH``) of every row: an attribute as the event leaves with it.
+    """Return a property (``e.NAME``, ``p.PATH``) of every row, as the outgoing event has it.
 
-    What is there several times counts as its first; what is empty is null.
+    The first of several values counts; an empty one is null.
     """
     if key.startswith("e."):
         texts = attribute_of(outcomes, key.removeprefix("e."))
@@ -441,7 +439,7 @@ def value_of(outcomes: MatchOutcomes, key: str) -> pa.StringArray:
 
 
 def _with_entry(contexts: pa.MapArray, name: str, values: pa.StringArray, there: BoolArray) -> pa.MapArray:
-    """Return maps with one more entry, behind the others, in the rows where it is *there*."""
+    """Return maps with one more entry at the end, in the rows marked in *there*."""
     rows = np.flatnonzero(there)
     if not len(rows):
         return contexts

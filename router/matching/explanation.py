@@ -1,7 +1,7 @@
-"""Why a record went where it went: the whole story of one line of ``match``, for people (JUDGING.md#matching).
+"""Explain why a record was routed or not: the details of one line of ``match``, for people (JUDGING.md#matching).
 
-Nothing is decided here. The constraints that the index was built from say what holds and fails, the verdicts that
-dropped candidates say what schemas found, and the rule that chose the winner chooses it here too.
+Nothing is decided here. The index's constraints say what holds and fails, schema validation says which candidates were
+dropped, and the winner is chosen by the same rule as in matching.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from router.matching.records import MatchedRecords, RecordMatcher, envelope_of_r
 from router.matching.schema_ids import FrameGroup
 
 BEST: Final = 5
-"""Candidates that an explanation shows unless all are asked for."""
+"""Candidates that an explanation shows unless all are requested."""
 FITS: Final = ("fits",)
-"""What a schema that takes the data says."""
+"""The result of a schema that accepts the data."""
 MAIN: Final = (
     *("method", "path", "topic", "partition", "offset", "key", "topic_name", "subject", "stream", "sequence"),
     *("properties.to", "properties.subject", "properties.message-id"),
     *("headers.content-type", "content_type", "properties.content-type"),
 )
-"""The parts, of any protocol, that show at a glance which record it is."""
+"""The parts, of any protocol, that identify a record at a glance."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCandidate:
-    """One definition: what it asks and whether the record has it.
+    """One definition: its constraints, and whether the record satisfies them.
 
-    ``schema`` is empty when no schema was looked at, ``fits``, or all that it finds wrong.
+    ``schema`` is empty if no schema was evaluated, ``fits``, or everything that it finds wrong.
     """
 
     message: str
@@ -50,11 +50,11 @@ class ExplainedCandidate:
 
     @property
     def matches(self) -> bool:
-        """Whether all properties hold; a schema may still have dropped it."""
+        """Whether all properties match; a schema may still have rejected the data."""
         return all(check.holds for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form for machines."""
+        """Return the JSON form."""
         return {
             "message": self.message,
             "verdict": self.verdict,
@@ -69,7 +69,7 @@ class ExplainedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class EventExplained:
-    """One outcome. ``place`` is the event's in a batch, -1 outside of one; ``more`` counts candidates left out."""
+    """One outcome. ``place`` is the event's index in a batch, -1 outside one; ``more`` counts omitted candidates."""
 
     place: int
     mode: str
@@ -81,7 +81,7 @@ class EventExplained:
     outcome: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form for machines."""
+        """Return the JSON form."""
         return {
             "place": self.place,
             "mode": self.mode,
@@ -96,7 +96,7 @@ class EventExplained:
 
 @dataclass(frozen=True, slots=True)
 class RecordExplained:
-    """One line: what it is, and what became of each event in it; ``error`` says why it is no record."""
+    """One line: its record, and the outcome of each event in it; ``error`` says why it is not a record."""
 
     number: int
     protocol: str = ""
@@ -107,7 +107,7 @@ class RecordExplained:
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form for machines."""
+        """Return the JSON form."""
         return {
             "protocol": self.protocol,
             "endpoint": self.endpoint,
@@ -120,7 +120,7 @@ class RecordExplained:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """One decided record with what every explanation of its rows needs."""
+    """One evaluated record with everything that explanations of its rows need."""
 
     decided: MatchedRecords
     classes: Sequence[IntArray]
@@ -129,7 +129,7 @@ class _Judged:
 
 
 class Explainer:
-    """Explains records one at a time, through the matcher that ``match`` uses."""
+    """Explains records one at a time, with the matcher that ``match`` uses."""
 
     def __init__(self, records: RecordMatcher, *, everything: bool = False) -> None:
         self._records = records
@@ -137,7 +137,7 @@ class Explainer:
         self._most = None if everything else BEST
 
     def explain(self, number: int, line: bytes | str) -> RecordExplained:
-        """Explain one line; *number* is how it is called."""
+        """Explain one line; *number* identifies it."""
         failed, together = self._records.judge([line])
         if not together:
             return RecordExplained(number, error=str(failed[0]["detail"]))
@@ -186,12 +186,12 @@ class Explainer:
     def _candidates(
         self, judged: _Judged, row: int, row_facts: NearestRow
     ) -> tuple[tuple[ExplainedCandidate, ...], list[int], int | None]:
-        """Return the candidates in order, all that match and the nearest others, those that specificity leaves, and
-        the target that takes the record, which may be a base that is no candidate.
+        """Return the candidates in order (all that match, then the nearest), the most specific ones, and the winner,
+        which may be a base that is not a candidate.
         """
         ranked = self._matcher.nearest.ranked(row_facts)
         checked = dict(islice(ranked, self._most))
-        # Those that match come first. There may be more of them than are shown, and the winner may be any.
+        # Those that match come first. There may be more than are shown, and any may be the winner.
         if checked and all(check.holds for check in list(checked.values())[-1]):
             checked.update(_matching(ranked))
         matching = [number for number, checks in checked.items() if all(check.holds for check in checks)]
@@ -223,7 +223,7 @@ class Explainer:
 
     @staticmethod
     def _promise(number: int, candidate: ExplainedCandidate, dropped: bool, best: Sequence[int]) -> tuple[Any, ...]:
-        """Order: the winner or those that tie, what else matches by specificity, then as they were ranked."""
+        """Return a sort key: the winner or those that tie, then other matches by specificity, then as ranked."""
         if not candidate.matches:
             return (3,)
         rank = 0 if number in best else 2 if dropped else 1
@@ -243,37 +243,37 @@ class Explainer:
         literals, characters = target.event_rank if event else target.native_rank
         failed = sum(not check.holds for check in checks)
         wins = number == chosen
-        verdict = "matches, and is less specific"
+        verdict = "matches, but is less specific"
         if failed:
             verdict = f"{failed} of {len(checks)} failed"
         elif number in dropped:
-            verdict = "matches, and its schema rejects the data"
+            verdict = "matches, but its schema rejects the data"
         elif number in best or wins:
-            verdict = "wins" if wins else "matches, and ties"
+            verdict = "wins" if wins else "matches, but ties with others"
         elif target.xid in {base for each in best for base in self._matcher.targets[each].definition.base}:
-            verdict = "matches, and is a base of the winner"
+            verdict = "matches, but is a base of the winner"
         return ExplainedCandidate(target.xid, tuple(checks), schema, literals, characters, verdict, wins)
 
     def _why(self, candidates: Sequence[ExplainedCandidate], best: Sequence[int], winner: str | None) -> str:
         matching = [each for each in candidates if each.matches]
         left = [each for each in matching if not each.verdict.endswith("rejects the data")]
         if not candidates:
-            return "there is no candidate"
+            return "there are no candidates"
         if not matching:
-            return "no candidate matches; the first is nearest"
+            return "no candidate matches; the nearest is listed first"
         if not best:
-            return "every candidate that matches has a schema that rejects the data"
+            return "the schemas of all matching candidates reject the data"
         if len(best) > 1:
             tied = f"{len(best)} candidates are equally specific"
-            return tied if winner is None else f"{tied}, and match.ambiguous takes {winner}"
+            return tied if winner is None else f"{tied}; match.ambiguous chooses {winner}"
         if len(left) > 1:
             return f"the most specific of {len(left)} that match"
-        only = "the only one whose schema takes the data" if len(matching) > 1 else "the only one that matches"
+        only = "the only one whose schema accepts the data" if len(matching) > 1 else "the only one that matches"
         return only + (", by content type and schema alone" if decides(self._matcher.targets[best[0]]) else "")
 
 
 def _by_id(group: FrameGroup, number: int) -> list[ConstraintResult]:
-    """Return what the id of a record's schema says of a candidate."""
+    """Return the constraint of a candidate on the record's schema id."""
     decision = group.decisions.get(number)
     if decision is None:
         return []
@@ -281,7 +281,7 @@ def _by_id(group: FrameGroup, number: int) -> list[ConstraintResult]:
 
 
 def _matching(ranked: Iterator[tuple[int, list[ConstraintResult]]]) -> dict[int, list[ConstraintResult]]:
-    """Return those that match of what is still to come."""
+    """Return the remaining candidates that match."""
     matching: dict[int, list[ConstraintResult]] = {}
     for number, checks in ranked:
         if not all(check.holds for check in checks):

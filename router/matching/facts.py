@@ -1,8 +1,8 @@
-"""Facts: all that matching looks at, as columns, for the rows of one batch.
+"""Record columns: everything that matching uses, as columns, for the rows of one batch.
 
-Rows come in two ways. Columns settle most of them: those that selectors cut out of Kafka records, and those of the
-parts of inbox rows. Raw rows (parts and body) go through the exact codec: odd ones, and what ``match`` reads of all
-protocols but Kafka. A CloudEvents batch becomes one fact row per event. Both end in the same columns and the same
+Rows come in two ways. Most have only columns: those that Spark selected from Kafka records, and those of the parts of
+inbox rows. Raw rows (parts and body) go through the exact codec: fallback rows, and what ``match`` reads of all
+protocols except Kafka. A CloudEvents batch becomes one row per event. Both end in the same columns and the same
 matcher.
 """
 
@@ -31,32 +31,32 @@ if TYPE_CHECKING:
     from router.matching.schema_ids import Identified
 
 NO_SOURCE: Final = -1
-"""The source of a fact row that stands for nothing, because the exact codec reads its record."""
+"""The source of a row that is empty because the exact codec reads its record."""
 OVERSIZED: Final = "oversized"
-"""The part by which a gateway marks a message past its limit, and the reason of the dead letter."""
+"""The part that marks a message as too large, set by a gateway, and the reason of the dead letter."""
 UNDECODABLE: Final = "undecodable"
-"""The same for bytes that are no message of the protocol; they are the body, and the part's text says why."""
+"""The same for bytes that are not a message of the protocol; they are the body, and the part's text says why."""
 SCHEMA_ID: Final = "schemaid"
-"""What lineage calls the id of the schema that a body was written with."""
+"""The name of the id of the writer's schema in lineage."""
 EVENT_MEDIA: Final = b"application/cloudevents+json"
 MAX_COPIED_BYTES: Final = 64 * 1024 * 1024
-"""Bytes that the parts of a batch's message may take with each of its events: every event has all of them.
+"""Most bytes of a batch message's parts, counted once for each of its events: every event has all of them.
 
-A record of a megabyte may hold thousands of events and thousands of headers, which would be gigabytes together.
+A record of a megabyte may have thousands of events and thousands of headers, which would be gigabytes together.
 """
 
 
 @cache
 def protocol_number(protocol: str) -> int:
-    """Return the place of a protocol among the bindings, by which facts name it."""
+    """Return the index of a protocol among the bindings, by which columns name it."""
     return list(BINDINGS).index(protocol)
 
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
-    """One record for the exact codec. ``identity`` and ``time`` (of arrival) serve mapped events that lack their own.
+    """One record for the exact codec. ``identity`` and ``time`` (of arrival) are for mapped events without their own.
 
-    ``channel`` is its number (-1: unknown); ``sniff`` tells whether that channel takes events in plain JSON bodies.
+    ``channel`` is its number (-1: unknown); ``sniff`` says whether that channel accepts events in plain JSON bodies.
     """
 
     source: int
@@ -71,7 +71,7 @@ class RawRow:
 
 @dataclass(frozen=True, slots=True)
 class ExactReading:
-    """The exact reading of one fact row. ``place`` is its place in a batch, -1 outside of one."""
+    """The exact reading of one row. ``place`` is its index in a batch, -1 outside one."""
 
     parts: Parts
     body: bytes | None
@@ -80,7 +80,7 @@ class ExactReading:
 
     @property
     def payload(self) -> Payload:
-        """What a data schema looks at."""
+        """The input of data schemas."""
         envelope = self.envelope
         if not envelope.is_event:
             return Payload(self.body, envelope.content_type, coding_of(self.parts))
@@ -91,9 +91,9 @@ class ExactReading:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What a data schema looks at: the data, and the content type that says how to read them.
+    """The input of data schemas: the data, and the content type that says how to read them.
 
-    ``whole`` tells that the data are the message's body, and not a part of it; ``coding`` how that body is coded.
+    ``whole`` says that the data are the message's body, and not a part of it; ``coding`` how that body is coded.
     """
 
     body: bytes | None
@@ -103,7 +103,7 @@ class Payload:
 
 
 def _payload(body: bytes | None, content_type: str | None, coding: str | None, *, inner: bool) -> Payload:
-    """Return the data of a record, which are an *inner* part of an event in JSON or its body."""
+    """Return the data of a record, which are its body or an *inner* part of an event in JSON."""
     return Payload(body, content_type, whole=False) if inner else Payload(body, content_type, coding or "")
 
 
@@ -116,7 +116,7 @@ def _opened(payload: Payload | None) -> Payload | SchemaFault | None:
 
 @dataclass(frozen=True, slots=True)
 class FoundIds:
-    """The ids of schemas that bodies begin with: ``codes`` number them in ``names``, -1 for a body without a frame."""
+    """The schema ids that bodies begin with: ``codes`` are indexes of ``names``, -1 for a body without a frame."""
 
     codes: IntArray
     names: list[str]
@@ -124,7 +124,7 @@ class FoundIds:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRows:
-    """Rows whose parts are at hand as columns: row *i* of ``envelopes`` is fact row ``start`` + *i*."""
+    """Rows whose parts are columns: row *i* of ``envelopes`` is row ``start`` + *i*."""
 
     start: int
     envelopes: Envelopes
@@ -132,7 +132,7 @@ class ColumnRows:
 
 @dataclass(slots=True)
 class Facts:
-    """One batch. Fact row *i* belongs to input row ``sources[i]``; ``readings`` are of raw rows only.
+    """One batch. Row *i* belongs to input row ``sources[i]``; only raw rows have ``readings``.
 
     ``faults`` give reason and detail of rows that are no valid record whatever the catalog says. ``batches`` are
     the input rows that were CloudEvents batches, ``empty`` the channels of those without an event. ``bodies`` and their
@@ -156,22 +156,22 @@ class Facts:
     inner: BoolArray | None = None
     settled: tuple[ColumnRows, ...] = ()
     ids: FoundIds | None = None
-    """The ids of schemas in bodies, where they are looked for."""
+    """The schema ids in bodies, where they are searched for."""
     identified: Identified | None = None
-    """What those ids decided, once they have."""
+    """The decisions by those ids, once made."""
 
     def payload(self, row: int) -> Payload | None:
-        """Return what the data schema of that row's definition looks at; None when it is not known here."""
+        """Return what the data schema of that row's definition validates; None if it is not known here."""
         return self.payloads([row])[0]
 
     def payloads(self, rows: Sequence[int]) -> list[Payload | None]:
-        """Return the answers of :meth:`payload` for many rows; those of columns are taken at once."""
+        """Return the results of :meth:`payload` for many rows; those of columns are read together."""
         taken = iter(self._from_columns([row for row in rows if row not in self.readings]))
         return [self.readings[row].payload if row in self.readings else next(taken) for row in rows]
 
     def opened(self, rows: Sequence[int]) -> list[Payload | SchemaFault | None]:
-        """Return the payloads of rows without their content coding; a fault for one that is not coded so, None for no
-        verdict.
+        """Return the payloads of rows without their content coding; a fault for a wrong coding, None for what cannot be
+        validated.
         """
         return [_opened(each) for each in self.payloads(rows)]
 
@@ -191,7 +191,7 @@ class Facts:
         ]
 
     def values(self, row: int, key: str) -> list[str | None]:
-        """Return the values of a property in one row, as an explanation shows them; empty when absent."""
+        """Return the values of a property in one row, as shown in explanations; empty if absent."""
         repeats = self.columns.repeats.get((row, key))
         if repeats is not None:
             return list(repeats)
@@ -201,7 +201,7 @@ class Facts:
 
 
 class _Sparse:
-    """Columns of which each row fills a few."""
+    """Columns that have values in few rows each."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[int]] = {}
@@ -221,7 +221,7 @@ class _Sparse:
 
 
 class RawFacts:
-    """Builds facts from raw rows, for the properties that a plan's index looks at."""
+    """Builds record columns from raw rows, for the properties that a plan's index uses."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys = frozenset(keys)
@@ -236,7 +236,7 @@ class RawFacts:
         self._readings: dict[int, ExactReading] = {}
 
     def add(self, raw: RawRow) -> None:
-        """Read one raw row; a batch adds a fact row per event, and none when it is empty."""
+        """Read one raw row; a batch adds a row per event, and none if it is empty."""
         envelope = raw.binding.envelope(raw.parts, raw.body, raw.sniff)
         if envelope.mode != "batch":
             self._add(raw, ExactReading(raw.parts, raw.body, envelope))
@@ -256,7 +256,7 @@ class RawFacts:
             self._add(raw, ExactReading(parts, event, raw.binding.envelope(parts, event, raw.sniff), place))
 
     def build(self) -> Facts:
-        """Return the facts of all rows added."""
+        """Return the columns of all rows added."""
         rows = len(self._lines)
         table = np.array(self._lines, np.int64).reshape(rows, 4)
         columns = {key: SplitColumn(values) for key, values in self._sparse.columns(rows).items()}
@@ -285,7 +285,7 @@ class RawFacts:
         self._defaults.append(self._default(raw, reading))
         marked = first(reading.parts, OVERSIZED), first(reading.parts, UNDECODABLE)
         if marked[0] is not None:
-            self._faults[row] = (OVERSIZED, f"{marked[0].text} bytes of body are more than gateways.max_body")
+            self._faults[row] = (OVERSIZED, f"{marked[0].text} bytes of body exceed gateways.max_body")
         elif marked[1] is not None:
             self._faults[row] = (UNDECODABLE, marked[1].text or "the message cannot be decoded")
         elif envelope.mode == "undecodable":
@@ -361,8 +361,8 @@ def _require_few(events: int, parts: Parts) -> None:
     size = sum(len(part.key) + len(part.value or b"") for part in parts)
     if events * size > MAX_COPIED_BYTES:
         raise NotAnEvent(
-            f"each of the {events} events of the batch would get all {size} bytes of its message's headers and other "
-            f"properties, together more than {MAX_COPIED_BYTES}; send smaller batches, or fewer headers"
+            f"each of the {events} events of the batch would get a copy of all {size} bytes of its message's headers "
+            f"and other properties, together more than {MAX_COPIED_BYTES}; send smaller batches, or fewer headers"
         )
 
 

@@ -1,9 +1,9 @@
-"""Mapping native records to CloudEvents, for whole batches (JUDGING.md#mapping).
+"""Map native records to CloudEvents, in whole batches (JUDGING.md#mapping).
 
-What an attribute is made of is settled once per definition and channel: literal text, placeholders and defaults,
-joined. Whether every placeholder is supplied is settled there too, so that a definition which can never be mapped
-is known before the first record. No attribute leaves that CloudEvents forbids (:mod:`router.matching.mapping`): a
-definition that always gives one is unmappable as such, a record that makes it give one is a dead letter.
+The parts of an attribute are determined once per definition and channel: literal text, placeholders and defaults,
+joined. Whether every placeholder is supplied is determined there too, so a definition that can never be mapped is known
+before the first record. Attributes that CloudEvents forbids are never sent: a definition that always gives one is
+unmappable, a record that gives one becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from router.matching.context import Slot
 from router.matching.index.classes import BatchColumns, IntArray, Ragged
 from router.matching.verdicts import WinnerChooser
 
-# What CloudEvents 1.0.2 lets an attribute be: the last look before a mapped event leaves (JUDGING.md#mapping).
+# The rules of CloudEvents 1.0.2 for attributes: the last check before a mapped event is sent (JUDGING.md#mapping).
 #
-# Names are lower-case letters and digits, a String holds neither control characters nor noncharacters, the core
-# attributes are not empty, and each value is of its type: the one CloudEvents gives, and the one declared. What breaks
-# a rule must never leave, so constants are looked at once, when a definition is compiled, and of the rest only values
-# of types that can be broken; text that is plain ASCII passes by two reductions over a whole batch.
+# Names are lower-case letters and digits, a String has neither control characters nor noncharacters, the core
+# attributes are not empty, and each value is valid for its CloudEvents and declared types. Constants are checked once,
+# when a definition is compiled; of the others, only values of types that can be invalid. Plain ASCII text passes
+# by two reductions over a whole batch.
 
 Bool = npt.NDArray[np.bool_]
 Types = tuple[str, ...]
-"""The types that a value must be valid for; ``VERSION`` and ``ABSOLUTE`` are of our own."""
+"""Types that a value must be valid for; ``VERSION`` and ``ABSOLUTE`` are our own."""
 VERSION: Final = "specversion"
 ABSOLUTE: Final = "absolute URI"
-"""The type of ``dataschema``: in a catalog a URI may be relative, in an event that leaves it may not."""
+"""The type of ``dataschema``: a URI may be relative in a catalog, but not in an event that is sent."""
 CORE_TYPES: Final = {"source": "urireference", "dataschema": ABSOLUTE, "time": "timestamp", VERSION: VERSION}
 NOT_EMPTY: Final = frozenset({"id", "type", "subject", "datacontenttype", *CORE_TYPES})
 RESERVED: Final = frozenset({"data", "data_base64"})
-"""Members of the JSON format, and so no names of attributes."""
+"""Members of the JSON format, which are therefore not names of attributes."""
 _SHOWN: Final = 60
 _ANY_TEXT: Final = frozenset({"any", "string"})
 _SURE_REFERENCE: Final = (
@@ -63,50 +63,50 @@ _SURE: Final = {
     ),
     "symbol": r"^[!-~]*$",
 }
-"""Expressions for values that are valid beyond doubt; the rest is asked one by one."""
+"""Expressions for values that are certainly valid; the others are checked one by one."""
 
 
 def name_fault(name: str) -> str:
-    """Return what is wrong with an attribute's name; empty when nothing is."""
+    """Return what is wrong with an attribute's name; empty if nothing is."""
     if name in RESERVED:
         return "the name is reserved for data"
-    return "" if ATTRIBUTE_NAME.fullmatch(name) else "no attribute name; those are lower-case letters and digits"
+    return "" if ATTRIBUTE_NAME.fullmatch(name) else "not a valid attribute name; use lower-case letters and digits"
 
 
 def types_of(name: str, declared: PropertyType) -> Types:
-    """Return the types that values of an attribute must be valid for, other than any text."""
+    """Return the types that values of an attribute must be valid for, unless any text is."""
     return tuple(dict.fromkeys(each for each in (CORE_TYPES.get(name), declared) if each and each not in _ANY_TEXT))
 
 
 def value_fault(name: str, types: Types, text: str) -> str:
-    """Return what is wrong with an attribute's value; empty when nothing is."""
+    """Return what is wrong with an attribute's value; empty if nothing is."""
     if not text and name in NOT_EMPTY:
         return "must not be empty"
     if FORBIDDEN.search(text):
-        return f"{_quoted(text)} holds a control character or a noncharacter"
+        return f"{_quoted(text)} contains a control character or a noncharacter"
     for each in types:
         if not _of_type(each, text):
-            return f"{_quoted(text)} is no valid {each}"
+            return f"{_quoted(text)} is not a valid {each}"
     return ""
 
 
 def always_valid(name: str, types: Types, text_with: Sequence[str]) -> bool:
-    """Tell whether a template that encodes all it takes gives valid values only.
+    """Whether a template that encodes all its values gives only valid ones.
 
     ``text_with`` are its expansions with a letter and with an escape for every placeholder. An encoded value has only
-    those and other characters that URIs allow wherever they allow both.
+    these and other characters that URIs allow wherever they allow both.
     """
     uris = all(each in ("uri", "urireference", "uritemplate", ABSOLUTE) for each in types)
     return uris and not any(value_fault(name, types, text) for text in text_with)
 
 
 def usable(values: pa.StringArray) -> pa.StringArray:
-    """Return values without those that no attribute may be; a Kafka key of control characters is no text key."""
+    """Return values without those that no attribute may have; a Kafka key of control characters is not a text key."""
     return pc.if_else(pc.and_(printable(values), pc.not_equal(values, "")), values, pa.scalar(None, pa.string()))
 
 
 def of_types(values: pa.StringArray, types: Types) -> pa.BooleanArray:
-    """Tell which values are valid for all of these types; null for a null."""
+    """Return which values are valid for all of these types; null for a null."""
     held = pa.array(np.ones(len(values), bool))
     for each in types:
         sure = pc.match_substring_regex(values, _SURE[each]) if each in _SURE else pc.equal(values, "1.0")
@@ -115,7 +115,7 @@ def of_types(values: pa.StringArray, types: Types) -> pa.BooleanArray:
 
 
 def _settled(values: pa.StringArray, sure: pa.BooleanArray, kind: str) -> pa.BooleanArray:
-    """Ask for the values that are not surely valid, each distinct one once."""
+    """Check the values that are not certainly valid, each distinct one once."""
     if pc.all(sure, min_count=0).as_py():
         return sure
     doubtful = pc.dictionary_encode(values.filter(pc.invert(sure)))
@@ -144,7 +144,7 @@ _RESERVED: Final = r"[^A-Za-z0-9\-._~]"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of an attribute's value: ``text`` as it is, or the value of the placeholder ``name``, or a default."""
+    """A part of an attribute's value: ``text``, or the value of the placeholder ``name``, or a default."""
 
     text: str = ""
     name: str = ""
@@ -154,9 +154,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class MappedAttribute:
-    """One attribute of a mapped event: what it is made of, and the types to hold its values against.
+    """One attribute of a mapped event: its pieces, and the types that its values must be valid for.
 
-    A ``needed`` one makes the record unmappable when its default turns out to be absent.
+    A ``needed`` attribute makes the record unmappable if its default is absent.
     """
 
     name: str
@@ -166,7 +166,7 @@ class MappedAttribute:
 
     @property
     def constant(self) -> str | None:
-        """The value, when it is the same for every record."""
+        """The value, if it is the same for every record."""
         if any(piece.name or piece.default for piece in self.pieces):
             return None
         return "".join(piece.text for piece in self.pieces)
@@ -178,7 +178,7 @@ class MappedAttribute:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How one definition maps on one channel: attributes in order, or the one that makes it unmappable and why."""
+    """How one definition is mapped on one channel: attributes in order, or the unmappable one and why."""
 
     attributes: tuple[MappedAttribute, ...] = ()
     content_type: str | None = None
@@ -197,7 +197,7 @@ class ChannelOrigin:
 class Defaults:
     """Per row of a batch, the values that the protocol supplies; null where it has none.
 
-    ``id`` and ``time`` are such as CloudEvents lets them be; of the others, what no attribute may be counts as none.
+    ``id`` and ``time`` are always valid; of the others, invalid values count as absent.
     """
 
     id: pa.StringArray
@@ -211,7 +211,7 @@ def program_of(
 ) -> Program:
     """Compile the mapping of a definition, given the names of the placeholders that matching supplies.
 
-    ``envelope`` tells whether it declares the CloudEvents envelope on this channel, by itself or by default.
+    ``envelope`` says whether it declares the CloudEvents envelope on this channel, itself or by default.
     """
     mapped = {"specversion": MappedAttribute("specversion", (Piece("1.0"),))}
     declared = {prop.name: _absolute(prop, definition) for prop in definition.envelopemetadata} if envelope else {}
@@ -223,12 +223,12 @@ def program_of(
             mapped[name] = MappedAttribute(name, pieces, types_of(name, prop.type))
     content = definition.datacontenttype or inferred_content_type(definition.dataschemaformat)
     for name, pieces in _left(definition, origin).items():
-        # Arrival has a time in every source, so that only what `match` reads may lack one.
+        # Every source has an arrival time, so only records of `match` may lack one.
         needed = name in declared and declared[name].required and name != "time"
         mapped.setdefault(name, MappedAttribute(name, pieces, needed=needed))
     for name, prop in declared.items():
         if (prop.required or name in REQUIRED) and name not in mapped:
-            return Program(unmappable=f"{name}: required, and has neither a value nor a default")
+            return Program(unmappable=f"{name}: required, but has neither a value nor a default")
     attributes = [_checked(each) for each in mapped.values()]
     fault = next((each for each in attributes if isinstance(each, str)), "")
     kept = tuple(each for each in attributes if isinstance(each, MappedAttribute))
@@ -236,7 +236,7 @@ def program_of(
 
 
 def _checked(attribute: MappedAttribute) -> MappedAttribute | str:
-    """Return the attribute without types that it cannot break, or what it always breaks."""
+    """Return the attribute without types that it cannot violate, or why it is never valid."""
     fault, constant = name_fault(attribute.name), attribute.constant
     if not fault and constant is not None:
         fault = value_fault(attribute.name, attribute.types or types_of(attribute.name, "any"), constant)
@@ -250,7 +250,7 @@ def _checked(attribute: MappedAttribute) -> MappedAttribute | str:
 
 
 def _absolute(prop: Property, definition: Definition) -> Property:
-    """Return a declared ``dataschema`` with the absolute URI that its value stands for, if there is one."""
+    """Return a declared ``dataschema`` with the absolute URI that it means, if there is one."""
     return replace(prop, value=definition.schemauri) if prop.name == "dataschema" else prop
 
 
@@ -287,7 +287,7 @@ def _left(definition: Definition, origin: ChannelOrigin) -> dict[str, tuple[Piec
 
 
 class Mapper:
-    """Maps the native rows of a batch. One per plan; programs are compiled when first needed and kept."""
+    """Maps the native rows of a batch. One per plan; programs are compiled on first use and cached."""
 
     def __init__(
         self, chooser: WinnerChooser, targets: Sequence[MatchCandidate], origins: Sequence[ChannelOrigin]
@@ -319,7 +319,7 @@ class Mapper:
     ) -> tuple[pa.ListArray, dict[int, str]]:
         """Return, for each of *rows*, its attributes in order; unmappable programs give an empty list.
 
-        Rows whose values make no valid event are returned by their place in *rows*, with the attribute and why.
+        Rows whose values do not make a valid event are returned by index in *rows*, with the attribute and why.
         """
         laid = self._layout()
         owners, attributes = laid.attributes.expand(programs)
@@ -411,7 +411,7 @@ class _Laid:
         self.encodes = np.array([encode for _, _, encode in flat], bool)
 
     def faults(self, values: pa.StringArray, attributes: IntArray, owners: IntArray) -> dict[int, str]:
-        """Return per owner the first of its values that breaks a rule, and which rule."""
+        """Return per owner the first of its values that violates a rule, and which rule."""
         bad = pc.fill_null(pc.invert(printable(values)), False).to_numpy(zero_copy_only=False).copy()
         bad |= self._needed[attributes] & pc.is_null(values).to_numpy(zero_copy_only=False)
         for number, types in enumerate(self._types):
@@ -422,7 +422,7 @@ class _Laid:
         faults: dict[int, str] = {}
         for place in np.flatnonzero(bad).tolist():
             attribute, text = self._mapped[int(attributes[place])], values[place].as_py()
-            absent = "required, and has neither a value nor a default"
+            absent = "required, but has neither a value nor a default"
             fault = absent if text is None else value_fault(attribute.name, attribute.types, text)
             faults.setdefault(int(owners[place]), f"{attribute.name}: {fault}")
         return faults

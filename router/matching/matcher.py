@@ -1,8 +1,8 @@
-"""The matcher: facts in, outcomes out. ``match`` and ``run`` use this very class.
+"""The matcher: record columns in, outcomes out. ``match`` and ``run`` use this same class.
 
-The steps, each on whole columns: index the candidates of every row, drop candidates whose repeated placeholders
-differ or whose data schema rejects the body, choose the most specific, take the context out, map native records.
-Only rows that end as dead letters are looked at one by one, for their explanation.
+The steps, each on whole columns: find each row's matching candidates, drop those whose repeated placeholders differ or
+whose data schema rejects the body, choose the most specific, extract the context attributes, map native records. Only
+rows that become dead letters are examined one by one, for their explanation.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from router.matching.ties import Ties
 from router.matching.verdicts import AMBIGUOUS, Verdicts, WinnerChooser
 
 EXPLANATIONS: Final = 1_000
-"""Records of one batch that are explained; alike ones share an explanation, the rest have none."""
+"""Most records of one batch that are explained; similar ones share an explanation, the others have none."""
 LOOKED_AT: Final = 20_000
-"""Records of one batch that are compared with those explained already."""
+"""Most records of one batch that are compared with those explained already."""
 
 
 @dataclass(slots=True)
 class MatchOutcomes:
-    """What became of each fact row.
+    """The outcome of each row.
 
     ``winners`` number targets, negative for dead letters, whose ``reasons``, ``details`` and ``nearest`` are given
     by row. ``attributes`` are those of mapped native records, in order; ``mapped`` numbers their rows. ``ties`` say how
@@ -54,22 +54,22 @@ class MatchOutcomes:
     mapped: IntArray
     attributes: pa.ListArray
     take: Callable[[MatchOutcomes], pa.MapArray]
-    """Takes the context attributes out of the rows, as matching left them. It keeps no reference to its outcomes: a
-    circle would keep each batch's columns until the next garbage collection."""
+    """Extracts the context attributes of rows. It has no reference to its outcomes: a cycle would keep each batch's
+    columns until the next garbage collection."""
     ties: dict[int, str] = field(default_factory=dict)
     _taken: pa.MapArray | None = None
 
     @property
     def contexts(self) -> pa.MapArray:
-        """The context attributes of every row, taken when somebody asks for them."""
+        """The context attributes of every row, extracted on first use."""
         if self._taken is None:
             self._taken = self.take(self)
         return self._taken
 
 
 class Matcher:
-    """Matches facts against the candidates of channels. Its memory grows with use and is bounded; answers do not
-    depend on it.
+    """Matches record columns against the candidates of channels. Its caches grow with use, within bounds; results do
+    not depend on them.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class Matcher:
         validation: Validation = "ambiguous",
         ties: Ties | None = None,
     ) -> None:
-        """``payloads`` holds the schemas of the targets' definitions; without it no body is looked at.
+        """``payloads`` has the schemas of the targets' definitions; without it no body is validated.
 
-        ``ties`` decides between targets that match equally well; without it such records are dead letters.
+        ``ties`` decides between targets that match equally well; without it such records become dead letters.
         """
         self.targets = tuple(targets)
         self.channels = tuple(channels)
@@ -94,11 +94,11 @@ class Matcher:
         self.nearest = Nearest(self.index, list(BINDINGS), [channel.candidates for channel in channels])
         self.correlations = Correlations(self.targets)
         self.keys = tuple(dict.fromkeys((*self.index.keys, *self.correlations.keys)))
-        """The properties that facts have: those that candidates constrain, and those that relate records."""
+        """The properties that columns must have: those that candidates constrain, and those that relate records."""
         self._sniffs: dict[tuple[int, str], bool] = {}
 
     def sniffs(self, channel: int, protocol: str) -> bool:
-        """Tell whether a JSON body without the media type of events may be one there (JUDGING.md#cloudevents)."""
+        """Whether a JSON body without the media type of events may be an event there (JUDGING.md#cloudevents)."""
         known = self._sniffs.get((channel, protocol))
         if known is None:
             candidates = [self.targets[number] for number in self.channels[channel].candidates] if channel >= 0 else []
@@ -110,7 +110,7 @@ class Matcher:
         return known
 
     def winners(self, facts: Facts) -> IntArray:
-        """Return the target that each row of a batch goes to, negative for none, whatever mapping makes of it."""
+        """Return the target that each row matches, negative for none, before mapping."""
         return self._decided(facts, self.index.classify(facts.columns))[2]
 
     def _decided(self, facts: Facts, classes: Sequence[IntArray]) -> tuple[Checked, Verdicts, IntArray]:
@@ -123,13 +123,13 @@ class Matcher:
         return checked, verdicts, winners
 
     def match(self, facts: Facts) -> MatchOutcomes:
-        """Decide every row of a batch."""
+        """Evaluate every row of a batch."""
         columns = facts.columns
         classes = self.index.classify(columns)
         checked, verdicts, winners = self._decided(facts, classes)
         outcomes = MatchOutcomes(facts, winners, {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0), lambda _: pa.nulls(0))
         self._map(outcomes)
-        # The context of rows that mapping turned into dead letters is of no use any more, so it is taken after.
+        # After mapping, since rows that mapping turned into dead letters need no context attributes.
         outcomes.take = partial(self._contexts, winners=winners.copy())
         self._reject(outcomes, checked)
         self._explain(outcomes, verdicts, classes)
@@ -144,7 +144,7 @@ class Matcher:
 
     @cached_property
     def _names_correlation(self) -> list[bool]:
-        """Of each target, as a native record and as an event in turn, whether a placeholder of it has that name."""
+        """Return for each target, as native record and as event in turn, whether it has a placeholder of that name."""
         return [
             any(slot.name == CORRELATION for slot in self.chooser.slots(target, event=event))
             for target in range(len(self.targets))
@@ -152,7 +152,7 @@ class Matcher:
         ]
 
     def _explain_ties(self, outcomes: MatchOutcomes, verdicts: Verdicts) -> None:
-        """Add how a tie was decided to each routed row that several definitions match equally well."""
+        """Record how a tie was decided for each routed row that several definitions match equally well."""
         texts: dict[int, str] = {}
         for row in verdicts.ties.tolist():
             if outcomes.winners[row] < 0:
@@ -183,7 +183,7 @@ class Matcher:
         outcomes.mapped, outcomes.attributes = rows, attributes
 
     def _unmappable(self, outcomes: MatchOutcomes, rows: IntArray, faults: Mapping[int, str]) -> None:
-        """Make dead letters of rows that map to no valid event; *faults* go by the place in *rows*."""
+        """Make dead letters of rows that map to no valid event; *faults* are by index in *rows*."""
         for at, fault in faults.items():
             row = int(rows[at])
             outcomes.reasons[row] = "unmappable"
@@ -191,7 +191,7 @@ class Matcher:
             outcomes.winners[row] = -1
 
     def _reject(self, outcomes: MatchOutcomes, checked: Checked) -> None:
-        """Explain the rows whose candidates were all dropped by the ids of schemas, or by their schemas."""
+        """Explain the rows whose candidates were all dropped by schema ids or schemas."""
         identified = outcomes.facts.identified
         for row, group in identified.lost().items() if identified is not None else ():
             unread = any(each.unread for each in group.dropped.values())
@@ -204,7 +204,7 @@ class Matcher:
             outcomes.nearest[row] = mismatches(rejected, self.targets)
 
     def row(self, facts: Facts, row: int, classes: Sequence[IntArray]) -> NearestRow:
-        """Return what explanations need to know of one row; ``classes`` are those of the whole batch."""
+        """Return what explanations need of one row; ``classes`` are those of the whole batch."""
         values = {key: facts.values(row, key) for key in self.index.keys}
         return NearestRow(
             int(facts.channels[row]),
@@ -253,7 +253,7 @@ class Matcher:
 
 
 def summary(nearest: Sequence[dict[str, Any]]) -> str:
-    """Return one line that says what kept the nearest definition from matching."""
+    """Return one line that says why the nearest definition did not match."""
     if not nearest:
         return ""
     first = nearest[0]

@@ -1,10 +1,10 @@
-"""Why did nothing match? The nearest definitions, each with what failed (JUDGING.md#nearest-definitions).
+"""Explain why nothing matched: the nearest definitions, each with what failed (JUDGING.md#nearest-definitions).
 
-Classes already tell which constraints the values of a row satisfy, so how many properties of each candidate fail is a
-sum over a few short arrays, and the same for all rows of one combination of classes. That sum misses only placeholders
-that must be equal, so it is a lower bound: candidates are looked at in its order until no other can be nearer. Among
-those that tie in this, the spelling of what failed decides (``likeness``), which is bounded from below as well: each
-value that is misspelt in its own way is of the same class, and costs a look at the leading ties.
+Equivalence classes already say which constraints a row satisfies, so the number of failed properties per candidate is a
+sum over a few short arrays, and the same for all rows with the same classes. The sum does not count placeholders that
+must be equal, so it is a lower bound: candidates are examined in its order until no other can be nearer. Ties are
+decided by spelling, which has a lower bound too. All misspellings of a value are in the same class, so each costs an
+examination of the leading ties.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from router.matching.context import raw_value, slots_of
 from router.matching.index.classes import IntArray
 from router.matching.index.index import MatchIndex
 
-# How far a value is from what a constraint asks for, in characters that would have to change.
+# The distance of a value from a constraint, in characters that would have to change.
 #
-# It separates definitions that are otherwise equally near to a record: a typo is a letter or two away from what was
-# meant. Placeholders of a template take what stands at their place. Texts come from outside, so the work is bounded:
-# texts longer than ``LONGEST`` are *far*, and so are those that are ``FAR`` or more changes away.
+# It separates definitions that are otherwise equally near: a typo is a character or two away from the intended value.
+# Placeholders of a template match whatever is in their place. Texts come from outside, so the work is bounded: texts
+# longer than ``LONGEST`` are *far*, and so are those that are ``FAR`` or more changes away.
 
 FAR: Final = 8
-"""The distance of a value that is farther, absent or no text, and of a constraint that asks for no text."""
+"""The distance of a value that is farther, absent or not a text, and of a constraint without a text."""
 LONGEST: Final = 200
 _BUCKETS: Final = 16
 _TEXTUAL: Final = ("literal", "media", "template")
 
 
 def distance(constraint: Constraint, texts: Sequence[str | None]) -> int:
-    """Return how many characters of the first value must change before it can be what is asked for, 1 to ``FAR``.
+    """Return how many characters of the first value must change before it can satisfy a constraint, 1 to ``FAR``.
 
     The values are known not to satisfy the constraint.
     """
@@ -53,15 +53,15 @@ def distance(constraint: Constraint, texts: Sequence[str | None]) -> int:
 
 
 def has_text(constraint: Constraint) -> bool:
-    """Tell whether a constraint asks for a text that values can be alike to."""
+    """Whether a constraint has a text that values can be similar to."""
     return constraint.kind in _TEXTUAL and constraint.type != "binary" and len(constraint.value or "") <= LONGEST
 
 
 class Spellings:
-    """What the constraints on one property ask for, to find those that a value may be alike to.
+    """The texts of the constraints on one property, to find those that are similar to a value.
 
-    A change of one character changes by one how often two characters occur, so what a value lacks of the characters
-    that a constraint asks for, or has beyond them, bounds their distance from below, for all constraints at once.
+    One changed character changes the counts of two characters by one, so differences in character counts are a lower
+    bound of the distance, for all constraints at once.
     """
 
     def __init__(self, constraints: Sequence[Constraint]) -> None:
@@ -79,7 +79,7 @@ class Spellings:
             self._lengths[place] = len(value)
 
     def at_least(self, text: str, numbers: IntArray | slice) -> IntArray:
-        """Return for each of these constraints a number that is no larger than the distance of a value that fails it.
+        """Return for each of these constraints a lower bound of the distance of a value that fails it.
 
         It is ``FAR`` for those without a text.
         """
@@ -95,7 +95,7 @@ class Spellings:
 
 
 def _counted(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """Return how often the characters of each bucket occur."""
+    """Return the number of characters in each bucket."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     return np.bincount(points % _BUCKETS, minlength=_BUCKETS).astype(np.uint8)
 
@@ -103,8 +103,8 @@ def _counted(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 def _changes(wanted: str, value: str) -> int:
     """Return the edit distance of two texts (Levenshtein's), by a column of bits for each character.
 
-    The columns are those of Myers (1999) and Hyyrö (2003): two words of bits hold where a column of the usual table
-    goes up and down, so that one step does what is a step for each character of the other text.
+    The columns are those of Myers (1999) and Hyyrö (2003): two words of bits store where a column of the usual table
+    goes up and down, so one step covers a whole column.
     """
     start, end = 0, min(len(wanted), len(value))
     while start < end and wanted[start] == value[start]:
@@ -133,19 +133,19 @@ def _changes(wanted: str, value: str) -> int:
     return changes
 
 
-# What one candidate asks of one record, property by property, and what it has there.
+# The constraints of one candidate, property by property, with the record's values.
 
 FOUND_LIMIT: Final = 200
-NOT_TEXT: Final = "(bytes that are no UTF-8 text)"
+NOT_TEXT: Final = "(bytes that are not UTF-8 text)"
 Values = Callable[[str], Sequence[str | None]]
-"""Gives all values of a property of the record by key, in order; None stands for one that is no text."""
+"""Returns all values of a property by key, in order; None is a value that is not a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConstraintResult:
-    """One thing that a candidate asks of a record: ``actual`` is None for what is absent, ``holds`` the verdict.
+    """One constraint of a candidate: ``actual`` is None if absent, ``holds`` is the result.
 
-    ``distance`` is how far the value is from what was expected, for a property that fails by itself.
+    ``distance`` is how far the value is from the expected one, for a property that fails on its own.
     """
 
     property: str
@@ -156,13 +156,13 @@ class ConstraintResult:
     distance: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that dead letters and ``match`` have."""
+        """Return the form used in dead letters and ``match``."""
         return {"property": self.property, "expected": self.expected, "found": self.actual}
 
 
 @dataclass(frozen=True, slots=True)
 class NearestRow:
-    """What is known of one record: its channel, protocol and kind, the class of each property, and the values."""
+    """One record's channel, protocol and kind, the class of each property, and the values."""
 
     channel: int
     protocol: int
@@ -172,9 +172,9 @@ class NearestRow:
 
 
 def checks_of(target: MatchCandidate, row: NearestRow, protocols: Sequence[str]) -> list[ConstraintResult]:
-    """Return all that one candidate asks of a record, in its own order; it matches when everything holds.
+    """Return all constraints of a candidate for a record, in its own order; it matches if all of them hold.
 
-    *protocols* are those that a row names by number.
+    *protocols* are those that rows refer to by number.
     """
     checks = kind_checks(target, row.protocol, protocols, event=row.event)
     holding: list[Keyed] = []
@@ -195,7 +195,7 @@ def checks_of(target: MatchCandidate, row: NearestRow, protocols: Sequence[str])
 def kind_checks(
     target: MatchCandidate, protocol: int, protocols: Sequence[str], *, event: bool
 ) -> list[ConstraintResult]:
-    """Return what a candidate asks of the kind of a record: its protocol, and whether it is an event."""
+    """Return a candidate's constraints on the kind of record: its protocol, and whether it is an event."""
     checks: list[ConstraintResult] = []
     name = protocols[protocol] if protocol >= 0 else None
     if target.protocol is not None:
@@ -208,13 +208,13 @@ def kind_checks(
 
 
 def tested(target: MatchCandidate, *, event: bool) -> Sequence[Keyed]:
-    """Return the constraints to report on: for a native record and a target that needs an event, all of them."""
+    """Return the constraints to report: all of them for a native record and a target that needs an event."""
     constraints = target.constraints(event=event)
     return constraints if constraints is not None else target.event or ()
 
 
 def property_name(key: str) -> str:
-    """Return the place in the definition that a property key stands for."""
+    """Return the path in the definition that a property key means."""
     if key == "d":
         return "datacontenttype"
     member = "envelopemetadata" if key.startswith("e.") else "protocoloptions"
@@ -222,7 +222,7 @@ def property_name(key: str) -> str:
 
 
 def _unequal(holding: Sequence[Keyed], values: Values) -> list[ConstraintResult]:
-    """Return one failed check for each property that holds alone and takes other values than those before it."""
+    """Return one failed check for each property whose placeholders differ from those of earlier properties."""
     failed: dict[tuple[str, Constraint], ConstraintResult] = {}
     for one, other in slots_of(holding)[1]:
         texts = []
@@ -245,9 +245,9 @@ def _shown(texts: Sequence[str | None]) -> str | None:
 
 MOST: Final = 3
 LOOKS: Final = 256
-"""Candidates looked at one by one for one record. There are more only where hundreds differ just in placeholders."""
+"""Most candidates examined for one record. More exist only where hundreds differ just in placeholders."""
 SPELLED: Final = 8
-"""Candidates looked at that fail as little as their bound says. After these, only spelling could favour another."""
+"""Most candidates examined that fail as little as their bound says. Beyond, only spelling could favour another."""
 _FIRST: Final = 64
 _KEPT: Final = 4_096
 _KEPT_TARGETS: Final = 2_000_000
@@ -262,9 +262,9 @@ _Place = tuple[int, int, bool, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The constraints on one property: whose they are, ascending, their numbers, and 1 for a literal that counts.
+    """The constraints on one property: their targets, ascending, their numbers, and 1 for a literal that counts.
 
-    Those of a target begin at its place in ``starts``, and end where those of the next one begin.
+    The constraints of a target begin at its entry in ``starts`` and end where the next target's begin.
     """
 
     targets: IntArray
@@ -273,10 +273,10 @@ class _Table:
     starts: IntArray
 
     def summed(self, wanted: IntArray, of: Callable[[IntArray | slice], IntArray]) -> IntArray:
-        """Return for each of the *wanted* targets the sum of what *of* gives for its constraints, by their numbers."""
+        """Return for each of the *wanted* targets the sum of *of* over its constraints' numbers."""
         starts, ends = self.starts[wanted], self.starts[wanted + 1]
         counts = ends - starts
-        if 4 * counts.sum() > len(self.targets):  # To take all is quicker than to choose.
+        if 4 * counts.sum() > len(self.targets):  # To use all is faster than to select.
             sums = np.concatenate(([0], np.cumsum(of(slice(None))[self.numbers])))
             return sums[ends] - sums[starts]
         places = np.repeat(np.arange(len(wanted)), counts)
@@ -286,7 +286,7 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """How many failures and matched literals each of these targets has more, or less."""
+    """The change in failures and matched literals of each of these targets."""
 
     targets: IntArray
     failed: IntArray
@@ -294,7 +294,7 @@ class _Change:
 
 
 class Nearest:
-    """Explains records that matched nothing; built once per plan, asked for dead letters only."""
+    """Explains records that matched nothing; built once per plan, used only for dead letters."""
 
     def __init__(self, index: MatchIndex, protocols: Sequence[str], channels: Sequence[Sequence[int]]) -> None:
         """``channels`` are the candidates of each channel, as the index has them."""
@@ -319,7 +319,7 @@ class Nearest:
         """Return up to three nearest candidates, as the JSON form of JUDGING.md#nearest-definitions."""
         mismatches: dict[str, list[dict[str, Any]]] = {}
         for number, checks in self.ranked(row, looks=LOOKS):
-            # Endpoints that share a channel may each see the same definition; the nearer counts.
+            # Endpoints that share a channel may have the same definition; the nearer counts.
             failed = [check.to_json() for check in checks if not check.holds]
             mismatches.setdefault(self._index.targets[number].xid, failed)
             if len(mismatches) == MOST:
@@ -355,13 +355,13 @@ class Nearest:
             yield nearest, checks
 
     def checks(self, number: int, row: NearestRow) -> list[ConstraintResult]:
-        """Return all that one candidate asks of a record; see :func:`router.matching.nearest.checks_of`."""
+        """Return all constraints of one candidate for a record; see :func:`router.matching.nearest.checks_of`."""
         return checks_of(self._index.targets[number], row, self._protocols)
 
     def _in_order(self, row: NearestRow) -> Iterator[tuple[int, int | None]]:
-        """Yield (bound, target) of all candidates, ascending; it has failures, literals, distance and order in it.
+        """Yield (bound, target) of all candidates, ascending; a bound encodes failures, literals, distance and order.
 
-        Before those that tie, their bound comes without a target: it may tell that none of them is wanted.
+        Before ties, their bound is yielded without a target, so that the caller can stop.
         """
         place = (row.channel, row.protocol, row.event, row.classes)
         order = self._orders.get(place)
@@ -431,14 +431,14 @@ class Nearest:
         return bounds
 
     def _nearer(self, name: str, text: str, satisfied: Bool, chosen: IntArray | slice) -> IntArray:
-        """Return how much nearer than ``FAR`` a value may be to what each constraint on its property asks for."""
+        """Return how much less than ``FAR`` a value may be away from each constraint on its property."""
         spellings = self._spellings.get(name)
         if spellings is None:
             spellings = self._spellings[name] = Spellings(self._index.classes[name].constraints)
         return np.where(satisfied[chosen], 0, FAR - spellings.at_least(text, chosen))
 
     def _scores(self, row: NearestRow) -> IntArray:
-        """Return the bounds of all candidates, where all that fails is as far as can be."""
+        """Return the bounds of all candidates, with maximum distance for everything that fails."""
         chosen = self._candidates[row.channel]
         failed, literals = (values.copy() for values in self._absent[row.event])
         for key, number in enumerate(row.classes):
@@ -467,7 +467,7 @@ class Nearest:
         return {key: _Table(a[0], a[1], a[2], np.searchsorted(a[0], places)) for key, a in arrays.items()}
 
     def _of_absent(self, *, event: bool) -> tuple[IntArray, IntArray]:
-        """Return how many properties fail and literals match, per target, when every property is absent."""
+        """Return how many properties fail and literals match, per target, if every property is absent."""
         failed, literals = (np.zeros(len(self._index.targets), np.int64) for _ in range(2))
         for key, table in self._tables[event].items():
             satisfied = self._satisfied(key, 0)[table.numbers]
@@ -476,7 +476,7 @@ class Nearest:
         return failed, literals
 
     def _change(self, event: bool, key: int, number: int) -> _Change:
-        """Return what a class changes per target, compared with the property's absence."""
+        """Return what a class changes per target, compared with an absent property."""
         known = self._changes.get((event, key, number))
         if known is None:
             known = self._changed(event, self._index.keys[key], number)

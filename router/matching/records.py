@@ -39,7 +39,7 @@ _FRAMES: Final = Frames()
 
 @dataclass(frozen=True, slots=True)
 class NumberedRecord:
-    """One line that is a record, and its place among the lines."""
+    """One line that is a record, and its line number."""
 
     number: int
     record: Record
@@ -48,7 +48,7 @@ class NumberedRecord:
 
 @dataclass(frozen=True, slots=True)
 class MatchedRecords:
-    """Outcomes of records that were matched together; the sources of their facts number the entries."""
+    """Outcomes of records that were matched together; the sources of their columns are indexes of the entries."""
 
     outcomes: MatchOutcomes
     entries: list[NumberedRecord]
@@ -57,7 +57,7 @@ class MatchedRecords:
 class RecordMatcher:
     """Matches native records against a catalog without Spark.
 
-    ``endpoint`` or ``group`` fix the candidates for all records; with neither, a record's own endpoint decides,
+    ``endpoint`` or ``group`` determine the candidates of all records; with neither, a record's own endpoint decides,
     and a record without one has every definition as candidate.
     """
 
@@ -93,7 +93,7 @@ class RecordMatcher:
         self._reader = KafkaReader(self.matcher.keys, sniffs=sniffs or self._fixed == -1)
 
     def outcomes(self, lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
-        """Yield one outcome per line, in order; a line that is no record is ``undecodable``, and the next goes on."""
+        """Yield one outcome per line, in order; a line that is not a record is ``undecodable``."""
         numbered = (line for line in lines if line.strip())
         while chunk := list(itertools.islice(numbered, CHUNK)):
             yield from self.decide(chunk)
@@ -106,7 +106,7 @@ class RecordMatcher:
         return [outcomes[number] for number in range(len(lines))]
 
     def judge(self, lines: list[bytes | str]) -> tuple[dict[int, dict[str, Any]], list[MatchedRecords]]:
-        """Match these lines; returns the outcomes of those that are no records by number, and what became of others."""
+        """Match these lines; return the outcomes of those that are not records by number, and the matched others."""
         failed: dict[int, dict[str, Any]] = {}
         kafka: list[NumberedRecord] = []
         raw = RawFacts(self.matcher.keys)
@@ -188,7 +188,7 @@ class RecordMatcher:
 
 
 def envelope_of_row(facts: Facts, row: int, entry: NumberedRecord) -> Envelope:
-    """Return the envelope of a fact row; Kafka rows that columns settle are read anew."""
+    """Return the envelope of a row; Kafka rows that have only columns are read by the exact codec."""
     reading = facts.readings.get(row)
     if reading is not None:
         return reading.envelope
@@ -208,10 +208,10 @@ def to_line(outcome: Mapping[str, Any]) -> bytes:
 
 
 def entry_of(number: int, line: bytes | str) -> tuple[NumberedRecord, Binding]:
-    """Read one line as a record of a protocol that we speak.
+    """Read one line as a record of a supported protocol.
 
     Raises:
-        RecordError: it is none.
+        RecordError: it is not one.
     """
     record = parse_record(line)
     binding = _binding(record)
@@ -226,7 +226,7 @@ def dead_letter(reason: str, detail: str, nearest: list[dict[str, Any]] | None =
 def _binding(record: Record) -> Binding:
     binding = binding_of(record.protocol)
     if binding is None:
-        raise RecordError(f"protocol {record.protocol[:40]!r} is none of {', '.join(BINDINGS)}")
+        raise RecordError(f"protocol {record.protocol[:40]!r} is not one of {', '.join(BINDINGS)}")
     return binding
 
 

@@ -1,9 +1,9 @@
-"""The ids of schemas that bodies of Kafka begin with: which candidates they leave, and how each body is read
+"""Schema ids at the beginning of Kafka bodies: which candidates they leave, and how each body is read
 (JUDGING.md#schema-ids).
 
-A stage in front of :mod:`router.matching.conformance`, under every ``match.validate``. Each combination of a channel, a
-match set and a frame is decided once and remembered; rows are only sorted into those. Where an id is neither declared
-nor known and ``framing`` is ``auto``, a body may as well have no frame: those rows are held against schemas whole.
+A stage before :mod:`router.matching.conformance`, with every ``match.validate``. Each combination of a channel, a match
+set and a frame is decided once and cached; rows are only assigned to those. If an id is neither declared nor known and
+``framing`` is ``auto``, a body may also have no frame: such rows are validated whole.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from router.matching.index.index import MatchIndex
 KEY: Final = f"p.{PROPERTY}"
 """The property of the id, as constraints have it."""
 MAX_GROUPS: Final = 20_000
-"""Decisions that are remembered; past it, all are forgotten."""
+"""Most cached decisions; beyond, all are dropped."""
 PLAUSIBLE: Final = 1 << 24
-"""Ids below this are counted where nothing says whether a body has a frame; registries count from 1."""
+"""Ids below this are counted if it is unknown whether a body has a frame; registries count from 1."""
 MAX_COUNTED: Final = 1_000
-"""Ids of one Arrow batch that are counted apart."""
+"""Most ids of one Arrow batch that are counted separately."""
 MAX_SHOWN: Final = 3
 _KAFKA: Final = protocol_number(KAFKA)
 
 
 @dataclass(frozen=True, slots=True)
 class FrameGroup:
-    """What holds for rows of one channel, match set and frame: the decisions by target, the set that is left, and how
-    bodies are read, by xid.
+    """One channel, match set and frame: the decisions by target, the remaining set, and how bodies are read, by
+    xid.
     """
 
     asked: FrameLookup
@@ -63,25 +63,25 @@ class FrameGroup:
 
     @property
     def dropped(self) -> dict[int, IdDecision]:
-        """The targets that the id drops."""
+        """The targets that the id excludes."""
         return {target: each for target, each in self.decisions.items() if not each.takes}
 
 
 @dataclass(slots=True)
 class Identified:
-    """The sets that ids leave. ``numbers`` say in which of the ``groups`` a row is, -1 for none."""
+    """The sets that ids leave. ``numbers`` are the rows' indexes in ``groups``, -1 for none."""
 
     sets: IntArray
     numbers: IntArray
     groups: list[FrameGroup] = field(default_factory=list)
 
     def group(self, row: int) -> FrameGroup | None:
-        """Return the group of a row; None for one whose id decided nothing."""
+        """Return the group of a row; None if its id decided nothing."""
         number = int(self.numbers[row])
         return self.groups[number] if number >= 0 else None
 
     def lost(self) -> dict[int, FrameGroup]:
-        """Return the rows whose candidates did all not take their id."""
+        """Return the rows whose candidates were all excluded by their id."""
         empty = [bool(each.dropped) and len(each.dropped) == len(each.decisions) for each in self.groups]
         rows = np.flatnonzero(np.array([*empty, False], bool)[self.numbers])
         return {row: self.groups[int(self.numbers[row])] for row in rows.tolist()}
@@ -131,11 +131,11 @@ class SchemaIdStage:
 
     @property
     def finds_any(self) -> bool:
-        """Whether ids are looked for in bodies of some channel."""
+        """Whether bodies of any channel are searched for ids."""
         return any(self._framed)
 
     def finds(self, channel: int) -> bool:
-        """Return whether ids are looked for in bodies of that channel; their first bytes are enough."""
+        """Return whether bodies of that channel are searched for ids; their first bytes are enough."""
         return channel >= 0 and self._framed[channel]
 
     def needs_bodies(self, channel: int) -> bool:
@@ -147,7 +147,7 @@ class SchemaIdStage:
         return self._frames[channel].framing if channel >= 0 else "none"
 
     def find(self, facts: Facts, heads: pa.BinaryArray | None) -> None:
-        """Note the ids that bodies begin with; *heads* begin the bodies of the rows that columns settle."""
+        """Record the ids that bodies begin with; *heads* are the first bytes of the rows that have only columns."""
         wanted = np.flatnonzero(np.array([*self._framed, False], bool)[facts.channels] & (facts.protocols == _KAFKA))
         if not len(wanted):
             return
@@ -171,7 +171,7 @@ class SchemaIdStage:
             facts.columns = replace(facts.columns, by_key={**facts.columns.by_key, KEY: SplitColumn(known)})
 
     def _find_one_by_one(self, facts: Facts, wanted: IntArray, codes: IntArray, names: dict[str, int]) -> None:
-        """Note the ids of rows that the codec read, and of bodies in a content coding."""
+        """Record the ids of rows that the codec read, and of bodies with a content coding."""
         coded = np.zeros(0, np.int64)
         if facts.codings is not None and facts.codings.null_count < len(facts.codings):
             coded = np.flatnonzero(facts.codings.is_valid().to_numpy(zero_copy_only=False))
@@ -187,10 +187,10 @@ class SchemaIdStage:
                 codes[row] = names.setdefault(frame.id, len(names))
 
     def drop(self, facts: Facts, sets: IntArray) -> Identified:
-        """Return the sets without the candidates that do not take the ids of their records.
+        """Return the sets without the candidates that do not accept the ids of their records.
 
         Raises:
-            RegistryUnavailableError: a registry cannot be asked for now.
+            RegistryUnavailableError: a schema registry is unavailable.
         """
         found, none = facts.ids, np.full(facts.columns.rows, -1, np.int64)
         if found is None or self._payloads is None or not any(self._decides):
@@ -220,9 +220,9 @@ class SchemaIdStage:
     def _grouped(
         self, facts: Facts, rows: IntArray, channel: int, matched: int, name: str
     ) -> list[tuple[FrameGroup, IntArray]]:
-        """Divide rows of one channel, set and id into groups: by the message they name, and by what fits whole."""
+        """Divide rows of one channel, set and id into groups, by named message and by schemas for the whole body."""
         frames, targets = self._frames[channel], self._index.sets[matched].targets
-        assert self._payloads is not None  # who asks has seen that there are schemas
+        assert self._payloads is not None  # the caller checked that there are schemas
         rule = self._payloads.ids
         definitions = {target: self._index.targets[target].definition for target in targets}
         written = frames.registry.written(name) if frames.registry is not None else None
@@ -262,7 +262,7 @@ class SchemaIdStage:
         ]
 
     def _fitting(self, payloads: Sequence[Payload | None], framed: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return per row the targets whose schemas take its whole body, so that it has no frame for them."""
+        """Return per row the targets whose schemas accept its whole body, so that it has no frame for them."""
         assert self._payloads is not None
         bodies = [None if each is None else each.body for each in payloads]
         types = [None if each is None else each.content_type for each in payloads]
@@ -295,13 +295,13 @@ class SchemaIdStage:
         for target in known.targets:
             definition = self._index.targets[target].definition
             if target in whole:
-                decisions[target] = IdDecision(True, "any: the whole body fits its schema, and has no frame", asked.id)
+                decisions[target] = IdDecision(True, "any: its schema accepts the whole body, unframed", asked.id)
                 begins[definition.xid] = PLAIN
                 continue
             decision = rule.decide(definition, asked)
             if not certain and decision.unread and frames.registry is None and not frames.required:
-                # Nothing says that there is a frame at all: the body is read as it is.
-                decision = IdDecision(True, decision.expected, f"{decision.found}, and so no frame")
+                # It is unknown whether there is a frame: the body is read as it is.
+                decision = IdDecision(True, decision.expected, f"{decision.found}, so it has no frame")
                 begins[definition.xid] = PLAIN
             elif decision.takes:
                 kind: Framing = _kind(frames) if certain or asked.place is not None else frames.framing
@@ -312,7 +312,7 @@ class SchemaIdStage:
         return FrameGroup(asked, certain, decisions, self._index.set_number(bits, event=known.event), begins)
 
     def begins(self, facts: Facts, rows: Sequence[int], xid: str) -> list[Begin]:
-        """Return how the bodies of rows are to be read for a definition: only those of Kafka have frames."""
+        """Return how the bodies of rows are read for a definition: only those of Kafka have frames."""
         framings = [*(_BEGINS[each.framing] for each in self._frames), PLAIN]
         channels = np.where(facts.protocols == _KAFKA, facts.channels, -1)[rows].tolist()
         identified = facts.identified
@@ -326,7 +326,7 @@ class SchemaIdStage:
         ]
 
     def shown(self, facts: Facts) -> pa.StringArray:
-        """Return the ids of rows, null for a row without a frame, or with what is hardly one."""
+        """Return the ids of rows, null for a row without a frame or with an implausible one."""
         found = facts.ids
         if found is None:
             return pa.nulls(facts.columns.rows, pa.string())
@@ -345,7 +345,7 @@ class SchemaIdStage:
         return shown
 
     def counted(self, facts: Facts, winners: IntArray, order: IntArray) -> list[list[Any]]:
-        """Count routed rows among *order* by the target that takes them, their id, and what decided by that."""
+        """Count routed rows among *order* by their definition, their id, and what decided."""
         found = facts.ids
         if found is None:
             return []
@@ -370,23 +370,23 @@ _BEGINS: Final[Mapping[Framing, Begin]] = {
 
 
 def detail_of(group: FrameGroup, targets: Sequence[Any]) -> str:
-    """Return the detail of a dead letter whose candidates all lost by the id."""
+    """Return the detail of a dead letter whose candidates were all excluded by the id."""
     listed = [
         f"{targets[target].xid}: protocoloptions.{PROPERTY}: expected {each.expected!r}, found {each.found!r}"
         for target, each in sorted(group.dropped.items(), key=lambda item: targets[item[0]].xid)[:MAX_SHOWN]
     ]
     unread = {each.unread for each in group.dropped.values()}
     if "message" in unread:
-        return f"the body begins with schema id {group.asked}, and names no message of its file"
+        return f"the body begins with schema id {group.asked}, but its index is not that of a message in the file"
     if "id" in unread:
         registry = group.asked.registry
-        where = "and nothing declares it" if registry is None else f"which registry {registry.name} does not have"
+        where = "which nothing declares" if registry is None else f"which registry {registry.name} does not have"
         return f"the body begins with schema id {group.asked}, {where}"
     return f"schema id {group.asked}; " + "; ".join(listed)
 
 
 def mismatches_of(group: FrameGroup, targets: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the definitions that an id dropped, as ``nearest`` gives them."""
+    """Return the definitions that an id excluded, in the form of ``nearest``."""
     shown: dict[str, dict[str, Any]] = {}
     for target, each in sorted(group.dropped.items(), key=lambda item: targets[item[0]].xid):
         mismatch = {"property": f"protocoloptions.{PROPERTY}", "expected": each.expected, "found": each.found}

@@ -1,6 +1,6 @@
-"""What becomes of records that several definitions match equally well: ``match.ambiguous``, JUDGING.md#specificity."""
+"""How records are decided that several definitions match equally well: ``match.ambiguous``, JUDGING.md#specificity."""
 
-# Small: settings need it, and load no columns.
+# Small: settings need it, and it does not load Arrow.
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ambiguous = Literal["dead-letter", "first", "base"]
 class Ties:
     """Decides between equally specific targets, by their numbers.
 
-    ``ranks`` are their places in the documents of the catalog, ``bases`` the targets that each derives from, nearest
+    ``ranks`` are their positions in the documents of the catalog, ``bases`` the targets that each derives from, nearest
     first, as the same endpoint sees them.
     """
 
@@ -26,10 +26,10 @@ class Ties:
     bases: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def winner(self, targets: Sequence[MatchCandidate], best: Sequence[int], bits: int, *, event: bool) -> int | None:
-        """Return the target that takes records which *best* tie for, None when they stay ambiguous.
+        """Return the target that wins records for which *best* tie, None if they stay ambiguous.
 
-        *bits* is the set of all targets that match. A common base that is none of them takes such records only if all
-        that it asks is asked by the first of *best*, so that it matches too.
+        *bits* is the set of all targets that match. A common base outside that set wins only if the first of *best* has
+        all of its constraints, so that it matches too.
         """
         if self.mode == "first":
             return min(best, key=lambda number: self.ranks[number])
@@ -43,5 +43,5 @@ class Ties:
         return None
 
     def explanation(self, targets: Sequence[MatchCandidate], best: Sequence[int]) -> str:
-        """Return how it was decided, for lineage."""
+        """Return how a tie was decided, for lineage."""
         return f"{self.mode} of " + ", ".join(targets[number].xid for number in best)

@@ -1,4 +1,4 @@
-"""From match sets to winners: equal placeholders, specificity, ambiguity (JUDGING.md#specificity)."""
+"""Choose winners among matching definitions: repeated placeholders, specificity, ambiguity (JUDGING.md#specificity)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from router.matching.ties import Ties
 NO_MATCH: Final = -1
 AMBIGUOUS: Final = -2
 _TIE: Final = 1 << 40
-"""Added to the number of a winner that was decided for."""
+"""Added to the number of a winner that was chosen among tied targets."""
 _COUNT_BITS: Final = 24
 _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """Per row: the winning target's number or a code above, and the number of the set that it was chosen from.
+    """Per row: the winner's number or a code above, and the number of the set that it was chosen from.
 
-    ``ties`` are the rows of winners that are not the most specific alone, and were decided for.
+    ``ties`` are the rows whose winner was chosen among equally specific targets.
     """
 
     winners: IntArray
@@ -36,7 +36,7 @@ class Verdicts:
 
 
 class WinnerChooser:
-    """Chooses winners and takes their context out, for the targets of one index."""
+    """Chooses winners and extracts their context attributes, for the targets of one index."""
 
     def __init__(self, index: MatchIndex, ties: Ties | None = None) -> None:
         self._index = index
@@ -44,7 +44,7 @@ class WinnerChooser:
         self._table = SlotTable()
         targets = range(len(index.targets))
         laid = {(t, event): self._lay(index.targets[t], event=event) for t in targets for event in (False, True)}
-        # Definitions mostly share their list of slots with many others: few lists stay in the processor's cache.
+        # Many definitions share their list of slots: few lists stay in the processor's cache.
         lists: dict[tuple[int, ...], int] = {(): 0}
         numbers = [lists.setdefault(tuple(slots), len(lists)) for slots, _ in laid.values()]
         self._lists = np.array([*numbers, 0], np.int64)
@@ -62,12 +62,12 @@ class WinnerChooser:
         return [number(slot) for slot in slots], [(number(one), number(other)) for one, other in equal]
 
     def slots(self, target: int, *, event: bool) -> list[Slot]:
-        """Return the slots whose values are the context of that target."""
+        """Return the slots whose values are the target's context attributes."""
         _, numbers = self._slots.expand(self._lists[[2 * target + int(event)]])
         return [self._table.slots[number] for number in numbers.tolist()]
 
     def slot_number(self, slot: Slot) -> int:
-        """Return the number under which :meth:`slot_values` knows a slot."""
+        """Return the number of a slot for :meth:`slot_values`."""
         return self._table.number(slot)
 
     def slot_values(self, columns: BatchColumns, rows: IntArray, slots: IntArray) -> pa.StringArray:
@@ -75,7 +75,7 @@ class WinnerChooser:
         return self._table.values(columns, rows, slots)
 
     def resolve(self, sets: IntArray) -> Verdicts:
-        """Choose a winner per row from the set that is left to it."""
+        """Choose a winner per row from its remaining set."""
         chosen = self._winners.of(sets)
         if self.ties.mode == "dead-letter":
             return Verdicts(chosen, sets, np.zeros(0, np.int64))
@@ -83,8 +83,8 @@ class WinnerChooser:
         return Verdicts(np.where(tied, chosen - _TIE, chosen), sets, np.flatnonzero(tied))
 
     def contexts(self, columns: BatchColumns, winners: IntArray, events: IntArray) -> pa.MapArray:
-        """Return the context attributes of every row, an empty map where nothing won."""
-        # A row without a winner takes the list behind those of all targets, which is the empty one.
+        """Return the context attributes of every row, an empty map for rows without winner."""
+        # A row without a winner gets the last list, which is empty.
         lists = self._lists[np.where(winners >= 0, 2 * winners + events, -1)]
         rows, slots = self._slots.expand(lists)
         values = self._table.values(columns, rows, slots) if len(slots) else pa.array([], pa.string())
@@ -93,7 +93,7 @@ class WinnerChooser:
         return pa.MapArray.from_arrays(pa.array(offsets), self._names.take(pa.array(slots)), values)
 
     def drop_unequal(self, columns: BatchColumns, sets: IntArray) -> IntArray:
-        """Return the sets without targets whose repeated placeholders differ; those of most rows stay as they are."""
+        """Return the sets without targets whose repeated placeholders differ; most rows' sets stay as they are."""
         packed = self._checks.of(sets)
         rows = np.flatnonzero(packed != 0)
         if not len(rows):
@@ -117,7 +117,7 @@ class WinnerChooser:
         return self._flat
 
     def _check(self, number: int) -> int:
-        """Return where the pairs to compare for a set are, and how many, in one number; 0 when there are none."""
+        """Return the position and number of the pairs to compare for a set, in one number; 0 if there are none."""
         matched = self._index.sets[number]
         start = len(self._pairs)
         for target in matched.targets:
@@ -138,11 +138,11 @@ class WinnerChooser:
         return AMBIGUOUS if winner is None else winner + _TIE
 
     def decided(self, matched: MatchSet, best: Sequence[int]) -> int | None:
-        """Return the target that takes records of a set for which several are most specific; None for no target."""
+        """Return the target that wins although several are most specific; None if there is none."""
         return self.ties.winner(self._index.targets, best, matched.bits, event=matched.event)
 
     def most_specific(self, matched: MatchSet) -> list[int]:
-        """Return the targets of a set that specificity leaves, in order."""
+        """Return the most specific targets of a set, in order."""
         targets = self._index.targets
         ranks = {
             number: targets[number].event_rank if matched.event else targets[number].native_rank
@@ -154,5 +154,5 @@ class WinnerChooser:
         best = [number for number, rank in ranks.items() if rank == top]
         bases = {xid for number in best for xid in targets[number].definition.base}
         best = [number for number in best if targets[number].xid not in bases] or best
-        # Endpoints that share a channel may each see the same definition; it is one candidate, the first one's.
+        # Endpoints that share a channel may have the same definition; it is one candidate, the first one's.
         return list({targets[number].xid: number for number in reversed(best)}.values())[::-1]

@@ -80,7 +80,7 @@ def test_a_group_reference_with_a_slip_is_told_everywhere_until_it_is_put_right(
             (finding,) = told["refused"]
             assert finding["rule"] == "incompatible-change"
             assert f"the source {shop.SHOP} would have no candidates left; it had 6" in finding["message"]
-            assert f"the message group {SLIP} is not there" in finding["message"]
+            assert f"the message group {SLIP} was not found" in finding["message"]
             assert finding["hint"].startswith("did you mean /messagegroups/G?")
             assert "catalog.on_incompatible" in finding["hint"]
             assert finding["file"].endswith("catalog.json") and finding["pointer"] == "/endpoints/shop/messagegroups/0"

@@ -230,7 +230,7 @@ def test_a_source_that_lost_most_of_its_definitions_waits_for_a_second_look(tmp_
     assert isinstance(looks.next(), Catalog)
     messages(one, *"abc")
     doubted = looks.next()
-    assert isinstance(doubted, Doubtful) and f"{one} has 3 definitions and had 8" in doubted.reasons
+    assert isinstance(doubted, Doubtful) and f"{one} has 3 definitions, down from 8" in doubted.reasons
     assert looks.doubts == doubted.reasons
     messages(one, *"abcdefgh")
     assert looks.next() is None and looks.doubts == (), "the rest was written meanwhile"
@@ -261,7 +261,7 @@ def test_a_yaml_file_cut_off_in_mid_line_is_not_taken_at_once(tmp_path: Path) ->
     longer = whole + "      m4: {datacontenttype: a/b}\n      m5:\n        datacontenttype: text/plain\n"
     path.write_text(longer[:-6])  # good YAML that means something else
     doubted = looks.next()
-    assert doubted == Doubtful((f"{path} does not end with a whole line",))
+    assert doubted == Doubtful((f"{path} does not end with a complete line",))
     path.write_text(longer)
     taken = looks.next()
     assert isinstance(taken, Catalog)

@@ -34,7 +34,7 @@ BOMB = b"a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n" + b"".join(
         ("a.yaml", b"a: *b", "stands for nothing"),
         ("a.yaml", b"a: 1\n---\nb: 2", "several"),
         ("a.json", b'{"a":' + b"9" * 5000 + b"}", "not JSON"),
-        ("a.json", b"[1]", "no JSON or YAML object"),
+        ("a.json", b"[1]", "not contain a JSON or YAML object"),
     ],
 )
 def test_bad_documents_are_one_clear_error(name: str, data: bytes, says: str, tmp_path: Path) -> None:

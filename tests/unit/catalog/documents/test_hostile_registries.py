@@ -43,7 +43,7 @@ CASES: list[tuple[str, Any, str, bool]] = [
     ("a page at another port", paged("<http://127.0.0.1:1/g>; rel=next"), "another origin", False),
     ("a page of a local file", paged("<file:///etc/passwd>; rel=next"), "local file", False),
     ("a page of another scheme", paged("<gopher://h/x>; rel=next"), "not supported", False),
-    ("a page that is none", paged("<http://[x/>; rel=next"), "no address", False),
+    ("a page that is none", paged("<http://[x/>; rel=next"), "is invalid", False),
     ("a redirect to somebody else", Reply("", 302, {"Location": "OTHER/g"}), "another origin", False),
     ("a redirect to itself", Reply("", 307, {"Location": "/reg/messagegroups"}), "more than 5 times", False),
     ("a page of HTML", Reply("<html>", 200, {"Content-Type": "text/html"}), "JSON", False),

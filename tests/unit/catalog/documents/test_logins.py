@@ -111,7 +111,7 @@ def test_a_token_in_a_file_that_changes(web: Web, tmp_path: Path) -> None:
     file.write_text("two")
     assert xids(registry.url, logins) == XIDS
     file.write_text("two\r\nX-Header: 1")
-    assert "is no token" in str(refused(registry.url, logins))
+    assert "is not a valid token" in str(refused(registry.url, logins))
     file.unlink()
     assert str(file) in str(refused(registry.url, logins))
 
@@ -168,11 +168,11 @@ def test_a_watcher_keeps_its_token(web: Web, issuer: Web) -> None:
         (Reply({"error": "invalid_client"}, 401), "answers 401 (invalid_client)", False),
         (Reply({"error": SECRET}, 400), "answers 400", False),
         (Reply("", 503), "answers 503", True),
-        (Reply("<html>"), "no bearer token", False),
-        (Reply({"access_token": "t", "token_type": "mac"}), "no bearer token", False),
-        (Reply({"access_token": "t\r\nx: y"}), "is no token", False),
-        (Reply({"access_token": "t" * 100_000}), "no bearer token", False),
-        (Reply("[" * 50_000), "no bearer token", False),
+        (Reply("<html>"), "not return a bearer token", False),
+        (Reply({"access_token": "t", "token_type": "mac"}), "not return a bearer token", False),
+        (Reply({"access_token": "t\r\nx: y"}), "is not a valid token", False),
+        (Reply({"access_token": "t" * 100_000}), "not return a bearer token", False),
+        (Reply("[" * 50_000), "not return a bearer token", False),
         (Reply("", 302, {"Location": "/token"}), "answers 302", False),
     ],
 )

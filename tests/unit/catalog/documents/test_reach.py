@@ -77,7 +77,7 @@ def test_a_catalog_of_the_network_cannot_ask_its_neighbours(web: Web) -> None:
         other.routes["/b.json"] = Reply(catalog_with("#/x"))
         web.routes["/c.json"] = Reply(catalog_with(f"{other.url}/b.json#/messagegroups/g/messages/m"))
         found = load([f"{web.url}/c.json"], network=True)
-        assert other.asked == [] and "no public address" in told(found)
+        assert other.asked == [] and "non-public address" in told(found)
         assert not found.pending, "nobody waits for what is never fetched"
         load([f"{web.url}/c.json"], network=True, allow=["127.0.0.1"])
         assert other.asked, "with leave it is"
@@ -87,7 +87,7 @@ def test_nor_by_a_redirect_of_the_operators_own_registry(web: Web) -> None:
     with serving() as other:
         other.routes["/b.json"] = Reply(catalog_with("#/x"))
         web.routes["/c.json"] = Reply("", 302, {"Location": f"{other.url}/b.json"})
-        with pytest.raises(DocumentError, match="no public address"):
+        with pytest.raises(DocumentError, match="non-public address"):
             load([f"{web.url}/c.json"], network=True)
         assert other.asked == []
         load([f"{web.url}/c.json"], network=True, allow=["127.0.0.0/8"])
@@ -100,7 +100,7 @@ def test_a_file_may_refer_to_private_addresses(web: Web, tmp_path: Path) -> None
     load([tmp_path / "c.json"], network=True)
     assert web.asked
     (tmp_path / "c.json").write_text(json.dumps(catalog_with("http://169.254.1.1/b.json#/messagegroups/g/messages/m")))
-    assert "169.254.1.1, no public address" in told(load([tmp_path / "c.json"], network=True))
+    assert "the non-public address 169.254.1.1" in told(load([tmp_path / "c.json"], network=True))
 
 
 def test_a_watcher_goes_on_refusing(web: Web) -> None:
@@ -132,7 +132,7 @@ def test_the_address_that_was_judged_is_the_one_connected_to(web: Web, monkeypat
     )
     assert isinstance(answer, HttpResponse) and answer.data == b"A" and answer.url.startswith("http://public.example")
     assert looked == ["public.example"]
-    with pytest.raises(DocumentError, match=r"public\.example is at 127\.0\.0\.2"):
+    with pytest.raises(DocumentError, match=r"public\.example has the non-public address 127\.0\.0\.2"):
         get(f"http://public.example:{port}/a", Credentials(Logins()), FetchLimits(100, 5.0), Reach(["127.0.0.1/32"]))
 
 
@@ -140,7 +140,7 @@ def test_a_proxy_is_not_a_way_around(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "getproxies", lambda: {"http": "http://127.0.0.1:1"})
     monkeypatch.setattr(connecting, "proxy_bypass", lambda host: False)
     for host in ("169.254.169.254", "127.0.0.1", "localhost"):
-        with pytest.raises(DocumentError, match="no public address"):
+        with pytest.raises(DocumentError, match="non-public address"):
             get(f"http://{host}/latest", Credentials(Logins()), FetchLimits(100, 5.0), Reach())
 
 

@@ -202,7 +202,7 @@ def test_pages_without_end(web: Web) -> None:
     web.routes["/reg"] = Reply({"registryid": "r", "messagegroupsurl": f"{web.url}/reg/messagegroups"})
     web.routes["/reg/messagegroups"] = answer
     catalog = load([f"{web.url}/reg"], fetcher=Fetcher(network=True, max_fetches=20))
-    assert ["share" in message for _, message in troubles(catalog)] == [True]
+    assert ["limit" in message for _, message in troubles(catalog)] == [True]
     assert len(web.asked) == 20
 
 

@@ -236,7 +236,7 @@ def test_private_addresses_are_out_of_reach_of_what_the_network_names(web: Web) 
         catalog = load([f"{web.url}/c.json"], fetcher=Fetcher(network=True, reach=Reach()))
     (finding,) = [f for f in catalog.findings if f.rule in ABOUT]
     assert (catalog.definitions, finding.rule) == ({}, "unreadable-document")
-    assert "no public address" in finding.message
+    assert "non-public address" in finding.message
 
 
 def test_there_is_an_end_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ def test_cycles_across_documents(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(None, "does not exist"), ({"x": 1}, "no xRegistry"), (group(X={}), f"has no {M}"), ([], "object")],
+    [(None, "does not exist"), ({"x": 1}, "not an xRegistry"), (group(X={}), f"does not contain {M}"), ([], "object")],
 )
 def test_danglers_say_why(tmp_path: Path, content: Any, says: str) -> None:
     if content is not None:

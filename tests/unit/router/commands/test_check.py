@@ -210,7 +210,7 @@ _IDLE: dict[str, tuple[str, str, str]] = {
         "did you mean /messagegroups/Rides?",
     ),
     "an envelope that nobody knows": ('"CloudEvents/1.0"', '"CloudEvent/1.0"', "did you mean CloudEvents/1.0?"),
-    "a topic that cannot be": ('"topic": "rides"', '"topic": "ri/des"', "write a topic"),
+    "a topic that cannot be": ('"topic": "rides"', '"topic": "ri/des"', "write a valid topic"),
     "a usage that nobody knows": ('"consumer"', '"consumr"', "did you mean consumer?"),
     "a schema that is not there": (
         '"envelope":',

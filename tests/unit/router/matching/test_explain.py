@@ -38,7 +38,7 @@ def agree(event: EventExplained, outcome: dict[str, Any]) -> str:
     elif reason == "unmappable":
         assert event.winner and outcome["detail"].startswith(event.winner)
     elif reason == "ambiguous":
-        ties = {each.message for each in matching if each.verdict == "matches, and ties"}
+        ties = {each.message for each in matching if each.verdict == "matches, but ties with others"}
         assert event.winner is None
         named = set(outcome["detail"].removeprefix("equally specific: ").split(", "))
         assert ties == named or (ties < named and len(event.candidates) == BEST)
@@ -128,8 +128,8 @@ def test_verdicts_say_what_decided() -> None:
     found = verdicts(kafka("a"))
     assert list(found)[:3] == ["derived", "base", "template"]
     assert found["derived"] == "wins"
-    assert found["base"] == "matches, and is a base of the winner"
-    assert found["template"] == "matches, and is less specific"
+    assert found["base"] == "matches, but is a base of the winner"
+    assert found["template"] == "matches, but is less specific"
     assert found["another"] == "1 of 2 failed"
 
 
@@ -137,10 +137,10 @@ def test_verdicts_say_what_decided() -> None:
 def test_a_tie_says_how_it_was_decided(ambiguous: Any, winner: str | None) -> None:
     (event,) = explained(EVERY, kafka("s"), validation="never", ambiguous=ambiguous).events
     told = {each.message.rpartition("/")[2]: (each.verdict, each.wins) for each in event.candidates}
-    assert told["rejecting"] == ("matches, and ties", False)
-    assert told["fitting"] == (("wins", True) if winner else ("matches, and ties", False))
+    assert told["rejecting"] == ("matches, but ties with others", False)
+    assert told["fitting"] == (("wins", True) if winner else ("matches, but ties with others", False))
     why = "2 candidates are equally specific"
-    assert event.why == (f"{why}, and match.ambiguous takes {FITTING.xid}" if winner else why)
+    assert event.why == (f"{why}; match.ambiguous chooses {FITTING.xid}" if winner else why)
     assert event.winner == (FITTING.xid if winner else None)
     assert event.outcome["outcome"] == ("routed" if winner else "dead-letter")
 
@@ -150,7 +150,7 @@ def test_schemas_are_told_where_they_were_looked_at() -> None:
     schemas = {each.message.rsplit("/", 1)[-1]: each.schema for each in event.candidates if each.matches}
     assert schemas["fitting"] == ("fits",) and schemas["rejecting"] not in ((), ("fits",)) and not schemas["template"]
     assert event.why == "the most specific of 2 that match"
-    assert verdicts(kafka("s"), "never")["fitting"] == "matches, and ties"
+    assert verdicts(kafka("s"), "never")["fitting"] == "matches, but ties with others"
 
 
 def written(line: str, encoding: str = "utf-8", **scope: Any) -> str:

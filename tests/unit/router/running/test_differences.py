@@ -157,7 +157,7 @@ def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 LOSSES: dict[str, tuple[Callable[[dict[str, Any]], object], str, str]] = {
     "a mistyped group": (
         lambda each: endpoint_of(each).update(messagegroups=["/messagegroups/gg"]),
-        "the message group /messagegroups/gg is not there",
+        "the message group /messagegroups/gg was not found",
         "did you mean /messagegroups/g?",
     ),
     "no group": (lambda each: endpoint_of(each).update(messagegroups=[]), "it lists no group", "list the group"),
@@ -283,7 +283,7 @@ def test_an_endpoint_that_lost_most_of_its_candidates_waits_for_a_second_look(tm
 
     plan = wait_until(accepted, LIMIT, "the second look")
     assert plan is not None
-    assert "/endpoints/e has 1 candidates and had 10" in doubts
+    assert "/endpoints/e has 1 candidates, down from 10" in doubts
 
 
 def test_what_a_reload_broke_counts_until_it_is_mended(tmp_path: Path) -> None:

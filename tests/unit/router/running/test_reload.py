@@ -78,7 +78,7 @@ def test_a_catalog_that_shrank_waits_for_a_second_look_and_says_so(tmp_path: Pat
     reloader = Reloader(settings, Plan(load([catalog]), settings), metrics, status)
     write(catalog, None, "a/b")
     assert reloader.poll() is None
-    assert status.ready()[1]["catalog"]["doubted"] == ["the catalog has 1 definitions and had 10"]
+    assert status.ready()[1]["catalog"]["doubted"] == ["the catalog has 1 definitions, down from 10"]
     assert metrics.registry.get_sample_value("xrouter_catalog_doubted") == 1
     wait_until(lambda: (plan := reloader.poll()) is not None and len(plan.catalog.definitions) == 1, LIMIT, "the plan")
     assert status.ready()[1]["catalog"]["doubted"] == []
