@@ -197,8 +197,8 @@ def test_no_value_adds_a_level_or_a_wildcard(type_: str, kind: str) -> None:
     ("kind", "template", "fault"),
     [
         ("mqtt", "a/#", "'+', '#'"),
-("mqtt", "a/{nope}", "unknown {nope}; known: message"),
-         ("nats", "a..{type}", "not have an empty token"),
+        ("mqtt", "a/{nope}", "unknown {nope}; known: message"),
+        ("nats", "a..{type}", "not have an empty token"),
         ("nats", "a b", "no spaces"),
         ("http", "https://{type}/x", "before any variable"),
         ("http", "https://h{type}", "before any variable"),
