@@ -70,7 +70,7 @@ def test_a_batch_for_a_topic_that_is_gone_is_set_aside_and_replayed_there_alone(
     letters = [row for row in shop.rows_of(dead) if row["reason"] == "sink-rejected"]
     assert len(letters) == RECORDS
     assert {sinks_of(row["detail"]) for row in letters} == {("bus",)}
-    assert all("set aside by an operator: Kafka at" in row["detail"] for row in letters)
+    assert all("moved to dead letters by an operator: Kafka at" in row["detail"] for row in letters)
     counted = router.total("xrouter_records_total", outcome="dead-letter", reason="sink-rejected")
     assert (counted, router.total("xrouter_records_total", outcome="routed")) == (RECORDS, 0)
     assert shop.answer(router, "batches", "show", "CONFIG") == {"running": True, "batches": []}

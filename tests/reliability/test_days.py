@@ -239,6 +239,6 @@ def test_a_day_without_the_topic_of_a_sink(
         day.is_well()
         day.clears(prometheus, "XrouterBatchHeld")
     log = day.router.log
-    assert log.count("batch held") <= 2 and log.count("batch goes on") == 1
+    assert log.count("batch blocked") <= 2 and log.count("batch resumed") == 1
     assert "batches park" not in log and "[spark " not in log
     day.log_is_clean(errors=log.count("held_seconds=") - 1)
