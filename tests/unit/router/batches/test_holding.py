@@ -83,7 +83,7 @@ def test_a_batch_that_stays_held_is_an_error_once(tmp_path: Path, monkeypatch: p
     with structlog.testing.capture_logs() as logged:
         for seconds, sink in ((0, "bus"), (1, "bus"), (30, "lake"), (61, "bus"), (90, "bus")):
             now[0] = float(seconds)
-            holding._say(batch, f"sink {sink}: away for {seconds} s", sink)
+            holding._report(batch, f"sink {sink}: away for {seconds} s", sink)
         holding.resumed(0)
     told = [(entry["log_level"], entry["event"]) for entry in logged if entry["log_level"] != "debug"]
     assert told == [*[("warning", "batch blocked")] * 2, ("error", "batch blocked"), ("info", "batch resumed")]
