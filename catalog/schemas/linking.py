@@ -225,9 +225,7 @@ class Gathering:
         link = (self.registry if land is None else self._registry(land)).link(fragment)
         if link is None:
             hint = "correct the reference"
-            raise DocumentError(
-                f"there is no schema {fragment} in {document or place.file}", file=place.file, hint=hint
-            )
+            raise DocumentError(f"schema {fragment} not found in {document or place.file}", file=place.file, hint=hint)
         return self.linked(link, place)
 
     def _registry(self, land: Land) -> SchemaRegistry:
@@ -276,13 +274,13 @@ class Gathering:
     def _unfetched(self, uri: str, error: DocumentError, place: SourceLocation) -> None:
         if error.transient:
             self.pending.add(uri)
-            hint = error.hint or "it is tried again; until then there is no verdict"
+            hint = error.hint or "it is retried; until then payloads are not validated"
             self.findings.warning(place, "schema-unreachable", short(f"a schema is unreachable for now: {error}"), hint)
         elif not self.fetcher.network and uri.lower().startswith(("http://", "https://")):
             self.findings.warning(place, "network-off", short(f"a schema is not loaded: {error}"), error.hint)
         else:
             hint = error.hint or "correct the reference"
-            self.findings.error(place, "unresolvable-schema", short(f"a schema is not to be had: {error}"), hint)
+            self.findings.error(place, "unresolvable-schema", short(f"schema not available: {error}"), hint)
 
 
 def read_document(uri: str, data: bytes) -> Any:
@@ -295,7 +293,7 @@ def read_document(uri: str, data: bytes) -> Any:
     try:
         text = data.decode(marks.get(data[:2], "utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise DocumentError(f"{uri} is no text: {error}", file=uri, hint="save it as UTF-8") from error
+        raise DocumentError(f"{uri} is not UTF-8: {error}", file=uri, hint="save it as UTF-8") from error
     plain = uri.partition("?")[0].lower()
     if text.lstrip()[:1] in ("{", "[") or plain.endswith((".yaml", ".yml")):
         return parse_text(plain, text.encode()).tree
@@ -464,18 +462,18 @@ class _Linker:
                 self.findings.add(place, "error" if meant else "warning", "unknown-schema-format", message, hint)
             elif known is not None and schema_format is not None and known.family != schema_format.family:
                 message = (
-                    f"the schema format is given as {text}, and the schema is {schema_format.family}, which counts"
+                    f"the schema format is declared as {text}, but the schema is {schema_format.family}, which is used"
                 )
                 self.findings.warning(place, "schema-format-conflict", message, "correct the format")
         if schema_format is None and not any(text for text, _ in said):
-            message = "what format the schema has is not said, so payloads are not validated"
+            message = "the format of the schema is not declared, so payloads are not validated"
             self.findings.warning(asked, "unknown-schema-format", message, f"add dataschemaformat: {family_names()}")
 
     def _invalid(self, source: SchemaSource, error: SchemaError) -> None:
         """Report a schema that cannot be used: an error where the catalog has it, a warning where it was fetched."""
         place = self._place(source, error.pointer)
         severity: Severity = "error" if source.uri in self.gathering.inside else "warning"
-        hint = error.hint or "correct the schema; until then there is no verdict about payloads"
+        hint = error.hint or "fix the schema; until then payloads are not validated"
         self.findings.add(place, severity, "invalid-schema", str(error), hint)
 
     def _unnamed(self, source: SchemaSource, error: SchemaError) -> None:

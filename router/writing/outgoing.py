@@ -263,7 +263,7 @@ class _Records:
         return pa.StructArray.from_arrays([arrays[field.name] for field in type_], fields=list(type_))
 
     def _trace(self) -> tuple[IntArray, dict[str, pa.Array]]:
-        """Return the columns of lineage, and the rows of events whose headers of it Spark cannot add."""
+        """Return the lineage columns, and the rows of events whose lineage headers Spark cannot add."""
         columns = self._columns
         wanted = np.array((*self._attempt.lineage, False), bool)
         lineage = self._events & wanted[np.where(self._events, self._routes, -1)]
@@ -383,7 +383,7 @@ class _Records:
         return _ours(named, len(rows), {name: valid(texts) for name, texts in rare.items()})
 
     def _letter_headers(self) -> pa.ListArray:
-        """Return the headers of dead letters: those that they came with, and ours behind them."""
+        """Return the headers of dead letters: the original headers, followed by ours."""
         attempt, rows = self._attempt, self._letters
         names = ("reason", "detail", "nearest", "endpoint", "spilled", "passed")
         said = {name: self._columns[name].take(pa.array(rows)) for name in names}
@@ -405,7 +405,7 @@ class _Records:
             **({} if came.native is None else {"native": came.native}),
             "spill": pc.binary_join_element_wise("spill/", letters, ".json", ""),
         }
-        # Only a letter that was spilled says where.
+        # Only a spilled dead letter names its file.
         spilled = pc.fill_null(said["spilled"], False).to_numpy(zero_copy_only=False)
         return joined(pc.coalesce(said["passed"], came.headers), _ours(named, len(rows), {"spill": spilled}))
 
@@ -683,7 +683,7 @@ def _traced(came: Column, epoch: str, position: Column) -> Column:
 
 
 def letter_headers(kind: Kind, epoch: str, failed: str) -> Column:
-    """Return the headers of a dead letter: those it came with, then ours, texts capped."""
+    """Return the headers of a dead letter: the original headers, then ours, with truncated texts."""
     from pyspark.sql import functions as F
 
     fields: dict[str, Column] = {
@@ -703,7 +703,7 @@ def letter_headers(kind: Kind, epoch: str, failed: str) -> Column:
         fields["native"] = native_column(kind)
     fields["spill"] = F.concat(F.lit("spill/"), F.col("letter"), F.lit(".json"))
     ours = F.array(*(header(f"xrouter-{name}", value) for name, value in fields.items()))
-    # Only a letter that was spilled says where; the others have no such header.
+    # Only a spilled dead letter names its file; the others have no such header.
     ours = F.when(F.col("m.spilled"), ours).otherwise(F.slice(ours, 1, len(fields) - 1))
     return F.concat(F.coalesce(F.col("m.passed"), F.col("headers"), F.array().cast(HEADERS_TYPE)), ours)
 

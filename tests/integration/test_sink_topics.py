@@ -73,7 +73,7 @@ def test_a_topic_that_is_lacking_is_named_and_waited_for(
     assert f"has no topic {out}" in started and "make it before records come" in started
     reason = json.dumps(router.readiness()["queries"])
     assert f"has no topic {out}" in reason
-    assert f"make topic {out}" in router.log and "batches park" not in router.log
+    assert f"create topic {out}" in router.log and "batches park" not in router.log
     create_topics(kafka.bootstrap, [out])
     wait_until(lambda: len(read_all(kafka.bootstrap, out)) == 5, LIMIT, lambda: router.log[-3000:])
     assert router.stop() == 0, router.log[-3000:]

@@ -231,7 +231,7 @@ def test_a_day_without_the_topic_of_a_sink(
         assert day.post("a").status_code == 202
         day.waits_for(f"sink bus: {lacking}")
         (reason,) = day.router.readiness()["reasons"]
-        assert f"make topic {topic}, or grant the login Describe and Write on it; the batch is then written" in reason
+        assert f"create topic {topic}, or grant the login Describe and Write on it; the batch is then written" in reason
         assert day.router.total("xrouter_query_held", sink="bus") == 1
         day.fires(prometheus, "XrouterBatchHeld", sink="bus")
         create_topics(kafka.bootstrap, [topic])

@@ -121,6 +121,8 @@ def _refused(main: str, shift: int, code: int, errors: str) -> SchemaError:
         return SchemaError(short(f"{place}line {match['line']}, column {column}: {match['text']}"), hint=hint)
     if code < 0 or "MemoryError" in errors:
         limits = f"{MAX_SECONDS} s and {MAX_MEMORY // 1024**2} MiB"
-        return SchemaError(f"the .proto text takes protoc more than {limits}", hint="split it, or make it simpler")
+        return SchemaError(
+            f"compiling the .proto text takes protoc more than {limits}", hint="split it, or make it simpler"
+        )
     lines = [line for line in errors.split("\n") if line.strip() and "warning:" not in line]
     return SchemaError(f"protoc refuses the .proto text: {short(lines[0] if lines else 'it says nothing')}", hint=hint)

@@ -156,9 +156,9 @@ class WrittenMessages:
             name = file.name_at(written.message)
             self._first = None if name is None else file.named(name)
             if name is None:
-                self._refused = fault(f"the message indexes of the frame lead nowhere{self._told}")
+                self._refused = fault(f"the message indexes of the frame match no message{self._told}")
         except SchemaError as error:
-            self._refused = fault(f"the registry's schema cannot be used: {error}{self._told}")
+            self._refused = fault(f"the registry's schema is not valid: {error}{self._told}")
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
         """Return why *body* does not conform to both; raises as :meth:`ProtobufValidator.fault`."""

@@ -147,7 +147,9 @@ def locations_of(source: SchemaSource) -> list[str]:
 def _read(document: Any, uri: str) -> etree._Element:
     place = f" {short(uri)}" if uri else ""
     if not isinstance(document, str):
-        raise SchemaError(f"the XML Schema{place} is no text", hint="give the text of the .xsd file as a string")
+        raise SchemaError(
+            f"the XML Schema{place} is not a string", hint="write the content of the .xsd file as a string"
+        )
     text = _DECLARATION.sub("", document, count=1).removeprefix("\ufeff").strip()
     try:
         root = etree.fromstring(text.encode("utf-8", "surrogatepass"), safe_parser(encoding="utf-8"))
@@ -158,7 +160,7 @@ def _read(document: Any, uri: str) -> etree._Element:
         raise SchemaError(f"the XML Schema{place} has a DTD", hint="take the DOCTYPE out, and write its entities out")
     if root.tag != f"{XS}schema":
         hint = f"its root must be schema in the namespace {XS[1:-1]}"
-        raise SchemaError(f"{place.strip() or 'the document'} is no XML Schema", hint=hint)
+        raise SchemaError(f"{place.strip() or 'the document'} is not an XML Schema", hint=hint)
     return root
 
 
@@ -452,7 +454,7 @@ def compile_schema(source: SchemaSource, library: Library) -> XsdValidator:
         hint = "append :Name of a global element to its reference, or #/xs:schema/xs:element[@name='Name']"
         raise MissingTypeError(f"{short(source.pointer)} leads to no element of an XML Schema", hint=hint)
     if not isinstance(source.document, str):
-        raise SchemaError("an XML Schema is a text", hint="give the text of the .xsd file as a string")
+        raise SchemaError("an XML Schema is a text", hint="write the content of the .xsd file as a string")
     documents = read_documents(source, library)
     if not documents.elements:
         raise SchemaError("the XML Schema declares no global element", hint="declare the root element of the messages")
@@ -535,7 +537,7 @@ class XsdValidator:
 
     def _faults(self, body: bytes | None, most: int, *, at_any_cost: bool) -> list[SchemaFault]:
         if not body:
-            return [fault("there is no body, which is no XML")]
+            return [fault("the body is missing; XML is expected")]
         if not at_any_cost and not self._work.is_soon_done(body):
             raise TooCostly
         try:

@@ -25,7 +25,7 @@ HANG = 60
 """Seconds by the clock for one body on a machine that has much else to do."""
 CHILD = f"""
 import resource, sys, time
-from catalog.schemas import trial
+from catalog.schemas import validation
 validation.MAX_SECONDS = 0.5
 resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
 from catalog.schemas.validation import BoundedValidation
@@ -83,7 +83,7 @@ def test_an_ordinary_body_never_leaves_the_process(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_known_of_a_body_is_said_though_the_place_is_not() -> None:
     checked = BoundedValidation(SchemaSource("JsonSchema", "", twofold("anyOf")), NOTHING)
-    assert str(checked.fault(nested(25), None)) == f"the body does not conform, and where it does not {BEYOND_LIMITS}"
+    assert str(checked.fault(nested(25), None)) == f"the body is not valid against the schema, and where it fails {BEYOND_LIMITS}"
 
 
 def test_a_costly_body_gets_the_answer_of_an_ordinary_one() -> None:
