@@ -1,4 +1,4 @@
-"""Bodies held against the data schemas of a catalog's definitions (JUDGING.md#data-schemas)."""
+"""Validate bodies against the data schemas of a catalog's definitions (JUDGING.md#data-schemas)."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ from catalog.schemas.ids.client import WrittenSchema
 from catalog.schemas.ids.deciding import ID_ENDS, PLAIN, Begin, SchemaIdRule, frame_of, message_place
 from catalog.schemas.library import CatalogLibrary, schema_source
 
-# Bodies that may be costly to check, held against their schemas in a process with limits.
+# Validation of costly bodies in a process with limits.
 #
-# Libraries in native code cannot be stopped from within, and some bodies of a few bytes take them hours or gigabytes.
-# Such bodies (:class:`~catalog.schemas.contract.TooCostly`) go to a helper, which is started at the first of them and
-# checks each in a fork of its own with limits on processor time and memory. What exceeds them ends the fork alone.
+# Native libraries cannot be interrupted, and some bodies of a few bytes need hours or gigabytes. Such bodies
+# (:class:`~catalog.schemas.contract.TooCostly`) go to a helper process, started at the first of them, which validates
+# each in a fork with limits on CPU time and memory. Exceeding them ends only the fork.
 
 MAX_SECONDS: Final = 2.0
-"""Processor time that one body may take."""
+"""Maximum CPU seconds for one body."""
 MAX_MEMORY: Final = 256 * 1024 * 1024
-"""Memory that checking one body may take, beyond what the helper has itself."""
+"""Maximum memory to validate one body, beyond the helper's own."""
 ORDINARY_SECONDS: Final = 0.02
 ORDINARY_BYTES: Final = 1_000_000
-"""Every body may take ORDINARY_SECONDS, and a second for each ORDINARY_BYTES. What is more is drawn from the store."""
+"""Each body may use ORDINARY_SECONDS, plus a second per ORDINARY_BYTES. Anything above is taken from the CPU budget."""
 STORE_SECONDS: Final = 10.0
 STORE_GAIN: Final = 0.1
-"""A process has STORE_SECONDS for bodies that take more than is ordinary, and gains STORE_GAIN of the time that passes.
+"""The CPU budget for costly bodies is STORE_SECONDS, and grows by STORE_GAIN of the elapsed time.
 
-So a flood of such bodies costs a part of the time and never all of it.
+So a flood of such bodies uses only a part of the time.
 """
 _SCRIPT: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import catalog.schemas.trial_process as t; t.main()"
@@ -65,18 +65,18 @@ _SCRIPT: Final = (
 
 
 class Schema(NamedTuple):
-    """A schema on its way to the helper, with every document that it refers to by base and reference."""
+    """A schema for the helper, with all documents that it refers to by base and reference."""
 
     source: SchemaSource
     documents: Mapping[tuple[str, str], tuple[str, Any]]
 
     def document(self, reference: str, base: str) -> tuple[str, Any] | None:
-        """Return URI and document of a reference, as a library does."""
+        """Return URI and document of a reference, like a library."""
         return self.documents.get((base, reference))
 
 
 class Task(NamedTuple):
-    """One body to check; ``schema`` is given with the first body of each ``key``."""
+    """One body to validate; the first task of each ``key`` has the ``schema``."""
 
     key: bytes
     schema: Schema | None
@@ -87,7 +87,7 @@ class Task(NamedTuple):
 
 
 class TrialResult(NamedTuple):
-    """What came of a task; ``finished`` is False when it met a limit. ``seconds`` is the processor time it took."""
+    """The result of a task; ``finished`` is False if it exceeded a limit. ``seconds`` is the CPU time used."""
 
     finished: bool
     fault: SchemaFault | None
@@ -95,8 +95,8 @@ class TrialResult(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Store:
-    """Seconds left for bodies that take more than is ordinary."""
+class _CpuBudget:
+    """CPU seconds left for costly bodies."""
 
     left: float = STORE_SECONDS
     since: float = 0.0
@@ -116,7 +116,7 @@ def _ordinary(size: int) -> float:
 
 
 class _Helper:
-    """One running helper, and the schemas that it has been given."""
+    """One running helper process, and the schemas that it has."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -133,10 +133,10 @@ class _Helper:
     def ask(
         self, key: bytes, schema: Schema, body: bytes | None, content_type: str | None, seconds: float
     ) -> TrialResult:
-        """Have one body checked.
+        """Validate one body in the helper.
 
         Raises:
-            OSError, EOFError: the helper is gone.
+            OSError, EOFError: the helper has died.
         """
         pipe = self._process
         assert pipe.stdin is not None and pipe.stdout is not None
@@ -149,7 +149,7 @@ class _Helper:
         return answer
 
     def end(self) -> None:
-        """End the helper, whatever it is doing."""
+        """Kill the helper."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -159,12 +159,12 @@ class _Helper:
 
 
 class _Trials:
-    """The helper of this process and its store; one body at a time."""
+    """The helper of this process and its CPU budget; one body at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._helper: _Helper | None = None
-        self._store = _Store(since=time.monotonic())
+        self._store = _CpuBudget(since=time.monotonic())
 
     def answer(self, key: bytes, schema: Schema, body: bytes | None, content_type: str | None) -> TrialResult:
         size = len(body or b"")
@@ -192,35 +192,34 @@ _trials: Final = _Trials()
 
 
 class Trial:
-    """Checks bodies against one schema with limits on time and memory."""
+    """Validates bodies against one schema with limits on time and memory."""
 
     def __init__(self, key: bytes, source: SchemaSource, library: Library) -> None:
         self._key = key
         self._schema = Schema(source, documents_of(source, library))
 
     def fault(self, body: bytes | None, content_type: str | None, cost: TooCostly) -> SchemaFault | None:
-        """Return why *body* does not conform; past the limits, that it could not be checked within them.
+        """Return why *body* is not valid, or that it could not be checked within the limits.
 
-        Whether a body meets the limit on time depends a little on the machine, and in a flood of such bodies on those
-        before it: repeated, it may get the other answer.
+        Whether a body exceeds the time limit depends on the machine, and in a flood of such bodies on those before it.
         """
         answer = _trials.answer(self._key, self._schema, body, content_type)
         return answer.fault if answer.finished else cost.fault()
 
 
 MAX_RESOLVED: Final = 256
-"""Schemas of a registry that one validator is resolved with at a time."""
+"""Maximum number of writer's schemas cached by one validator."""
 MAX_VALIDATORS: Final = 1024
-"""Validators that one object holds; past it, the one not used for longest is let go."""
+"""Maximum number of cached validators; the least recently used is dropped."""
 
-_NO_FRAME: Final = fault("the body does not begin with the frame of a schema registry, as `framing` says")
-_NO_PLACE: Final = fault("what follows the id of a schema does not say which message of its file follows")
+_NO_FRAME: Final = fault("the body does not begin with a schema registry frame, which `framing` requires")
+_NO_PLACE: Final = fault("the schema id is not followed by valid message indexes")
 
 
 class BoundedValidation:
-    """Holds bodies against one schema in bounded time and memory: where that is not sure, in a process with limits.
+    """Validates bodies against one schema in bounded time and memory, costly ones in a process with limits.
 
-    A body that exceeds the limits has a fault that says so (:data:`~catalog.schemas.contract.BEYOND_LIMITS`).
+    A body that exceeds the limits has the fault :data:`~catalog.schemas.contract.BEYOND_LIMITS`.
     """
 
     def __init__(self, source: SchemaSource, library: Library) -> None:
@@ -237,7 +236,7 @@ class BoundedValidation:
         self._resolved: dict[tuple[str, str, MessagePlace], BoundedValidation] = {}
 
     def fault(self, body: bytes, content_type: str | None, begin: Begin = PLAIN) -> SchemaFault | None:
-        """Return why *body*, or what follows its frame, does not conform; never raises because of a body."""
+        """Return why *body*, without its frame, is not valid; never raises because of a body."""
         if body is None or begin.framing == "none" or self._family.frames == "never":
             return self._fault(body, content_type)
         if begin.framing == "auto":
@@ -247,7 +246,7 @@ class BoundedValidation:
         return _asked(self._behind(body, begin), content_type)
 
     def accepted(self, bodies: pa.BinaryArray, content_types: pa.StringArray, begin: Begin) -> npt.NDArray[np.bool_]:
-        """Return which of many bodies conform for sure; the others are to be looked at one by one."""
+        """Return which bodies are certainly valid; the others must be validated one by one."""
         none = np.zeros(len(bodies), bool)
         reads = self
         if begin.framing in ("confluent", "apicurio") and self._family.frames == "id":
@@ -281,7 +280,7 @@ class BoundedValidation:
         return fits
 
     def _behind(self, body: bytes, begin: Begin) -> _Found:
-        """Return what reads what follows the frame of a body, and that; a fault, or None for no verdict."""
+        """Return the validator for the body after its frame, and that body; a fault; or None for no validation."""
         frame = frame_of(body, begin.framing)
         if frame is None:
             return _NO_FRAME
@@ -302,7 +301,7 @@ class BoundedValidation:
         return self._written(written, place), data
 
     def _written(self, schema: WrittenSchema, place: MessagePlace) -> BoundedValidation:
-        """Return what reads bodies that were written with a schema; of each id and message one is made."""
+        """Return the validator for a writer's schema, cached by id and message."""
         key = (schema.id, schema.document, place)
         known = self._resolved.get(key)
         if known is None:
@@ -321,10 +320,7 @@ class BoundedValidation:
             return self._trial.fault(body, content_type, cost)
 
     def faults(self, body: bytes | None, content_type: str | None, begin: Begin = PLAIN) -> list[SchemaFault]:
-        """Return all that is wrong with *body*, which :meth:`fault` refuses, at most MAX_FAULTS.
-
-        Nothing of one that is costly to check.
-        """
+        """Return all faults of *body*, which :meth:`fault` found invalid, at most MAX_FAULTS; none if it is costly."""
         reads: BoundedValidation = self
         if body is not None and begin.framing != "none" and self._family.frames != "never":
             found = self._behind(body, begin)
@@ -349,11 +345,11 @@ def _asked(found: _Found, content_type: str | None) -> SchemaFault | None:
 
 
 class PayloadValidation:
-    """Gives verdicts on bodies, by definition.
+    """Validates bodies against the schemas of definitions.
 
-    Schemas are compiled when first needed. No verdict, which is None, is given where there is no schema, where it
-    cannot be used, where there is no body (one of no bytes is a body), and for one of more than MAX_BODY_BYTES. It
-    pickles as plain data and compiles anew where it arrives; one object serves one thread.
+    Schemas are compiled when first needed. A body is not validated, with the result None, if there is no valid schema,
+    if it is missing (an empty body is not), or if it is larger than MAX_BODY_BYTES. Pickles as plain data, and compiles
+    again where it is unpickled; not thread-safe.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -362,11 +358,11 @@ class PayloadValidation:
         self._start()
 
     def has_schema(self, definition: Definition) -> bool:
-        """Tell whether there is a schema of a known format for the definition; it may yet turn out to be invalid."""
+        """Whether the definition has a schema of a known format, valid or not."""
         return schema_source(definition, self._schemas) is not None
 
     def fault(self, xid: str, body: bytes | None, content_type: str | None) -> SchemaFault | None:
-        """Return why *body* does not conform to the schema of a definition; None when it does, or without a verdict."""
+        """Return why *body* is not valid against the schema of a definition; None if it is, or is not validated."""
         return self.faults(xid, (body,), (content_type,))[0]
 
     def faults(
@@ -376,9 +372,9 @@ class PayloadValidation:
         content_types: Sequence[str | None],
         begins: Sequence[Begin] | None = None,
     ) -> list[SchemaFault | None]:
-        """Return the answers of :meth:`fault` for many bodies of one definition, in their order.
+        """Return the results of :meth:`fault` for many bodies of one definition, in order.
 
-        *begins* say how each begins; without them none has a frame.
+        *begins* has the frame of each; None for no frames.
         """
         validator = self._validator(xid)
         if validator is None:
@@ -393,7 +389,7 @@ class PayloadValidation:
     def accepted(
         self, xid: str, bodies: pa.BinaryArray, content_types: pa.StringArray, begin: Begin
     ) -> npt.NDArray[np.bool_]:
-        """Return for which of many bodies :meth:`faults` surely has no fault, where all begin alike."""
+        """Return which of many bodies with equal frames are certainly valid."""
         validator = self._validator(xid)
         if validator is None:
             return np.ones(len(bodies), bool)
@@ -402,9 +398,9 @@ class PayloadValidation:
     def all_faults(
         self, xid: str, body: bytes | None, content_type: str | None, begin: Begin, first: SchemaFault
     ) -> list[SchemaFault]:
-        """Return all that is wrong with a body, at most MAX_FAULTS, where :meth:`fault` answers *first*.
+        """Return all faults of a body, at most MAX_FAULTS; *first* is the result of :meth:`fault`.
 
-        Only *first* where the family can tell no more, or not within limits.
+        Only *first* if the family finds no more, or not within limits.
         """
         validator = self._validator(xid)
         return (validator.faults(body, content_type, begin) if validator else []) or [first]
@@ -419,11 +415,11 @@ class PayloadValidation:
     def _start(self) -> None:
         self._library = CatalogLibrary(self._schemas)
         self.ids = SchemaIdRule(self._schemas)
-        """Decides by schema ids which definitions take a body."""
+        """Decides by schema id which definitions match a body."""
         self._validators: OrderedDict[str, BoundedValidation | None] = OrderedDict()
 
     def _validator(self, xid: str) -> BoundedValidation | None:
-        """Return the validator of a definition; None when it has none, which is remembered as well."""
+        """Return the cached validator of a definition, or None."""
         if xid not in self._validators:
             self._validators[xid] = self._compiled(xid)
             if len(self._validators) > MAX_VALIDATORS:

@@ -142,7 +142,7 @@ class _Empty:
         self._empty: dict[str, bool] = {}
 
     def has_no_bytes(self, schema: Any) -> bool:
-        """Tell whether values of a type take no bytes; a recursive type that did could never end."""
+        """Whether values of a type take no bytes; a recursive type that did could never end."""
         if isinstance(schema, str):
             if schema == "null" or schema in PRIMITIVES:
                 return schema == "null"

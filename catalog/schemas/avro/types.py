@@ -162,7 +162,7 @@ def too_many_digits(bound: int) -> str:
 
 
 def is_instant(text: str, logical: str) -> bool:
-    """Tell whether a text is a date or an instant by ISO 8601, as plain JSON writes an int or long of such a type."""
+    """Whether a text is a date or an instant by ISO 8601, as plain JSON writes an int or long of such a type."""
     try:
         if logical == "int-date":
             date.fromisoformat(text)
@@ -255,7 +255,7 @@ def ignored_logical_types(source: SchemaSource) -> Sequence[SchemaFault]:
 
 
 def missing_names(source: SchemaSource) -> Iterable[str]:
-    """Give the full names that a document uses and does not define; none for what is no schema."""
+    """Yield the full names that a document uses and does not define; none for what is no schema."""
     try:
         return _missing(_document(source))
     except SchemaError:
@@ -527,7 +527,7 @@ def decimal_scale(schema: Any) -> int | None:
 
 
 def is_fixed_uuid(schema: Any) -> bool:
-    """Tell whether a type is the UUID of sixteen bytes that Avro 1.12 has."""
+    """Whether a type is the UUID of sixteen bytes that Avro 1.12 has."""
     return logical_type(schema) == "fixed-uuid"
 
 

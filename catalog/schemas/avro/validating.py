@@ -78,12 +78,12 @@ def compile_schema(source: SchemaSource, library: Library) -> Validator:
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Give the full names of types that the schema uses and does not define."""
+    """Yield the full names of types that the schema uses and does not define."""
     return missing_names(source)
 
 
 def ignored_in(source: SchemaSource) -> Iterable[SchemaFault]:
-    """Give the logical types of the document that are invalid for their types, each with its JSON pointer."""
+    """Yield the logical types of the document that are invalid for their types, each with its JSON pointer."""
     return ignored_logical_types(source)
 
 

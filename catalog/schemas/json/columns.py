@@ -468,7 +468,7 @@ class Composition(ABC):
 
     @abstractmethod
     def bases(self, schema: Schema) -> Iterable[tuple[Any, bool]]:
-        """Give what *schema* refers to, each with whether it is the very type meant, and not one that it builds upon.
+        """Yield what *schema* refers to, each with whether it is the very type meant, and not one that it builds upon.
 
         Raises:
             Unfillable: a reference leads nowhere.
@@ -479,7 +479,7 @@ class Composition(ABC):
         return schema
 
     def groups(self, schema: Schema) -> Iterable[Sequence[Any]]:
-        """Give the unions of a schema, each as its branches."""
+        """Yield the unions of a schema, each as its branches."""
         rest = self.rest(schema)
         return (rest[each] for each in _BRANCHES if isinstance(rest.get(each), list) and rest[each])
 

@@ -79,7 +79,7 @@ class SchemaWork:
         """Bytes up to which every body is judged soon."""
 
     def judges_soon(self, body: bytes) -> bool:
-        """Tell whether a verdict on a body takes a moment at most."""
+        """Whether a verdict on a body takes a moment at most."""
         size = len(body)
         if size > MAX_DIRECT_BYTES:
             return False
@@ -88,7 +88,7 @@ class SchemaWork:
         return _values(body) * self._per_value + size * self._per_byte <= MAX_JUDGING
 
     def explains_soon(self, body: bytes, steps: int = MAX_EXPLAINING) -> bool:
-        """Tell whether finding errors takes no more than *steps*, of a body that does not conform."""
+        """Whether finding errors takes no more than *steps*, of a body that does not conform."""
         levels = min(len(self._ways) - 1, body.count(b"{") + body.count(b"["))
         return len(body) <= MAX_DIRECT_BYTES and _values(body) * self._ways[levels] <= steps
 
@@ -474,7 +474,7 @@ def compile_schema(source: SchemaSource, library: Library) -> JsonSchemaValidato
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Give the documents that ``$ref`` names, joined to a ``$id`` around it, without its own parts and meta-schemas."""
+    """Yield the documents that ``$ref`` names, joined to an enclosing ``$id``, without own parts and meta-schemas."""
     return dict.fromkeys(reference for reference, _ in _references(as_tree(source.document)))
 
 
@@ -574,7 +574,7 @@ def _home(key: str) -> str:
 
 
 def _resources(key: str, document: Any, library: Library) -> Iterator[tuple[str, Any]]:
-    """Give all documents that a schema refers to, by every URI that its references may come out as."""
+    """Yield all documents that a schema refers to, by every URI that its references may come out as."""
     waiting, seen = [(key, document, {_home(key)})], {key}
     while waiting:
         base, tree, homes = waiting.pop()

@@ -172,13 +172,13 @@ def _is_email(text: str) -> bool:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Tell whether a text has a match of an ECMA regular expression, in bounded time; an unusable one asks nothing."""
+    """Whether a text has a match of an ECMA regular expression, in bounded time; an unusable one asks nothing."""
     compiled = _pattern(pattern)
     return compiled is None or compiled.is_valid(text)
 
 
 def unusable_patterns(document: Any) -> Iterator[str]:
-    """Give the regular expressions of a schema that are none."""
+    """Yield the invalid regular expressions of a schema."""
     waiting = [document]
     while waiting:
         node = waiting.pop()
@@ -303,7 +303,7 @@ def compile_schema(source: SchemaSource, library: Library) -> JsonStructureValid
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Give the documents that are imported."""
+    """Yield the documents that are imported."""
     return dict.fromkeys(_imports(as_tree(source.document)))
 
 

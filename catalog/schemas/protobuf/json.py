@@ -210,7 +210,7 @@ def _item(field: FieldDescriptor, read: Read) -> Item:
 
 
 def places(unfit: Unfit, path: str = "") -> Iterator[tuple[str, str]]:
-    """Give path and reason of each value that does not conform."""
+    """Yield path and reason of each invalid value."""
     for step, each in unfit.items():
         written = f"{path}[{json.dumps(step[0])}]" if isinstance(step, tuple) else f"{path}.{step}".lstrip(".")
         yield from places(each, written) if isinstance(each, dict) else [(written, each.why)]

@@ -53,17 +53,17 @@ def imports_of(text: str) -> tuple[str, ...]:
 
 
 def is_shipped(path: str) -> bool:
-    """Tell whether protoc brings the file along."""
+    """Whether protoc brings the file along."""
     return path.startswith("google/protobuf/") and ".." not in path and (INCLUDE / path).is_file()
 
 
 def has_syntax(text: str) -> bool:
-    """Tell whether a .proto text says which syntax or edition it has; it counts as proto2 when it does not."""
+    """Whether a .proto text says which syntax or edition it has; it counts as proto2 when it does not."""
     return _SYNTAX.match(text) is not None
 
 
 def is_path(path: str) -> bool:
-    """Tell whether a path to import is plain: relative segments of letters, digits and ``_-+@.`` that end in .proto."""
+    """Whether a path to import is plain: relative segments of letters, digits and ``_-+@.`` that end in .proto."""
     folders = path.split("/")[:-1]
     return (
         len(path) < 200 and _PATH.fullmatch(path) is not None and not any(each.endswith(".proto") for each in folders)

@@ -89,7 +89,7 @@ def safe_parser(**options: Any) -> etree.XMLParser:
 
 
 def has_doctype(root: etree._Element) -> bool:
-    """Tell whether a document has a DOCTYPE, with or without declarations in it."""
+    """Whether a document has a DOCTYPE, with or without declarations in it."""
     return bool(root.getroottree().docinfo.doctype)  # type: ignore[attr-defined]  # stubs lack it
 
 
@@ -189,7 +189,7 @@ def _later(root: etree._Element) -> Iterator[str]:
 
 
 def _is_intricate(root: etree._Element) -> bool:
-    """Tell whether a document holds references that multiply, many optional parts, or patterns that count."""
+    """Whether a document holds references that multiply, many optional parts, or patterns that count."""
     if next(root.iter(f"{XS}union", f"{XS}extension"), None) is not None:
         return True
     refers = any(each.get("ref") for each in root.iter(f"{XS}group", f"{XS}attributeGroup"))
@@ -385,7 +385,7 @@ class XsdWork:
         self._squares = any(len(_VARIABLE.findall(pattern)) > 1 for pattern in patterns)
 
     def is_soon_done(self, body: bytes) -> bool:
-        """Tell whether validating a body takes a moment at most."""
+        """Whether validating a body takes a moment at most."""
         if self._ambiguous or len(body) > (_MAX_SQUARED if self._squares else MAX_DIRECT_BYTES):
             return False
         steps = _VALUE_STEPS + _OPTION_STEPS * self._options
@@ -402,7 +402,7 @@ def _options(root: etree._Element) -> int:
 
 
 def _has_ambiguous_model(root: etree._Element) -> bool:
-    """Tell whether a group is repeated a number of times, or within another that is repeated."""
+    """Whether a group is repeated a number of times, or within another that is repeated."""
     for each in root.iter(*_GROUPS):
         times = str(each.get("maxOccurs", "1"))
         if times not in ("0", "1", "unbounded"):
@@ -470,7 +470,7 @@ def compile_schema(source: SchemaSource, library: Library) -> XsdValidator:
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Give the locations of included, imported and redefined documents, as written."""
+    """Yield the locations of included, imported and redefined documents, as written."""
     return locations_of(source)
 
 
