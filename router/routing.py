@@ -1,4 +1,4 @@
-"""Endpoint, route and topics of every row: decided once per definition and channel, and per value only if needed."""
+"""Decide endpoint, route and topics of each row: once per definition and channel, and per value only if needed."""
 
 from __future__ import annotations
 
@@ -43,23 +43,21 @@ from router.settings.names import (
     value_name,
 )
 
-# Which route takes a record, and to which destinations (JUDGING.md#routes).
+# Which route a record takes, and its destinations (JUDGING.md#routes).
 #
-# What a condition asks of definition, group and endpoint holds for every record of one definition on one channel, so it
-# is decided once for those; so are conditions on attributes whose values the definition settles
-# (:mod:`router.routing`). Only what is left looks at values. Dead letters go by endpoint and reason alone.
+# Conditions on definition, group and endpoint are decided once per definition and channel, and so are conditions on
+# attributes that the definition fixes. Only the rest needs values of records. Dead letters are routed by endpoint and
+# reason only.
 
 DEAD: Final = -1
-"""The route of a dead letter that goes to ``dead_letters.sinks``. Those of others are below, events' above."""
+"""The route of a dead letter that goes to ``dead_letters.sinks``. Lower numbers are other routes of dead letters."""
 Known = Callable[[str], str | None]
-"""What a value (``context.NAME``, ``attributes.NAME``) is for every record: empty for never there, None where it
-depends on the record.
-"""
+"""Returns the fixed value of ``context.NAME`` or ``attributes.NAME``: '' if never present, None if records differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteCondition:
-    """What a route asks of one value. A value that a record does not have counts as empty."""
+    """A route's condition on one value. A missing value counts as empty."""
 
     name: str
     globs: tuple[str, ...]
@@ -68,20 +66,20 @@ class RouteCondition:
 
 @dataclass(frozen=True, slots=True)
 class RouteRule:
-    """What is left of a route's conditions where the rest is known to hold."""
+    """The conditions of a route that depend on the record."""
 
     route: int
     conditions: tuple[RouteCondition, ...]
 
     def takes(self, values: Mapping[str, str]) -> bool:
-        """Tell whether a record with these values is taken."""
+        """Whether the route matches a record with these values."""
         return all(each.pattern.fullmatch(values.get(each.name, "")) for each in self.conditions)
 
 
 class Routes:
-    """The routes of a plan, called by their place in the settings.
+    """The routes of a plan, numbered by their order in the settings.
 
-    Dead letters have negative ones: -1 goes to ``dead_letters.sinks``, -(2 + n) by route n.
+    Dead letters have negative numbers: -1 goes to ``dead_letters.sinks``, -(2 + n) by route n.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -95,7 +93,7 @@ class Routes:
         self.letter_topics = _templates(settings, letter_sinks(settings), DEAD_LETTER_VARIABLES)
         kafka = [(name, sink) for name in self.topics if (sink := settings.sinks[name].topics) is not None]
         self.strict = frozenset(name for name, sink in kafka if sink.missing == "reject")
-        """Kafka sinks that take no event whose topic misses a value."""
+        """Kafka sinks that reject events whose topic lacks a value."""
         self._keys = [parse_name(sink.key) for _, sink in kafka if sink.key is not None]
 
     @property
@@ -105,7 +103,7 @@ class Routes:
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """The CloudEvents attributes that conditions, topics and keys may look at, each once."""
+        """The CloudEvents attributes that conditions, topics and keys use, each once."""
         names = [each.name for _, _, conditions in self._events for each in conditions]
         names += [value_name(name) for template in (*self.topics.values(), *self._keys) for name in template.variables]
         attributes = (name.removeprefix(ATTRIBUTE_PREFIX) for name in names if name.startswith(ATTRIBUTE_PREFIX))
@@ -113,18 +111,18 @@ class Routes:
 
     @property
     def event_sinks(self) -> dict[str, tuple[int, ...]]:
-        """Per sink the routes that lead events there, sinks in the order of the routes."""
+        """Return the routes of events to each sink, sinks in the order of the routes."""
         return _by_sink((number, route.to) for number, route, _ in self._events)
 
     @property
     def letter_sinks(self) -> dict[str, tuple[int, ...]]:
-        """Per sink the routes that lead dead letters there, sinks in the order of the routes, the default's last."""
+        """Return the routes of dead letters to each sink, sinks in the order of the routes, the default sinks last."""
         return _by_sink(
             [*((letter_number(number), route.to) for number, route in self._letters), (DEAD, self._default)]
         )
 
     def rules(self, message: str, endpoint: str, known: Known) -> tuple[RouteRule, ...]:
-        """Return the routes that can take records of this definition and endpoint, in order; the last always does."""
+        """Return the routes that can match records of this definition and endpoint, in order; the last always does."""
         group = event_values(message, endpoint, "", {})["messagegroup"]
         left: list[RouteRule] = []
         for number, route, conditions in self._events:
@@ -153,22 +151,22 @@ class Routes:
         return known
 
     def always(self, route: int) -> bool:
-        """Tell whether each body that this route takes must conform to its definition's schema."""
+        """Whether each body on this route must be valid against its definition's schema."""
         return (self.routes[route].validation or self._mode) == "always"
 
     @property
     def uniform(self) -> bool:
-        """Whether all routes hold bodies against schemas as ``match.validate`` says, so that matching does it."""
+        """Whether all routes validate bodies as ``match.validate`` says, so that matching does it."""
         return all(self.always(number) == (self._mode == "always") for number, _, _ in self._events)
 
     @property
     def telling_apart(self) -> Validate:
-        """What matching does with schemas: ``match.validate``, less what only the routes decide."""
+        """How matching uses schemas: ``match.validate`` without what routes decide."""
         return self._mode if self.uniform or self._mode == "never" else "ambiguous"
 
 
 def letter_number(route: int) -> int:
-    """Return what the route of dead letters at this place of the settings is called in outcomes, and the reverse."""
+    """Convert a route's number in the settings to its number for dead letters, or back."""
     return -2 - route
 
 
@@ -199,14 +197,13 @@ def _pattern(globs: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(fnmatch.translate(glob) for glob in globs))
 
 
-# What brokers take by size: a record that a sink will never take must not hold the stream up.
+# Size limits of sinks: a record that is too large must not block the stream.
 #
-# A routed record past the limit of a Kafka sink on its route becomes a dead letter, ``sink-rejected``. A dead letter
-# past the limit of a Kafka sink of its own route is *spilled*: it refers to a file in ``state/spill`` that has it
-# whole.
+# A routed record above the limit of a Kafka sink on its route becomes a dead letter, ``sink-rejected``. A dead letter
+# above the limit of a Kafka sink on its route is *spilled*: it refers to a file in ``state/spill`` with all of it.
 
 ROOM: Final = 32_768
-"""Bytes left for headers, ours among them, below a sink's limit on whole records."""
+"""Bytes reserved for headers, ours included, of a sink's limit on whole records."""
 NONE: Final = np.iinfo(np.int64).max
 
 
@@ -218,27 +215,27 @@ class SizeLimits:
         self._letters = LetterLimits(settings)
 
     def of(self, route: int) -> int:
-        """Return the most bytes that the sinks of a route of events take."""
+        """Return the maximum bytes that all sinks of an event route accept."""
         return int(self._routes[route])
 
     def reject(self, outcomes: MatchOutcomes, sizes: IntArray, routes: np.ndarray[Any, np.dtype[np.int32]]) -> None:
-        """Turn routed rows that their sinks will never take into dead letters."""
+        """Turn routed rows that are too large for their sinks into dead letters."""
         routed = np.flatnonzero(routes != DEAD)
         for row in routed[sizes[routed] > self._routes[routes[routed]]].tolist():
             limit = int(self._routes[routes[row]])
             outcomes.reasons[row] = "sink-rejected"
-            outcomes.details[row] = f"{int(sizes[row])} bytes of key and data; a sink of its route takes {limit}"
+            outcomes.details[row] = f"{int(sizes[row])} bytes of key and data; a sink of its route accepts {limit}"
             outcomes.winners[row] = -1
             routes[row] = DEAD
 
     def spilled(self, outcomes: MatchOutcomes, sizes: IntArray, routes: pa.Array) -> list[int]:
-        """Return the dead letters that a sink of their own route will never take whole."""
+        """Return the dead letters that are too large for a sink of their route."""
         numbers = routes.to_numpy(zero_copy_only=False)
         return [row for row in outcomes.reasons if sizes[row] > self._letters.of(int(numbers[row]))]
 
 
 class LetterLimits:
-    """The bytes of key and body above which a dead letter is spilled, by its route."""
+    """The maximum bytes of key and body of a dead letter that is not spilled, by its route."""
 
     def __init__(self, settings: Settings) -> None:
         self._limits = {DEAD: _least(settings, settings.dead_letters.sinks)}
@@ -246,12 +243,12 @@ class LetterLimits:
             self._limits[letter_number(number)] = _least(settings, route.to)
 
     def of(self, route: int) -> int:
-        """Return the limit for letters of a route, called as :class:`router.routing.Routes` does."""
+        """Return the limit for dead letters of a route, with the numbers of :class:`router.routing.Routes`."""
         return self._limits[route]
 
 
 def sizes_of(facts: Facts, sizes: IntArray) -> IntArray:
-    """Return the bytes of each fact row from those of its input row; an event of a batch counts for itself."""
+    """Return the bytes of each row of facts: those of its input row, or of the single event of a batch."""
     own = sizes[facts.sources]
     for row, reading in facts.readings.items():
         if reading.place >= 0:
@@ -265,17 +262,17 @@ def _least(settings: Settings, names: Iterable[str]) -> int:
     return min(limits, default=int(NONE))
 
 
-# Attributes and context attributes of routed rows as columns, for what looks at values: routes and topics.
+# Attributes and context attributes of routed rows as columns, for routes and topics.
 #
-# Attributes are those that the event leaves with (:mod:`router.matching.context`).
+# Attributes are those of the routed event (:mod:`router.matching.context`).
 
 
 @dataclass(frozen=True, slots=True)
 class Combinations:
-    """Rows told apart by a code of their own and by some values.
+    """Distinct combinations of a code and some values among rows.
 
-    ``inverse`` gives the number of each row's combination, ``first`` a row (by its place) of each combination, and
-    ``values`` its values by name; a value that a code does not ask for, or that is not there, is left out.
+    ``inverse`` has the combination of each row, ``first`` the first row of each combination, ``values`` its values by
+    name, without missing values and those that its code does not need.
     """
 
     inverse: IntArray
@@ -286,7 +283,7 @@ class Combinations:
 def combinations(
     outcomes: MatchOutcomes, rows: IntArray, codes: IntArray, wanted: Sequence[Iterable[str]]
 ) -> Combinations:
-    """Return the combinations among *rows*; ``wanted[codes[i]]`` are the values that count for ``rows[i]``."""
+    """Return the combinations among *rows*; ``wanted[codes[i]]`` are the values that ``rows[i]`` needs."""
     names = sorted({name for names in wanted for name in names})
     combined = codes
     columns: dict[str, tuple[IntArray, list[str]]] = {}
@@ -297,7 +294,7 @@ def combinations(
         places = np.where(asks[codes], places, 0)
         texts = encoded.dictionary.to_pylist()
         columns[name] = places, texts
-        # Numbered anew each time, so that any number of values fits into one integer.
+        # Renumbered after each value, so that any number of values fits into one integer.
         _, combined = np.unique(combined * (len(texts) + 1) + places, return_inverse=True)
     _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
     values = [
@@ -308,7 +305,7 @@ def combinations(
 
 
 def column_of(outcomes: MatchOutcomes, rows: IntArray, name: str) -> pa.StringArray:
-    """Return a value (``context.NAME``, ``attributes.NAME``) of these routed rows; null where it is not there."""
+    """Return a value (``context.NAME``, ``attributes.NAME``) of routed rows; null if missing."""
     at = pa.array(rows)
     if name.startswith(CONTEXT_PREFIX):
         contexts = outcomes.contexts.take(at)
@@ -316,19 +313,19 @@ def column_of(outcomes: MatchOutcomes, rows: IntArray, name: str) -> pa.StringAr
     return attribute_of(outcomes, name.removeprefix(ATTRIBUTE_PREFIX)).take(at)
 
 
-# What is known of an event before any record is seen: values that its definition settles for all of its records.
+# Values that a definition fixes for all of its records.
 #
-# An attribute that a definition gives as a literal has that value in every event of it. A native record becomes an
-# event by the definition alone, so of that much more is known. Context attributes come from placeholders, and
-# ``correlation`` from a relation: one that the definition does not have is never there.
+# An attribute with a literal in the definition has that value in each event. The definition alone maps a native record
+# to an event, so it fixes more there. Context attributes come from placeholders, and ``correlation`` from a relation:
+# without these in the definition they are never present.
 
 VERSION: Final = "specversion"
 
 
 class FixedDestination:
-    """What is settled for one target on one channel, for records that are events or for native ones.
+    """The fixed values of one target on one channel, for events or for native records.
 
-    ``unmappable`` says why no native record of it ever becomes an event; it is empty where one may.
+    ``unmappable`` is why none of its native records can become an event; '' if some can.
     """
 
     def __init__(self, matcher: Matcher, channel: int, target: int, *, event: bool) -> None:
@@ -345,14 +342,14 @@ class FixedDestination:
         self._all = not event
 
     def __call__(self, name: str) -> str | None:
-        """Return a value (``context.NAME``, ``attributes.NAME``): empty for never there, None where records decide."""
+        """Return ``context.NAME`` or ``attributes.NAME``: '' if never present, None if records differ."""
         if name.startswith(CONTEXT_PREFIX):
             return None if name.removeprefix(CONTEXT_PREFIX) in self._names else ""
         return self._attributes.get(name.removeprefix(ATTRIBUTE_PREFIX), "" if self._all else None)
 
 
 def _of_events(constraints: tuple[tuple[str, Constraint], ...]) -> dict[str, str | None]:
-    """Return the attributes that are literals, compared as texts; numbers and instants may be written otherwise."""
+    """Return the string attributes with literals; numbers and times may have several notations."""
     values: dict[str, str | None] = {VERSION: "1.0"}
     for key, constraint in constraints:
         if key.startswith("e.") and constraint.kind == "literal" and constraint.type not in TYPED_LITERALS:
@@ -361,22 +358,22 @@ def _of_events(constraints: tuple[tuple[str, Constraint], ...]) -> dict[str, str
 
 
 def _of_native(program: Program) -> dict[str, str | None]:
-    """Return all attributes of mapped records, with the values of those that are the same for each."""
+    """Return all attributes of mapped records, with the value if it is the same in each."""
     return {attribute.name: attribute.constant for attribute in program.attributes}
 
 
 LISTED: Final = 1 << 20
-"""Codes of pairs up to which their numbers are listed by code: four megabytes of them."""
+"""Maximum number of pair codes in a lookup array: four megabytes."""
 REMEMBERED: Final = 50_000
-"""Decisions for values met so far; past it the memory starts anew."""
+"""Maximum number of cached decisions by values; above it the cache is cleared."""
 RouteNumbers = np.ndarray[Any, np.dtype[np.int32]]
 
 
 @dataclass(frozen=True, slots=True)
 class RouteDecision:
-    """Where records go: the route, and topics in the order of :attr:`router.routing.Routes.fields`.
+    """A route, and topics in the order of :attr:`router.routing.Routes.fields`.
 
-    ``fault`` says which value a sink of the route misses; such a record goes nowhere.
+    ``fault`` names a value that a sink of the route needs but the record lacks.
     """
 
     route: int
@@ -386,10 +383,10 @@ class RouteDecision:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionRoutes:
-    """What holds for all records of one definition on one channel, of those that are events or of native ones.
+    """The routes of all events, or all native records, of one definition on one channel.
 
-    ``rules`` are the routes that may take them, in order. ``wanted`` are the values that decide the rest: with none,
-    ``decision`` is for all records. ``target`` is the definition's place among the plan's targets, negative for none.
+    ``rules`` are the possible routes, in order. ``wanted`` are the values that decide between them: without any,
+    ``decision`` is for all records. ``target`` is the definition's number among the plan's targets, negative for none.
     """
 
     target: int
@@ -402,7 +399,7 @@ class DefinitionRoutes:
 
 @dataclass(frozen=True, slots=True)
 class PairColumns:
-    """Pairs as columns: of each its target's place in the plan, and its endpoint's place among ``names``."""
+    """Pairs as columns: each with its target's number in the plan, and its endpoint's index in ``names``."""
 
     targets: IntArray
     endpoints: IntArray
@@ -410,7 +407,7 @@ class PairColumns:
 
     @classmethod
     def of(cls, pairs: Sequence[DefinitionRoutes]) -> PairColumns:
-        """Return pairs as columns; no endpoint is the empty name."""
+        """Return pairs as columns; '' stands for no endpoint."""
         names = [pair.endpoint or "" for pair in pairs]
         places = {name: place for place, name in enumerate(dict.fromkeys(names))}
         targets = np.array([pair.target for pair in pairs], np.int64)
@@ -419,9 +416,9 @@ class PairColumns:
 
 @dataclass(slots=True)
 class RowDestinations:
-    """Per row: endpoint, route number, and topics by the fields of :attr:`router.routing.Routes.fields`.
+    """Endpoint, route number, and topics (:attr:`router.routing.Routes.fields`) of each row.
 
-    ``numbers`` tells the place of each row's pair among ``pairs``, whatever became of the row.
+    ``numbers`` has the index of each row's pair in ``pairs``, whatever its outcome.
     """
 
     pairs: PairColumns
@@ -431,12 +428,12 @@ class RowDestinations:
     topics: dict[str, pa.StringArray]
 
     def endpoint_names(self, rows: Sequence[int]) -> list[str]:
-        """Return the endpoints of these rows; the empty name for none."""
+        """Return the endpoints of these rows; '' for none."""
         return [self.pairs.names[place] for place in self.pairs.endpoints[self.numbers[list(rows)]].tolist()]
 
 
 class Destinations:
-    """Settles destinations for one plan."""
+    """Decides destinations for one plan."""
 
     def __init__(self, matcher: Matcher, routes: Routes, limits: SizeLimits) -> None:
         self._matcher = matcher
@@ -447,7 +444,7 @@ class Destinations:
         self._numbers: dict[int, int] = {}
         self._by_code: RouteNumbers = np.zeros(0, np.int32)
         self._pairs: list[DefinitionRoutes] = []
-        self._laid: _Laid | None = None
+        self._pair_decisions: _DecisionColumns | None = None
         self._decided: dict[tuple[int, tuple[tuple[str, str], ...]], RouteDecision] = {}
         self._sinks = {number: frozenset(route.to) for number, route in enumerate(routes.routes)}
         self._always = np.array([not each.when.letters and routes.always(n) for n, each in enumerate(routes.routes)])
@@ -455,28 +452,28 @@ class Destinations:
     def place(self, outcomes: MatchOutcomes, sizes: IntArray) -> RowDestinations:
         """Return the destinations of all rows of a batch.
 
-        Rows become dead letters here whose route asks for a body by the schema, whose sinks miss a value for their
-        destination, or which are too large for them.
+        A row becomes a dead letter here if its route requires a valid body, if a value of its destination is missing,
+        or if it is too large for a sink.
         """
         width = len(self._matcher.targets) + 3
         events = np.where(outcomes.winners >= 0, outcomes.facts.events, 0)
         codes = ((outcomes.facts.channels + 1) * width + outcomes.winners + 2) * 2 + events
         numbers = self._pairs_of(codes, width)
-        laid = self._layout()
-        pairs, endpoints = laid.pairs, laid.endpoints.take(pa.array(numbers))
-        decided, more = self._decide(outcomes, numbers, laid)
-        laid = laid.with_more(more)
-        routes = laid.routes[decided]
-        self._hold(outcomes, routes)
-        self._miss(outcomes, routes, laid, decided)
+        settled = self._layout()
+        pairs, endpoints = settled.pairs, settled.endpoints.take(pa.array(numbers))
+        decided, more = self._decide(outcomes, numbers, settled)
+        settled = settled.with_more(more)
+        routes = settled.routes[decided]
+        self._reject_invalid(outcomes, routes)
+        self._reject_missing(outcomes, routes, settled, decided)
         self._limits.reject(outcomes, sizes, routes)
         at = pa.array(decided)
-        topics = {name: column.take(at) for name, column in zip(self._fields, laid.topics, strict=True)}
+        topics = {name: column.take(at) for name, column in zip(self._fields, settled.topics, strict=True)}
         self._letters(outcomes, endpoints, routes, topics)
         return RowDestinations(pairs, numbers, endpoints, pa.array(routes), topics)
 
     def pair(self, channel: int, target: int, *, event: bool) -> DefinitionRoutes:
-        """Return what holds for the records of a channel that this target wins."""
+        """Return the routes of a channel's records that match this target."""
         message, endpoint = self._matcher.targets[target].xid, self._matcher.channels[channel].endpoint_of(target)
         settled = FixedDestination(self._matcher, channel, target, event=event)
         rules = self._routes.rules(message, endpoint or "", settled)
@@ -491,7 +488,7 @@ class Destinations:
         return pair if wanted else replace(pair, decision=self._decision(pair, {}))
 
     def needs_bodies(self, channel: int) -> bool:
-        """Tell whether a route holds bodies of that channel against schemas which matching itself does not look at."""
+        """Whether a route validates bodies of that channel that matching does not."""
         if channel < 0 or self._routes.uniform:
             return False
         checks, bases = self._matcher.checks, self._matcher.chooser.ties.bases
@@ -506,12 +503,12 @@ class Destinations:
         )
 
     def _variables(self, route: int) -> list[str]:
-        """Return the variables of the route's topics whose values are not those of definition and endpoint."""
+        """Return the variables of the route's topics that depend on the record."""
         used = (self._routes.topics[name] for name in self._sinks[route] if name in self._routes.topics)
         return [name for template in used for name in template.variables if "." in value_name(name)]
 
     def _pairs_of(self, codes: IntArray, width: int) -> IntArray:
-        """Return the number of the pair of each row with such a code."""
+        """Return the pair number of each row, by its code."""
         top = int(codes.max(initial=-1)) + 1
         if top > LISTED:
             distinct, inverse = numbered(codes)
@@ -526,7 +523,7 @@ class Destinations:
         return numbers.astype(np.int64)
 
     def _number(self, code: int, width: int) -> int:
-        """Return the number of the pair with that code, giving it one when it is new."""
+        """Return the pair number of a code, adding the pair if it is new."""
         known = self._numbers.get(code)
         if known is None:
             rest, event = divmod(code, 2)
@@ -538,20 +535,20 @@ class Destinations:
                 pair = DefinitionRoutes(-1, endpoint, decision=self._nowhere)
             known = self._numbers[code] = len(self._pairs)
             self._pairs.append(pair)
-            self._laid = None
+            self._pair_decisions = None
         return known
 
-    def _layout(self) -> _Laid:
-        if self._laid is None:
-            settled = _Laid.of([pair.decision or self._nowhere for pair in self._pairs], len(self._fields))
+    def _layout(self) -> _DecisionColumns:
+        if self._pair_decisions is None:
+            settled = _DecisionColumns.of([pair.decision or self._nowhere for pair in self._pairs], len(self._fields))
             settled.endpoints = pa.array([pair.endpoint for pair in self._pairs], pa.string())
             settled.pairs = PairColumns.of(self._pairs)
             settled.open = np.array([pair.decision is None for pair in self._pairs], bool)
-            self._laid = settled
-        return self._laid
+            self._pair_decisions = settled
+        return self._pair_decisions
 
     def _decision(self, pair: DefinitionRoutes, values: Mapping[str, str]) -> RouteDecision:
-        """Decide for records of a pair with these values, by ``context.NAME`` and ``attributes.NAME``."""
+        """Return the decision for records of a pair with these values (``context.NAME``, ``attributes.NAME``)."""
         route = next(rule.route for rule in pair.rules if rule.takes(values))
         sinks = self._sinks[route]
         known = dict(pair.known or {})
@@ -568,19 +565,21 @@ class Destinations:
             topics[f"topic_{name}"] = template.expand(known, escape="_")
         return RouteDecision(route, tuple(map(topics.get, self._fields)), "; ".join(faults))
 
-    def _decide(self, outcomes: MatchOutcomes, numbers: IntArray, laid: _Laid) -> tuple[IntArray, list[RouteDecision]]:
-        """Return the number of each row's decision: that of its pair, or behind those of all pairs one of these."""
-        rows = np.flatnonzero(laid.open[numbers])
+    def _decide(
+        self, outcomes: MatchOutcomes, numbers: IntArray, settled: _DecisionColumns
+    ) -> tuple[IntArray, list[RouteDecision]]:
+        """Return the decision of each row: its pair's number, or one after all pairs, and the list of the latter."""
+        rows = np.flatnonzero(settled.open[numbers])
         if not len(rows):
             return numbers, []
         pairs, own = numbered(numbers[rows])
         combined = combinations(outcomes, rows, own, [self._pairs[number].wanted for number in pairs.tolist()])
         decided = numbers.copy()
-        decided[rows] = len(laid.routes) + combined.inverse
+        decided[rows] = len(settled.routes) + combined.inverse
         firsts = zip(rows[combined.first].tolist(), combined.values, strict=True)
-        return decided, [self._remembered(int(numbers[row]), values) for row, values in firsts]
+        return decided, [self._cached(int(numbers[row]), values) for row, values in firsts]
 
-    def _remembered(self, number: int, values: Mapping[str, str]) -> RouteDecision:
+    def _cached(self, number: int, values: Mapping[str, str]) -> RouteDecision:
         key = (number, tuple(values.items()))
         known = self._decided.get(key)
         if known is None:
@@ -589,23 +588,25 @@ class Destinations:
             known = self._decided[key] = self._decision(self._pairs[number], values)
         return known
 
-    def _hold(self, outcomes: MatchOutcomes, routes: RouteNumbers) -> None:
-        """Make dead letters of rows whose route asks for conforming bodies, where matching did not."""
+    def _reject_invalid(self, outcomes: MatchOutcomes, routes: RouteNumbers) -> None:
+        """Turn rows with invalid bodies into dead letters if their route, but not matching, validates them."""
         if self._routes.uniform:
             return
         rows = np.flatnonzero(np.where(routes >= 0, self._always[routes], False))
         for row, faults in self._matcher.checks.violations(outcomes.facts, rows, outcomes.winners).items():
             outcomes.nearest[row] = mismatches(faults, self._matcher.targets)
-            _bury(outcomes, routes, row, "schema-violation", rejection_detail(faults))
+            _to_dead_letter(outcomes, routes, row, "schema-violation", rejection_detail(faults))
 
-    def _miss(self, outcomes: MatchOutcomes, routes: RouteNumbers, laid: _Laid, decided: IntArray) -> None:
-        """Make dead letters of rows for which a sink of the route has no destination."""
-        if not laid.faults:
+    def _reject_missing(
+        self, outcomes: MatchOutcomes, routes: RouteNumbers, settled: _DecisionColumns, decided: IntArray
+    ) -> None:
+        """Turn rows into dead letters if a sink of their route has no destination for them."""
+        if not settled.faults:
             return
-        faulty = np.zeros(len(laid.routes), bool)
-        faulty[list(laid.faults)] = True
+        faulty = np.zeros(len(settled.routes), bool)
+        faulty[list(settled.faults)] = True
         for row in np.flatnonzero(faulty[decided] & (routes >= 0)).tolist():
-            _bury(outcomes, routes, row, "sink-rejected", laid.faults[int(decided[row])])
+            _to_dead_letter(outcomes, routes, row, "sink-rejected", settled.faults[int(decided[row])])
 
     def _letters(
         self,
@@ -614,7 +615,7 @@ class Destinations:
         routes: RouteNumbers,
         topics: dict[str, pa.StringArray],
     ) -> None:
-        """Say where dead letters go."""
+        """Set the routes and topics of dead letters."""
         rows = list(outcomes.reasons)
         keys = [(endpoints[row].as_py() or "", outcomes.reasons[row]) for row in rows]
         taking = {each: self._routes.letters(*each) for each in dict.fromkeys(keys)}
@@ -628,10 +629,10 @@ class Destinations:
 
 
 @dataclass(slots=True)
-class _Laid:
-    """Decisions as columns: of all pairs that were met, and behind those further ones of a batch.
+class _DecisionColumns:
+    """Decisions as columns: of all known pairs, followed by those that values decided in a batch.
 
-    ``topics`` are in the order of the fields, ``faults`` by number. ``open`` tells the pairs for which values decide.
+    ``topics`` are in the order of the fields, ``faults`` by number. ``open`` marks the pairs that values decide.
     """
 
     routes: RouteNumbers
@@ -642,23 +643,23 @@ class _Laid:
     open: BoolArray = field(default_factory=lambda: np.zeros(0, bool))
 
     @classmethod
-    def of(cls, decisions: Sequence[RouteDecision], fields: int) -> _Laid:
+    def of(cls, decisions: Sequence[RouteDecision], fields: int) -> _DecisionColumns:
         """Return decisions as columns."""
         topics = [pa.array([each.topics[place] for each in decisions], pa.string()) for place in range(fields)]
         faults = {number: each.fault for number, each in enumerate(decisions) if each.fault}
         return cls(np.array([each.route for each in decisions], np.int32), topics, faults)
 
-    def with_more(self, decisions: Sequence[RouteDecision]) -> _Laid:
-        """Return these decisions and further ones behind them."""
+    def with_more(self, decisions: Sequence[RouteDecision]) -> _DecisionColumns:
+        """Return these decisions followed by more."""
         if not decisions:
             return self
-        more = _Laid.of(decisions, len(self.topics))
+        more = _DecisionColumns.of(decisions, len(self.topics))
         faults = {len(self.routes) + number: fault for number, fault in more.faults.items()}
         topics = [pa.concat_arrays(both) for both in zip(self.topics, more.topics, strict=True)]
-        return _Laid(np.concatenate((self.routes, more.routes)), topics, self.faults | faults)
+        return _DecisionColumns(np.concatenate((self.routes, more.routes)), topics, self.faults | faults)
 
 
-def _bury(outcomes: MatchOutcomes, routes: RouteNumbers, row: int, reason: str, detail: str) -> None:
+def _to_dead_letter(outcomes: MatchOutcomes, routes: RouteNumbers, row: int, reason: str, detail: str) -> None:
     """Turn a routed row into a dead letter."""
     outcomes.reasons[row] = reason
     outcomes.details[row] = detail
@@ -667,7 +668,7 @@ def _bury(outcomes: MatchOutcomes, routes: RouteNumbers, row: int, reason: str, 
 
 
 def _placed(column: pa.StringArray, rows: list[int], texts: list[str | None]) -> pa.StringArray:
-    """Return the column with these texts in these rows."""
+    """Return the column with *texts* in these rows."""
     if not rows:
         return column
     indices = np.arange(len(column))

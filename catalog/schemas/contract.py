@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 # What a payload schema is before and after it is compiled (JUDGING.md#data-schemas).
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
-"""Bodies past this size are not looked into; they get no verdict."""
+"""Larger bodies are not validated."""
 MAX_DIRECT_BYTES: Final = 1024 * 1024
-"""Bodies past this size are looked into in a process with limits: reading one may take much time and memory already."""
+"""Larger bodies are validated in a process with limits: parsing them may need much time and memory."""
 MAX_FAULTS: Final = 50
-"""Faults of one body that are reported."""
+"""Maximum number of faults reported for one body."""
 BEYOND_LIMITS: Final = "could not be checked within limits"
-"""What the fault of a body says that would take more time or memory than one body may."""
+"""The message of the fault of a body whose validation exceeds the limits on time or memory."""
 MessagePlace = tuple[int, ...] | int | str
-"""Which message of a .proto file is meant: by indexes from level to level, by its place among all, or by name."""
+"""A message of a .proto file: its index at each level of nesting, its index among all, or its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterSchema:
-    """What bodies were written with: a schema of a registry, and for Protobuf the message of its file."""
+    """The writer's schema of bodies: a schema of a registry, and for Protobuf the message in its file."""
 
     schema: WrittenSchema
     message: MessagePlace = (0,)
@@ -49,12 +49,12 @@ class WriterSchema:
 
 
 def unusable(schema: WrittenSchema) -> str:
-    """Return what the fault of each body says that was written with a schema which cannot be used."""
-    return f"the registry's schema cannot be used: {schema.fault}; written with {written_as(schema.id, schema)}"
+    """Return the fault message for bodies whose writer's schema is not valid."""
+    return f"the registry's schema is not valid: {schema.fault}; written with {written_as(schema.id, schema)}"
 
 
 def written_as(schema_id: str, schema: WrittenSchema | None) -> str:
-    """Return what a report calls an id: with subjects and versions, as far as the registry named any."""
+    """Return a schema id for reports, with its known subjects and versions."""
     known = schema.subjects if schema is not None else ()
     shown = ", ".join(f"{subject} version {version}" for subject, version in known[:MAX_SUBJECTS])
     more = ", …" if len(known) > MAX_SUBJECTS else ""
@@ -62,18 +62,18 @@ def written_as(schema_id: str, schema: WrittenSchema | None) -> str:
 
 
 MAX_SUBJECTS: Final = 3
-"""Subjects of one id that a report names."""
+"""Maximum number of subjects in a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaSource:
-    """A schema that was found and is not yet compiled.
+    """A schema before it is compiled.
 
-    ``family`` is the name of one in :mod:`catalog.schemas.families`. ``version`` is what follows it in the declared
-    format (``draft-07``, ``1.11``, ``3``), lower case, empty when nothing does. ``document`` is a JSON tree, or the
-    text of a schema. ``name`` is the ``:Name`` deep link into a document of several types, ``pointer`` a JSON pointer
-    into the document; both empty for the whole. ``uri`` is where the document stands: its own references are relative
-    to it. Where ``written`` is given, bodies were written with that, and are read as values of this schema.
+    ``family`` is a name in :mod:`catalog.schemas.families`, ``version`` the lower-case rest of the declared format
+    (``draft-07``, ``1.11``, ``3``) or empty. ``document`` is a JSON tree or the text of a schema. ``name`` is the
+    ``:Name`` deep link into a document with several types, ``pointer`` a JSON pointer into the document; both are empty
+    for the whole. ``uri`` is the base of relative references. ``written`` is the writer's schema, if bodies were
+    written with another one.
     """
 
     family: str
@@ -87,7 +87,7 @@ class SchemaSource:
 
 @dataclass(frozen=True, slots=True)
 class SchemaFault:
-    """Why a body does not conform. ``path`` is where in the body: a JSON pointer, an XPath or a dotted field path."""
+    """Why a body is not valid. ``path`` locates it in the body: a JSON pointer, an XPath or a dotted field path."""
 
     path: str
     message: str
@@ -97,9 +97,9 @@ class SchemaFault:
 
 
 class SchemaError(CatalogError):
-    """A schema that can never be used: invalid, of an unknown format, or without the named type.
+    """A schema is invalid, of an unknown format, or lacks the named type.
 
-    ``pointer`` is the place in the schema's document when it is known, ``hint`` the remedy.
+    ``pointer`` is the location in the schema's document, if known, ``hint`` the remedy.
     """
 
     def __init__(self, message: str, *, pointer: str = "", hint: str = "") -> None:
@@ -109,13 +109,13 @@ class SchemaError(CatalogError):
 
 
 class MissingTypeError(SchemaError):
-    """A schema that lacks the type or place which a reference to it names; the schema itself may be fine."""
+    """A schema lacks the type or location that a reference names; the schema itself may be valid."""
 
 
 class TooCostly(Exception):
-    """Checking a body may take more time or memory than this process can spare.
+    """Validating a body may need too much time or memory for this process.
 
-    ``refused`` tells that the body is known not to conform, and only where it does not is still to be worked out.
+    ``refused`` means that the body is known to be invalid, but not where.
     """
 
     def __init__(self, *, refused: bool = False) -> None:
@@ -123,29 +123,29 @@ class TooCostly(Exception):
         self.refused = refused
 
     def fault(self) -> SchemaFault:
-        """Return the fault of a body that nobody could check to the end."""
-        known = "the body does not conform, and where it does not " if self.refused else "the body "
+        """Return the fault of a body whose validation exceeded the limits."""
+        known = "the body is not valid against the schema, and where it fails " if self.refused else "the body "
         return SchemaFault("", known + BEYOND_LIMITS)
 
 
 class Validator(Protocol):
-    """A compiled schema. It is not shared between threads, and keeps nothing of the bodies it saw."""
+    """A compiled schema. Not thread-safe; keeps no state between bodies."""
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
-        """Return why *body* does not conform, None when it does.
+        """Return why *body* is not valid, or None if it is.
 
-        No body is no JSON and no XML, and the empty message of Protobuf. *at_any_cost* is for processes whose time and
-        memory are limited from outside (:mod:`catalog.schemas.validation`).
+        A missing body is invalid JSON and XML, and the empty message of Protobuf. *at_any_cost* is for processes whose
+        time and memory are limited from outside (:mod:`catalog.schemas.validation`).
 
         Raises:
-            TooCostly: the answer may take long or much memory, and *at_any_cost* was not given.
+            TooCostly: validation may need much time or memory, and *at_any_cost* is False.
         """
         ...
 
     def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return all that is wrong with *body*, as far as the family can tell, at most MAX_FAULTS.
+        """Return all faults of *body* that the family can find, at most MAX_FAULTS.
 
-        It costs more than :meth:`fault`, and is for bodies that are known not to conform.
+        This is slower than :meth:`fault`, and meant for bodies that are known to be invalid.
 
         Raises:
             TooCostly: as :meth:`fault`.
@@ -155,10 +155,10 @@ class Validator(Protocol):
 
 @runtime_checkable
 class Accepting(Protocol):
-    """A validator that can look at many bodies at once."""
+    """A validator that can validate many bodies at once."""
 
     def accepted(self, data: Any, begins: Any, ends: Any, content_types: Any) -> Any:
-        """Return which bodies conform for sure, as an array of booleans; the others are to be looked at one by one.
+        """Return which bodies are certainly valid, as an array of booleans; the others must be validated one by one.
 
         Body *i* is ``data[begins[i]:ends[i]]``; *content_types* is an array of texts, or null. All are arrays.
         """
@@ -166,10 +166,10 @@ class Accepting(Protocol):
 
 
 class Library(Protocol):
-    """Gives the documents that a schema refers to. It never goes to the network: everything was loaded before."""
+    """The documents that a schema refers to, all loaded before; never uses the network."""
 
     def document(self, reference: str, base: str) -> tuple[str, Any] | None:
-        """Return URI and document (tree or text) of a reference written in the document at *base*, None if unknown."""
+        """Return URI and document (tree or text) of a reference in the document at *base*; None if unknown."""
         ...
 
 
@@ -177,14 +177,14 @@ class Library(Protocol):
 
 Verdict = Literal["same", "compatible", "incompatible", "unknown"]
 Comparison = tuple[Verdict, str]
-"""A verdict and the place that decides it, in words."""
+"""A verdict, and the location that decides it, in words."""
 MAX_DEPTH: Final = 64
-"""Levels of a document that are compared; what lies deeper is only compared for being equal."""
+"""Levels of a document that are compared in detail; deeper ones are only compared for equality."""
 _RANK: Final[Mapping[Verdict, int]] = {"same": 0, "compatible": 1, "unknown": 2, "incompatible": 3}
 
 
 def worst(comparisons: Iterable[Comparison]) -> Comparison:
-    """Return the comparison that decides: the first of those that are worst, ``same`` when there is none."""
+    """Return the first of the worst comparisons, ``same`` if there is none."""
     return max(comparisons, key=lambda each: _RANK[each[0]], default=("same", ""))
 
 
@@ -203,66 +203,66 @@ class SchemaFamily:
     name: str
     room: str
     spelling: re.Pattern[str]
-    """Matches, in lower case, what formats call it: all before the version."""
+    """Matches the lower-case name of the family in formats, without the version."""
     media_types: frozenset[str]
-    """Media types that mean it where a format is asked for."""
+    """Media types that are accepted as its format."""
     content_type: str
-    """The content type of bodies where a definition names none."""
+    """The content type of bodies if a definition names none."""
     evident: Callable[[Any], bool] = lambda document: False
-    """Recognises a document (tree or text) that is of this family without doubt."""
+    """Whether a document (tree or text) is certainly of this family."""
     names_itself: bool = False
-    """Whether ``$schema`` of its documents is spelled as formats are."""
+    """Whether ``$schema`` of its documents is spelled like a format."""
     is_tree: bool = True
     """Whether its documents are JSON."""
     compares: bool = False
     ignores: bool = False
-    """Whether it may use a document without some parts of it, which ``ignored_in`` of ``validating`` tells."""
+    """Whether it may ignore invalid parts of a document (``ignored_in`` in ``validating``)."""
     frames: Literal["never", "id", "message"] = "id"
-    """Whether bodies may have frames of schema registries, and whether those name a message behind the id."""
+    """Whether bodies may have schema registry frames, and whether these name a message after the id."""
     named: bool = False
-    """Whether schemas have names by which registries know them (``names_of`` in ``validating``)."""
+    """Whether its schemas have names that registries use (``names_of`` in ``validating``)."""
     refers_by_name: bool = False
-    """Whether its schemas refer to others by names of types, and never by an address."""
+    """Whether its schemas refer to others by type name, never by URI."""
     typed: bool = True
     """Whether payloads can have columns of their own."""
     resolves: bool = False
-    """Whether bodies are read by the schema that wrote them; others need only conform to the one that reads them."""
+    """Whether reading a body needs its writer's schema, with schema resolution as in Avro."""
     deep_link: Callable[[str, str], tuple[str, str]] = lambda name, pointer: (name, pointer)
-    """Returns name and pointer of the part that is meant, from those that a reference writes."""
+    """Returns name and pointer of the part that the name and pointer of a reference mean."""
 
     def compile_schema(self, source: SchemaSource, library: Library) -> Validator:
         """Compile a schema.
 
         Raises:
-            SchemaError: it can never be used.
+            SchemaError: the schema is not valid.
         """
         validator: Validator = self._module("validating").compile_schema(source, library)
         return validator
 
     def references_of(self, source: SchemaSource) -> Iterable[str]:
-        """Give the references to other documents that compiling needs (``$ref``, ``import``), as written."""
+        """Yield the references to other documents that compiling needs (``$ref``, ``import``), as written."""
         references: Iterable[str] = self._module("validating").references_of(source)
         return references
 
     def ignored_in(self, source: SchemaSource) -> Iterable[SchemaFault]:
-        """Give what is invalid in a document and ignored, each with its JSON pointer."""
+        """Yield ignored invalid parts of a document, each with its JSON pointer."""
         ignored: Iterable[SchemaFault] = self._module("validating").ignored_in(source) if self.ignores else ()
         return ignored
 
     def names_of(self, source: SchemaSource, library: Library) -> Mapping[str, str]:
-        """Return the names of what a schema means, or of what was written, by kind; none where there are none.
+        """Return the names in a schema, or in the writer's schema, by kind.
 
         Raises:
-            SchemaError: it can never be used.
+            SchemaError: the schema is not valid.
         """
         names: Mapping[str, str] = self._module("validating").names_of(source, library) if self.named else {}
         return names
 
     def message_indexes(self, source: SchemaSource, library: Library) -> bytes:
-        """Return how Confluent's frame says which message of its file a body is; nothing where a schema has just one.
+        """Return the message indexes of Confluent's frame for the schema's message; empty if its file has only one.
 
         Raises:
-            SchemaError: it can never be used.
+            SchemaError: the schema is not valid.
         """
         indexes: bytes = (
             self._module("validating").message_indexes(source, library) if self.frames == "message" else b""
@@ -270,19 +270,19 @@ class SchemaFamily:
         return indexes
 
     def open_filler(self, source: SchemaSource, library: Library) -> Filler:
-        """Return what makes payloads for a schema.
+        """Return the generator of sample payloads for a schema.
 
         Raises:
-            SchemaError, Unfillable: the schema cannot be read, or lacks the type that is meant.
+            SchemaError, Unfillable: the schema cannot be read, or lacks the named type.
         """
         filler: Filler = self._module("filling").open_filler(source, library)
         return filler
 
     def open_columns(self, source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, BodyReader] | None:
-        """Return the shape of payloads and what reads them; None, and a note in *survey*, when nothing has a type.
+        """Return the columns of payloads and their reader; None, and a note in *survey*, if nothing is typed.
 
         Raises:
-            SchemaError: it can never be used.
+            SchemaError: the schema is not valid.
         """
         if not self.typed:
             survey.note((), f"has no columns: payloads of {self.name} are not typed")
@@ -291,7 +291,7 @@ class SchemaFamily:
         return columns
 
     def compare(self, before: Any, after: Any) -> Comparison:
-        """Compare two documents that are not equal; only where the family ``compares``."""
+        """Compare two documents that are not equal; only if the family ``compares``."""
         comparison: Comparison = self._module("validating").compare(before, after)
         return comparison
 
@@ -303,9 +303,9 @@ class SchemaFamily:
 
 
 class UnfitValue:
-    """Stands for a value of a body that its column cannot have; ``why`` says so, ``raw`` is what may stand in texts.
+    """A value of a body that its column cannot store; ``why`` has the reason, ``raw`` the value for text columns.
 
-    Nothing takes it for a value: no dataclass, so that no library writes one as an object.
+    It is not a dataclass, so that no library encodes it as an object.
     """
 
     __slots__ = ("raw", "why")
@@ -316,33 +316,33 @@ class UnfitValue:
 
 
 MAX_MESSAGE: Final = 300
-"""Characters of a fault's message and of its path: both go into headers and listings."""
+"""Maximum characters of a fault's message and of its path, which appear in headers and listings."""
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\ud800-\udfff]+")
 
 
 def is_json(content_type: str | None) -> bool:
-    """Tell whether a content type names JSON: ``application/json``, ``text/json``, ``application/vnd.x+json``."""
+    """Whether a content type is JSON: ``application/json``, ``text/json``, ``application/vnd.x+json``."""
     return media_type_of(content_type).endswith(("/json", "+json"))
 
 
 def holds_json(content_type: str | None) -> bool:
-    """Tell whether data of a content type is JSON; of none at all it is, as the CloudEvents JSON format has it."""
+    """Whether data of a content type is JSON; also without content type, as in the CloudEvents JSON format."""
     return content_type is None or is_json(content_type)
 
 
 def looks_like_json(body: bytes) -> bool:
-    """Tell whether a body without content type may be JSON: it begins as an object, an array or a string does."""
+    """Whether a body without content type may be JSON: it begins like an object, an array or a string."""
     return body.lstrip(b" \t\r\n")[:1] in (b"{", b"[", b'"')
 
 
 def json_value(body: bytes, *, doubles: bool = False) -> Any:
-    """Return the value of a JSON text, whatever its numbers are (JUDGING.md#data-schemas).
+    """Return the value of a JSON text with numbers of any size (JUDGING.md#data-schemas).
 
-    A number that no double can hold is a Decimal, or with *doubles* an infinity.
+    A number out of the range of a double is a Decimal, or with *doubles* an infinity.
 
     Raises:
-        msgspec.DecodeError, UnicodeDecodeError: it is no JSON.
-        RecursionError: it nests too deeply.
+        msgspec.DecodeError, UnicodeDecodeError: it is not JSON.
+        RecursionError: it is nested too deeply.
     """
     try:
         return msgspec.json.decode(body)
@@ -376,7 +376,7 @@ def _number(text: str) -> int | float | Decimal:
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")
 
 
 _LONGEST: Final = 999
@@ -385,13 +385,13 @@ _DOUBLES: Final = msgspec.json.Decoder(float_hook=float)
 
 
 def short(text: str) -> str:
-    """Return a text of one line without control characters, cut to :data:`MAX_MESSAGE` characters."""
+    """Return a text as one line without control characters, truncated to :data:`MAX_MESSAGE` characters."""
     line = _UNPRINTABLE.sub(" ", text[: 4 * MAX_MESSAGE]).strip()
     return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
 
 
 def fault(message: str, path: str = "") -> SchemaFault:
-    """Return a fault whose texts are safe to hand on, whatever the body put into them."""
+    """Return a fault with sanitized texts."""
     return SchemaFault(short(path), short(message))
 
 
@@ -399,15 +399,14 @@ def fault(message: str, path: str = "") -> SchemaFault:
 # forwarded stays as it was received.
 
 MAX_CODINGS: Final = 4
-"""Codings laid over each other that are undone."""
+"""Maximum number of nested content codings that are decoded."""
 _PIECE: Final = 64 * 1024
 
 
 def decoded(body: bytes, coding: str, limit: int = MAX_BODY_BYTES) -> bytes | SchemaFault | None:
-    """Return a body without its content codings, the last named undone first; a fault when it is not coded so.
+    """Return a body with its content codings decoded, the last one first; a fault if decoding fails.
 
-    None, which is no verdict, for an unknown coding and for what would be more than *limit* bytes. No more than that is
-    ever decoded, whatever a few bytes claim.
+    Return None, for no validation, for an unknown coding and for more than *limit* bytes, which are never decoded.
     """
     names = [name.strip().lower() for name in coding.split(",") if name.strip()]
     if len(names) > MAX_CODINGS:
@@ -425,13 +424,13 @@ def decoded(body: bytes, coding: str, limit: int = MAX_BODY_BYTES) -> bytes | Sc
                 if len(plain) > limit:
                     return None
         except (OSError, zlib.error, EOFError) as error:
-            return fault(f"the body is not coded as {name}, which its content-encoding says: {error}")
+            return fault(f"the body is not encoded as its content-encoding {name}: {error}")
         body = bytes(plain)
     return body
 
 
 def encoded(body: bytes, coding: str) -> bytes:
-    """Return a body in the content codings that are named, in their order; as it is when one is unknown."""
+    """Return a body encoded with these content codings, in order; unchanged if one is unknown."""
     names = [name.strip().lower() for name in coding.split(",") if name.strip() and name.strip().lower() != "identity"]
     if not all(name in _DECODERS for name in names):
         return body
@@ -460,7 +459,7 @@ def _streamed(codec: str) -> Callable[[bytes], Iterator[bytes]]:
 
 
 def _deflated(body: bytes) -> Iterator[bytes]:
-    """Give the pieces of a zlib stream, or of the bare one that many senders mean by ``deflate``."""
+    """Yield the pieces of a zlib stream, or of the raw deflate stream that many senders use for ``deflate``."""
     for bits in (zlib.MAX_WBITS, -zlib.MAX_WBITS):
         decoder, source = zlib.decompressobj(bits), io.BytesIO(body)
         try:

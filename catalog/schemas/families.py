@@ -245,7 +245,7 @@ def compile_schema(source: SchemaSource, library: Library) -> Validator:
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Give the references to other documents that compiling *source* needs, as written."""
+    """Yield the references to other documents that compiling *source* needs, as written."""
     return family_of(source.family).references_of(source)
 
 

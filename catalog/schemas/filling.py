@@ -72,7 +72,7 @@ class Filling:
             raise Unfillable("the schema refers to itself too often")
 
     def is_lean(self, level: int) -> bool:
-        """Tell whether only what is required should still go in, and the flattest of several choices."""
+        """Whether only what is required should still go in, and the flattest of several choices."""
         return level >= _OPTIONAL_LEVELS or self._values >= _OPTIONAL_VALUES or self.fullness == 0
 
     def wants(self, level: int) -> bool:

@@ -152,7 +152,7 @@ class SchemaRegistry:
     _entries: dict[str, SchemaVersion | None] = field(default_factory=dict)
 
     def is_reference(self, reference: str) -> bool:
-        """Tell whether *reference* is meant for a registry, this one or another."""
+        """Whether *reference* is meant for a registry, this one or another."""
         return _REFERENCE.search(reference) is not None or _MISSPELT.search(reference) is not None
 
     def link(self, reference: str) -> SchemaReference | None:
@@ -200,7 +200,7 @@ class SchemaRegistry:
         return self._ids.get(identifier.partition("#")[0])
 
     def entries(self) -> Iterator[SchemaVersion]:
-        """Give every version of every schema."""
+        """Yield every version of every schema."""
         for xid, body in self.declarations.schemas.items():
             versions = _versions(body)
             for version in versions or (None,):
@@ -336,7 +336,7 @@ def _ids(holder: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _given(holder: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Give what *holder* has under *names*, in their order, with the names as written."""
+    """Yield what *holder* has under *names*, in their order, with the names as written."""
     written = {str(name).lower(): name for name in holder}
     for name in names:
         if name in written and holder[written[name]] not in (None, ""):
@@ -374,7 +374,7 @@ _WRITTEN: Final = ("dataschemauri", "dataschemaxid")
 
 
 def is_absolute(uri: str) -> bool:
-    """Tell whether a URI reference has a scheme."""
+    """Whether a URI reference has a scheme."""
     return _ABSOLUTE.match(uri) is not None
 
 

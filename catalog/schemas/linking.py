@@ -1,7 +1,7 @@
-"""Links definitions with their data schemas, and compiles each schema once to say what is wrong with it.
+"""Link definitions with their data schemas, and compile each schema once to report its faults.
 
-A schema is given by the nearest of a message and its bases that gives any: inline, by xid or by URI. References are
-relative to the document they are written in, and reported there; who only inherits them is not.
+A definition has the schema of the nearest of the message and its bases that declares one: inline, by xid or by URI.
+References are relative to the document that contains them, and reported there, not where they are inherited.
 """
 
 from __future__ import annotations
@@ -41,24 +41,22 @@ from catalog.schemas.library import (
     schema_source,
 )
 
-# Collects the documents of a load's schemas: from the registry, from files and URLs, and what they refer to.
-#
-# Everything that validation may need is here when loading ends; nothing is fetched afterwards
-# (JUDGING.md#data-schemas).
+# Collects the schema documents of a catalog from the registry, files and URLs, with all documents that they refer to.
+# Nothing is fetched after loading (JUDGING.md#data-schemas).
 
 MAX_DOCUMENTS: Final = 500
-"""Documents outside of the catalog that one load takes in for its schemas."""
+"""Maximum number of schema documents outside of the catalog."""
 _DEEP_LINK: Final = re.compile(
     r"(?P<document>.*(?:[^#/:]\.[A-Za-z][A-Za-z0-9]*|/versions/(?:[0-9]+|latest)|/schemas/ids/[0-9]+))"
     r":(?P<name>[A-Za-z_][\w./-]*)"
 )
 _WRAPPED: Final = re.compile(r"(?P<base>https?://.*)(?:/subjects/[^/]+/versions/(?:[0-9]+|latest)|/schemas/ids/[0-9]+)")
-"""Addresses in a schema registry of Confluent's API, whose answer has the schema as a text, with its references."""
+"""URLs of Confluent's schema registry API, whose responses contain the schema as a string, with its references."""
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A document that was taken in, and what the reference to it names inside."""
+    """A loaded document, and the part of it that a reference names."""
 
     key: str
     name: str = ""
@@ -67,11 +65,10 @@ class Located:
 
 @dataclass(slots=True)
 class Gathering:
-    """Documents by key, as :attr:`Catalog.schemas` has them. What cannot be had is reported where it is asked for.
+    """Documents by key, as in :attr:`Catalog.schemas`. Missing documents are reported at their references.
 
-    ``places`` say where each document is written, ``inside`` which of them in the catalog itself, ``texts`` which of
-    those are one text there; ``pending`` are the addresses that are unreachable for now. ``unnamed`` are the schemas
-    that use names of types which nothing defines: compiling says which.
+    ``places`` has the source location of each document, ``inside`` those in the catalog itself, ``texts`` those that
+    are a string there; ``pending`` has the unreachable URIs, ``unnamed`` the schemas with undefined type names.
     """
 
     registry: SchemaRegistry
@@ -85,36 +82,36 @@ class Gathering:
     pending: set[str] = field(default_factory=set)
     unnamed: set[str] = field(default_factory=set)
     _named: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Addresses of what schemas of a schema registry refer to, by the names that they use."""
+    """URLs that schemas of a schema registry refer to, by reference name."""
     _registries: dict[str, SchemaRegistry] = field(default_factory=dict)
     _asked: set[str] = field(default_factory=set)
     _whole: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def everything_embedded(self) -> None:
-        """Take in all documents that the registry itself holds, referred to or not."""
+        """Load all documents that the registry contains, referenced or not."""
         for entry in self.registry.entries():
             if entry.document is not None:
                 self._embedded(entry)
 
     def registry_of(self, xid: str) -> SchemaRegistry:
-        """Return the registry that references in a message are into: the catalog's, or that of its own document."""
+        """Return the registry for references in a message: the catalog's, or the one of its own document."""
         land = self.abroad.land_of(xid)
         return self.registry if land is None else self._registry(land)
 
     def inline(self, key: str, document: Any, place: SourceLocation) -> Located:
-        """Take in a document that is written into a definition."""
+        """Load a document from inside a definition."""
         self._embedded(SchemaVersion(key, place, None, as_tree(document), text=isinstance(document, str)))
         return Located(key)
 
     def linked(self, link: SchemaReference, asked: SourceLocation) -> Located | None:
-        """Take in what a reference into the registry means; *asked* is where that reference stands."""
+        """Load the target of a reference into the registry; *asked* is the location of the reference."""
         located = self._located(link, asked)
         if located is not None and link.entry.ids:
             self._know(located.key, link.entry.ids)
         return located
 
     def _know(self, key: str, ids: tuple[str, ...]) -> None:
-        """Note by which ids schema registries know a document."""
+        """Store the ids of a document in schema registries."""
         known = self.schemas[key].get("schemaids", [])
         self.schemas[key]["schemaids"] = list(dict.fromkeys((*known, *ids)))
 
@@ -134,12 +131,12 @@ class Gathering:
                     break
                 return Located(entry.key, deep.name, deep.pointer) if self._served(entry) else None
             entry = further.entry
-        hint = "give it a document, or the address of one"
+        hint = "add its document, or a URL of it"
         self.findings.error(asked, "unresolvable-schema", f"{entry.key} has no document, it refers to itself", hint)
         return None
 
     def _served(self, entry: SchemaVersion) -> bool:
-        """Take in the document that a live registry serves at a schema's own address; False when it cannot be had."""
+        """Load the document that a live registry serves at a schema's own URL; return False if not available."""
         if entry.key in self.schemas:
             return True
         uri = entry.address or ""
@@ -152,7 +149,7 @@ class Gathering:
         return True
 
     def addressed(self, reference: str, place: SourceLocation, form: str | None = None) -> Located | None:
-        """Take in what an address, written at *place*, means; None, and a finding, when it cannot be had."""
+        """Load the target of a URI written at *place*; None, and a finding, if not available."""
         document, _, fragment = reference.strip().partition("#")
         fragment, name = unquote(fragment), ""
         deep = _DEEP_LINK.fullmatch(document)
@@ -171,7 +168,7 @@ class Gathering:
         return Located(key, name or (fragment if not pointer else ""), pointer)
 
     def complete(self, source: SchemaSource) -> bool:
-        """Take in all that *source* refers to, over any number of documents; False when something is not to be had."""
+        """Load all documents that *source* refers to, recursively; return False if one is not available."""
         known = self._whole.get((source.uri, source.family))
         if known is not None:
             return known
@@ -192,9 +189,9 @@ class Gathering:
         return whole
 
     def _referenced(self, reference: str, source: SchemaSource, *, by_name: bool) -> str | None:
-        """Find a reference in a schema: by ``$id``, in the registry, beside it in its group, then as an address.
+        """Resolve a reference in a schema: by ``$id``, in the registry, in its group, then as a URI.
 
-        The name of a type (*by_name*) is no address.
+        A type name (*by_name*) is not a URI.
         """
         known: dict[str, str] = self.schemas[source.uri].get("references", {})
         if reference in known:
@@ -212,7 +209,7 @@ class Gathering:
         return None if by_name else self._refers(source.uri, reference, self.addressed(reference, place))
 
     def _refers(self, key: str, reference: str, located: Located | None) -> str | None:
-        """Note which document a reference in that of *key* means."""
+        """Store the target of a reference in the document *key*."""
         if located is None:
             return None
         known = self.schemas[key].get("references", {})
@@ -220,14 +217,12 @@ class Gathering:
         return located.key
 
     def _foreign(self, document: str, fragment: str, place: SourceLocation) -> Located | None:
-        """Take in a schema of a registry document that is named by its address."""
+        """Load a schema from another registry document by URI."""
         land = self.abroad.document(document, place.file)
         link = (self.registry if land is None else self._registry(land)).link(fragment)
         if link is None:
             hint = "correct the reference"
-            raise DocumentError(
-                f"there is no schema {fragment} in {document or place.file}", file=place.file, hint=hint
-            )
+            raise DocumentError(f"schema {fragment} not found in {document or place.file}", file=place.file, hint=hint)
         return self.linked(link, place)
 
     def _registry(self, land: Land) -> SchemaRegistry:
@@ -242,7 +237,7 @@ class Gathering:
         return key
 
     def _read(self, key: str, form: str | None, uri: str) -> None:
-        """Take in what an address gives; of a schema registry's answer, the schema in it."""
+        """Load the content of a URI; extract the schema from a schema registry's response."""
         self._count(uri)
         document, wrapped = read_document(uri, self.fetcher.fetch(uri)), _WRAPPED.fullmatch(uri.partition("?")[0])
         if wrapped is not None and isinstance(document, dict) and isinstance(document.get("schema"), str):
@@ -276,26 +271,26 @@ class Gathering:
     def _unfetched(self, uri: str, error: DocumentError, place: SourceLocation) -> None:
         if error.transient:
             self.pending.add(uri)
-            hint = error.hint or "it is tried again; until then there is no verdict"
+            hint = error.hint or "it is retried; until then payloads are not validated"
             self.findings.warning(place, "schema-unreachable", short(f"a schema is unreachable for now: {error}"), hint)
         elif not self.fetcher.network and uri.lower().startswith(("http://", "https://")):
             self.findings.warning(place, "network-off", short(f"a schema is not loaded: {error}"), error.hint)
         else:
             hint = error.hint or "correct the reference"
-            self.findings.error(place, "unresolvable-schema", short(f"a schema is not to be had: {error}"), hint)
+            self.findings.error(place, "unresolvable-schema", short(f"schema not available: {error}"), hint)
 
 
 def read_document(uri: str, data: bytes) -> Any:
     """Return the tree of a JSON or YAML document, the text of any other.
 
     Raises:
-        DocumentError: it is no text, or JSON or YAML that cannot be read.
+        DocumentError: it is not UTF-8, or not valid JSON or YAML.
     """
     marks = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
     try:
         text = data.decode(marks.get(data[:2], "utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise DocumentError(f"{uri} is no text: {error}", file=uri, hint="save it as UTF-8") from error
+        raise DocumentError(f"{uri} is not UTF-8: {error}", file=uri, hint="save it as UTF-8") from error
     plain = uri.partition("?")[0].lower()
     if text.lstrip()[:1] in ("{", "[") or plain.endswith((".yaml", ".yml")):
         return parse_text(plain, text.encode()).tree
@@ -309,7 +304,7 @@ _LOOKS_LIKE_REFERENCE: Final = re.compile(r"#?/schemagroups/\S+|#/\S+|https?://\
 
 @dataclass(frozen=True, slots=True)
 class LinkedSchemas:
-    """What linking gives: ``definitions`` with their links, and ``schemas`` and ``pending`` as a catalog has them."""
+    """The result of linking: ``definitions`` with their links, ``schemas`` and ``pending`` as in a catalog."""
 
     definitions: dict[str, Definition]
     schemas: dict[str, dict[str, Any]]
@@ -324,9 +319,9 @@ def link_schemas(
     findings: Findings,
     addresses: SchemaAddresses,
 ) -> LinkedSchemas:
-    """Find the schema of every definition, take in what it refers to, and compile it once.
+    """Find the schema of each definition, load its references, and compile it once.
 
-    A schema that cannot be had or used is a finding; its definitions stay, without verdicts.
+    A missing or invalid schema is a finding; its definitions stay, and their payloads are not validated.
     """
     gathering = Gathering(SchemaRegistry(declarations), abroad, fetcher, findings)
     gathering.everything_embedded()
@@ -350,7 +345,7 @@ class _Linker:
     _told: set[tuple[str, str]] = field(default_factory=set)
 
     def linked(self, definition: Definition) -> Definition:
-        """Return the definition with its link, and note its schema for :meth:`compile`."""
+        """Return the definition with its link, and store its schema for :meth:`compile`."""
         writer = self._writer(definition, _SCHEMAS)
         registry = self.gathering.registry_of((writer or definition).xid)
         address = self.addresses.of(definition, writer, registry)
@@ -367,7 +362,7 @@ class _Linker:
         return linked
 
     def compile(self) -> None:
-        """Compile every schema that was noted, and report those that cannot be used."""
+        """Compile the stored schemas, and report invalid ones."""
         library = CatalogLibrary(self.gathering.schemas)
         for source, asked in self._sources.values():
             if source is None:
@@ -387,18 +382,18 @@ class _Linker:
                 self._ignored(source, library)
 
     def _ignored(self, source: SchemaSource, library: CatalogLibrary) -> None:
-        """Report what is ignored in a schema and in what it refers to; each place once, however often it is used."""
+        """Report the ignored parts of a schema and its references; each location once."""
         family = family_of(source.family)
         others = {uri: document for uri, document in documents_of(source, library).values()} if family.ignores else {}
         for each in (source, *(replace(source, document=o, name="", pointer="", uri=uri) for uri, o in others.items())):
             for fault in family.ignored_in(each):
                 if (each.uri, fault.path) not in self._told:
                     self._told.add((each.uri, fault.path))
-                    hint = "correct or remove it; until then it is ignored, and the type underneath counts"
+                    hint = "correct or remove it; until then it is ignored, and the underlying type is used"
                     self.findings.warning(self._place(each, fault.path), "ignored-logical-type", fault.message, hint)
 
     def _writer(self, definition: Definition, attributes: tuple[str, ...]) -> DeclaredMessage | None:
-        """Return the nearest message, from the definition to its last base, that gives any of *attributes*."""
+        """Return the nearest message, from the definition to its last base, that has any of *attributes*."""
         for xid in (definition.xid, *definition.base):
             message = self.declarations.messages[xid]
             if not message.attributes.keys().isdisjoint(attributes):
@@ -428,7 +423,7 @@ class _Linker:
             return self.gathering.linked(SchemaReference(named), place)
         if registry.is_reference(reference) and reference.startswith(("#", "/")):
             hint = registry.suggestion(reference) or "correct the reference, or add the document"
-            self.findings.error(place, "unresolvable-schema", short(f"the schema {reference} is not there"), hint)
+            self.findings.error(place, "unresolvable-schema", short(f"schema {reference} not found"), hint)
             return None
         return self.gathering.addressed(reference, place)
 
@@ -444,7 +439,7 @@ class _Linker:
         self._sources[identity][1][asked] = None
 
     def _check_format(self, definition: Definition, asked: SourceLocation) -> None:
-        """Report a format that is unknown, or two that contradict each other; else remember that there is nothing."""
+        """Report an unknown format, or two that contradict each other."""
         key = definition.schemakey or ""
         entry = self.gathering.schemas[key]
         writer = self._writer(definition, ("dataschemaformat",))
@@ -464,22 +459,22 @@ class _Linker:
                 self.findings.add(place, "error" if meant else "warning", "unknown-schema-format", message, hint)
             elif known is not None and schema_format is not None and known.family != schema_format.family:
                 message = (
-                    f"the schema format is given as {text}, and the schema is {schema_format.family}, which counts"
+                    f"the schema format is declared as {text}, but the schema is {schema_format.family}, which is used"
                 )
                 self.findings.warning(place, "schema-format-conflict", message, "correct the format")
         if schema_format is None and not any(text for text, _ in said):
-            message = "what format the schema has is not said, so payloads are not validated"
+            message = "the format of the schema is not declared, so payloads are not validated"
             self.findings.warning(asked, "unknown-schema-format", message, f"add dataschemaformat: {family_names()}")
 
     def _invalid(self, source: SchemaSource, error: SchemaError) -> None:
-        """Report a schema that cannot be used: an error where the catalog has it, a warning where it was fetched."""
+        """Report an invalid schema: an error if it is in the catalog, a warning if it was fetched."""
         place = self._place(source, error.pointer)
         severity: Severity = "error" if source.uri in self.gathering.inside else "warning"
-        hint = error.hint or "correct the schema; until then there is no verdict about payloads"
+        hint = error.hint or "fix the schema; until then payloads are not validated"
         self.findings.add(place, severity, "invalid-schema", str(error), hint)
 
     def _unnamed(self, source: SchemaSource, error: SchemaError) -> None:
-        """Report a schema with the name of a type that nothing defines; who sees a part of a registry cannot know."""
+        """Report a schema with an undefined type name, which may be in another part of the registry."""
         place = self._place(source, error.pointer)
         if self.gathering.fetcher.whole:
             self.findings.error(place, "unresolvable-schema", str(error), error.hint)
@@ -487,6 +482,6 @@ class _Linker:
             self.findings.warning(place, "schema-unreachable", str(error), error.hint)
 
     def _place(self, source: SchemaSource, pointer: str) -> SourceLocation:
-        """Return where a part of a schema is written; of one that is a text in the catalog, where the text is."""
+        """Return the source location of a part of a schema, or of the string in the catalog that contains it."""
         place = self.gathering.places[source.uri]
         return place if source.uri in self.gathering.texts else SourceLocation(place.file, place.pointer + pointer)

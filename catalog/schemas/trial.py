@@ -1,8 +1,8 @@
-"""Bodies that may be costly to check, held against their schemas in a process with limits.
+"""Validation of costly bodies in a process with limits.
 
-Libraries in native code cannot be stopped from within, and some bodies of a few bytes take them hours or gigabytes.
-Such bodies (:class:`~catalog.schemas.contract.TooCostly`) go to a helper, which is started at the first of them and
-checks each in a fork of its own with limits on processor time and memory. What exceeds them ends the fork alone.
+Native libraries cannot be interrupted, and some bodies of a few bytes need hours or gigabytes. Such bodies
+(:class:`~catalog.schemas.contract.TooCostly`) go to a helper process, started at the first of them, which validates
+each in a fork with limits on CPU time and memory. Exceeding them ends only the fork.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from catalog.schemas.contract import Library, SchemaFault, SchemaSource, TooCost
 from catalog.schemas.families import documents_of
 
 MAX_SECONDS: Final = 2.0
-"""Processor time that one body may take."""
+"""Maximum CPU seconds for one body."""
 MAX_MEMORY: Final = 256 * 1024 * 1024
-"""Memory that checking one body may take, beyond what the helper has itself."""
+"""Maximum memory to validate one body, beyond the helper's own."""
 ORDINARY_SECONDS: Final = 0.02
 ORDINARY_BYTES: Final = 1_000_000
-"""Every body may take ORDINARY_SECONDS, and a second for each ORDINARY_BYTES. What is more is drawn from the store."""
+"""Each body may use ORDINARY_SECONDS, plus a second per ORDINARY_BYTES. Anything above is taken from the CPU budget."""
 STORE_SECONDS: Final = 10.0
 STORE_GAIN: Final = 0.1
-"""A process has STORE_SECONDS for bodies that take more than is ordinary, and gains STORE_GAIN of the time that passes.
+"""The CPU budget for costly bodies is STORE_SECONDS, and grows by STORE_GAIN of the elapsed time.
 
-So a flood of such bodies costs a part of the time and never all of it.
+So a flood of such bodies uses only a part of the time.
 """
 _SCRIPT: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import catalog.schemas.trial_process as t; t.main()"
@@ -42,18 +42,18 @@ _SCRIPT: Final = (
 
 
 class Schema(NamedTuple):
-    """A schema on its way to the helper, with every document that it refers to by base and reference."""
+    """A schema for the helper, with all documents that it refers to by base and reference."""
 
     source: SchemaSource
     documents: Mapping[tuple[str, str], tuple[str, Any]]
 
     def document(self, reference: str, base: str) -> tuple[str, Any] | None:
-        """Return URI and document of a reference, as a library does."""
+        """Return URI and document of a reference, like a library."""
         return self.documents.get((base, reference))
 
 
 class Task(NamedTuple):
-    """One body to check; ``schema`` is given with the first body of each ``key``."""
+    """One body to validate; the first task of each ``key`` has the ``schema``."""
 
     key: bytes
     schema: Schema | None
@@ -64,7 +64,7 @@ class Task(NamedTuple):
 
 
 class TrialResult(NamedTuple):
-    """What came of a task; ``finished`` is False when it met a limit. ``seconds`` is the processor time it took."""
+    """The result of a task; ``finished`` is False if it exceeded a limit. ``seconds`` is the CPU time used."""
 
     finished: bool
     fault: SchemaFault | None
@@ -72,8 +72,8 @@ class TrialResult(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Store:
-    """Seconds left for bodies that take more than is ordinary."""
+class _CpuBudget:
+    """CPU seconds left for costly bodies."""
 
     left: float = STORE_SECONDS
     since: float = 0.0
@@ -93,7 +93,7 @@ def _ordinary(size: int) -> float:
 
 
 class _Helper:
-    """One running helper, and the schemas that it has been given."""
+    """One running helper process, and the schemas that it has."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -110,10 +110,10 @@ class _Helper:
     def ask(
         self, key: bytes, schema: Schema, body: bytes | None, content_type: str | None, seconds: float
     ) -> TrialResult:
-        """Have one body checked.
+        """Validate one body in the helper.
 
         Raises:
-            OSError, EOFError: the helper is gone.
+            OSError, EOFError: the helper has died.
         """
         pipe = self._process
         assert pipe.stdin is not None and pipe.stdout is not None
@@ -126,7 +126,7 @@ class _Helper:
         return answer
 
     def end(self) -> None:
-        """End the helper, whatever it is doing."""
+        """Kill the helper."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -136,12 +136,12 @@ class _Helper:
 
 
 class _Trials:
-    """The helper of this process and its store; one body at a time."""
+    """The helper of this process and its CPU budget; one body at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._helper: _Helper | None = None
-        self._store = _Store(since=time.monotonic())
+        self._store = _CpuBudget(since=time.monotonic())
 
     def answer(self, key: bytes, schema: Schema, body: bytes | None, content_type: str | None) -> TrialResult:
         size = len(body or b"")
@@ -169,17 +169,16 @@ _trials: Final = _Trials()
 
 
 class Trial:
-    """Checks bodies against one schema with limits on time and memory."""
+    """Validates bodies against one schema with limits on time and memory."""
 
     def __init__(self, key: bytes, source: SchemaSource, library: Library) -> None:
         self._key = key
         self._schema = Schema(source, documents_of(source, library))
 
     def fault(self, body: bytes | None, content_type: str | None, cost: TooCostly) -> SchemaFault | None:
-        """Return why *body* does not conform; past the limits, that it could not be checked within them.
+        """Return why *body* is not valid, or that it could not be checked within the limits.
 
-        Whether a body meets the limit on time depends a little on the machine, and in a flood of such bodies on those
-        before it: repeated, it may get the other answer.
+        Whether a body exceeds the time limit depends on the machine, and in a flood of such bodies on those before it.
         """
         answer = _trials.answer(self._key, self._schema, body, content_type)
         return answer.fault if answer.finished else cost.fault()

@@ -1,4 +1,4 @@
-"""Bodies held against the data schemas of a catalog's definitions (JUDGING.md#data-schemas)."""
+"""Validate bodies against the data schemas of a catalog's definitions (JUDGING.md#data-schemas)."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from catalog.schemas.library import CatalogLibrary, schema_source
 from catalog.schemas.trial import Trial
 
 MAX_RESOLVED: Final = 256
-"""Schemas of a registry that one validator is resolved with at a time."""
+"""Maximum number of writer's schemas cached by one validator."""
 MAX_VALIDATORS: Final = 1024
-"""Validators that one object holds; past it, the one not used for longest is let go."""
+"""Maximum number of cached validators; the least recently used is dropped."""
 
-_NO_FRAME: Final = fault("the body does not begin with the frame of a schema registry, as `framing` says")
-_NO_PLACE: Final = fault("what follows the id of a schema does not say which message of its file follows")
+_NO_FRAME: Final = fault("the body does not begin with a schema registry frame, which `framing` requires")
+_NO_PLACE: Final = fault("the schema id is not followed by valid message indexes")
 
 
 class BoundedValidation:
-    """Holds bodies against one schema in bounded time and memory: where that is not sure, in a process with limits.
+    """Validates bodies against one schema in bounded time and memory, costly ones in a process with limits.
 
-    A body that exceeds the limits has a fault that says so (:data:`~catalog.schemas.contract.BEYOND_LIMITS`).
+    A body that exceeds the limits has the fault :data:`~catalog.schemas.contract.BEYOND_LIMITS`.
     """
 
     def __init__(self, source: SchemaSource, library: Library) -> None:
@@ -61,7 +61,7 @@ class BoundedValidation:
         self._resolved: dict[tuple[str, str, MessagePlace], BoundedValidation] = {}
 
     def fault(self, body: bytes, content_type: str | None, begin: Begin = PLAIN) -> SchemaFault | None:
-        """Return why *body*, or what follows its frame, does not conform; never raises because of a body."""
+        """Return why *body*, without its frame, is not valid; never raises because of a body."""
         if body is None or begin.framing == "none" or self._family.frames == "never":
             return self._fault(body, content_type)
         if begin.framing == "auto":
@@ -71,7 +71,7 @@ class BoundedValidation:
         return _asked(self._behind(body, begin), content_type)
 
     def accepted(self, bodies: pa.BinaryArray, content_types: pa.StringArray, begin: Begin) -> npt.NDArray[np.bool_]:
-        """Return which of many bodies conform for sure; the others are to be looked at one by one."""
+        """Return which bodies are certainly valid; the others must be validated one by one."""
         none = np.zeros(len(bodies), bool)
         reads = self
         if begin.framing in ("confluent", "apicurio") and self._family.frames == "id":
@@ -105,7 +105,7 @@ class BoundedValidation:
         return fits
 
     def _behind(self, body: bytes, begin: Begin) -> _Found:
-        """Return what reads what follows the frame of a body, and that; a fault, or None for no verdict."""
+        """Return the validator for the body after its frame, and that body; a fault; or None for no validation."""
         frame = frame_of(body, begin.framing)
         if frame is None:
             return _NO_FRAME
@@ -126,7 +126,7 @@ class BoundedValidation:
         return self._written(written, place), data
 
     def _written(self, schema: WrittenSchema, place: MessagePlace) -> BoundedValidation:
-        """Return what reads bodies that were written with a schema; of each id and message one is made."""
+        """Return the validator for a writer's schema, cached by id and message."""
         key = (schema.id, schema.document, place)
         known = self._resolved.get(key)
         if known is None:
@@ -145,10 +145,7 @@ class BoundedValidation:
             return self._trial.fault(body, content_type, cost)
 
     def faults(self, body: bytes | None, content_type: str | None, begin: Begin = PLAIN) -> list[SchemaFault]:
-        """Return all that is wrong with *body*, which :meth:`fault` refuses, at most MAX_FAULTS.
-
-        Nothing of one that is costly to check.
-        """
+        """Return all faults of *body*, which :meth:`fault` found invalid, at most MAX_FAULTS; none if it is costly."""
         reads: BoundedValidation = self
         if body is not None and begin.framing != "none" and self._family.frames != "never":
             found = self._behind(body, begin)
@@ -173,11 +170,11 @@ def _asked(found: _Found, content_type: str | None) -> SchemaFault | None:
 
 
 class PayloadValidation:
-    """Gives verdicts on bodies, by definition.
+    """Validates bodies against the schemas of definitions.
 
-    Schemas are compiled when first needed. No verdict, which is None, is given where there is no schema, where it
-    cannot be used, where there is no body (one of no bytes is a body), and for one of more than MAX_BODY_BYTES. It
-    pickles as plain data and compiles anew where it arrives; one object serves one thread.
+    Schemas are compiled when first needed. A body is not validated, with the result None, if there is no valid schema,
+    if it is missing (an empty body is not), or if it is larger than MAX_BODY_BYTES. Pickles as plain data, and compiles
+    again where it is unpickled; not thread-safe.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -186,11 +183,11 @@ class PayloadValidation:
         self._start()
 
     def has_schema(self, definition: Definition) -> bool:
-        """Tell whether there is a schema of a known format for the definition; it may yet turn out to be invalid."""
+        """Whether the definition has a schema of a known format, valid or not."""
         return schema_source(definition, self._schemas) is not None
 
     def fault(self, xid: str, body: bytes | None, content_type: str | None) -> SchemaFault | None:
-        """Return why *body* does not conform to the schema of a definition; None when it does, or without a verdict."""
+        """Return why *body* is not valid against the schema of a definition; None if it is, or is not validated."""
         return self.faults(xid, (body,), (content_type,))[0]
 
     def faults(
@@ -200,9 +197,9 @@ class PayloadValidation:
         content_types: Sequence[str | None],
         begins: Sequence[Begin] | None = None,
     ) -> list[SchemaFault | None]:
-        """Return the answers of :meth:`fault` for many bodies of one definition, in their order.
+        """Return the results of :meth:`fault` for many bodies of one definition, in order.
 
-        *begins* say how each begins; without them none has a frame.
+        *begins* has the frame of each; None for no frames.
         """
         validator = self._validator(xid)
         if validator is None:
@@ -217,7 +214,7 @@ class PayloadValidation:
     def accepted(
         self, xid: str, bodies: pa.BinaryArray, content_types: pa.StringArray, begin: Begin
     ) -> npt.NDArray[np.bool_]:
-        """Return for which of many bodies :meth:`faults` surely has no fault, where all begin alike."""
+        """Return which of many bodies with equal frames are certainly valid."""
         validator = self._validator(xid)
         if validator is None:
             return np.ones(len(bodies), bool)
@@ -226,9 +223,9 @@ class PayloadValidation:
     def all_faults(
         self, xid: str, body: bytes | None, content_type: str | None, begin: Begin, first: SchemaFault
     ) -> list[SchemaFault]:
-        """Return all that is wrong with a body, at most MAX_FAULTS, where :meth:`fault` answers *first*.
+        """Return all faults of a body, at most MAX_FAULTS; *first* is the result of :meth:`fault`.
 
-        Only *first* where the family can tell no more, or not within limits.
+        Only *first* if the family finds no more, or not within limits.
         """
         validator = self._validator(xid)
         return (validator.faults(body, content_type, begin) if validator else []) or [first]
@@ -243,11 +240,11 @@ class PayloadValidation:
     def _start(self) -> None:
         self._library = CatalogLibrary(self._schemas)
         self.ids = SchemaIdRule(self._schemas)
-        """Decides by schema ids which definitions take a body."""
+        """Decides by schema id which definitions match a body."""
         self._validators: OrderedDict[str, BoundedValidation | None] = OrderedDict()
 
     def _validator(self, xid: str) -> BoundedValidation | None:
-        """Return the validator of a definition; None when it has none, which is remembered as well."""
+        """Return the cached validator of a definition, or None."""
         if xid not in self._validators:
             self._validators[xid] = self._compiled(xid)
             if len(self._validators) > MAX_VALIDATORS:

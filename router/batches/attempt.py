@@ -1,26 +1,26 @@
-"""One attempt at a batch, or at a part of one: the way of all that is judged and written, as steps.
+"""One attempt at a batch, or at a part of one: the steps of evaluating and writing it.
 
-| step | what it promises, also when the process dies right behind it |
+| step | guaranteed after it, also if the process dies right then |
 |---|---|
-| ``evaluate`` | no sink has anything; every record is judged once. Files may be staged that no reader knows |
-| ``look`` | nothing is written; the batch may still be held, cut, or judged by another plan |
-| ``pin`` | the plan that judges the batch is durable, and judges every further try |
-| ``hold_back`` | the records that wait for dead letters of their keys are durable, and the same in every further try |
-| ``set_aside`` | the sinks that get dead letters in place of events are durable, and the same in every further try |
-| ``send_events`` | each sink before the one in the way has its events: tables once, message targets at least once |
-| ``spill`` | what no topic takes is in files, before any topic has a letter that refers to one |
-| ``send_letters`` | each sink has its dead letters, which says that all sinks have their events |
-| ``relate`` | what pairs records with others is durable, once, however often the batch comes |
-| ``settle`` | what others ask of the batch (order of keys, ledger of letters) is durable, before its source commits |
+| ``evaluate`` | no sink has anything; each record is evaluated once. Staged files are invisible to readers |
+| ``look`` | nothing is written; the batch may still be blocked, split, or evaluated with another plan |
+| ``pin`` | the plan of the batch is durable, and used by every retry |
+| ``hold_back`` | the records that wait for a dead letter of their key are durable, and the same in every retry |
+| ``set_aside`` | the sinks that get dead letters instead of events are durable, and the same in every retry |
+| ``send_events`` | each sink before the failing one has its events: tables once, message targets at least once |
+| ``spill`` | dead letters too large for a topic are in files, before a topic has one that refers to a file |
+| ``send_letters`` | each sink has its dead letters, which proves that all sinks have their events |
+| ``relate`` | what pairs records with others is durable, once, however often the batch is repeated |
+| ``settle`` | key order and states of dead letters are durable, before the source commits |
 
-Which of them a batch takes: a new one all but ``set_aside``; one that an operator set aside has ``withhold_events`` for
-``send_events``; where one write serves all sinks, it is all between ``pin`` and the counts, and judges on its way; a
-replay writes no letters, since its records have theirs. What a step has to note is with its :class:`Journal`; what it
-has to write with the :class:`~router.writing.writer.BatchWriter`; and records with the
-:class:`~router.writing.outcomes.Outcomes`, wherever these are.
+A new batch takes all steps but ``set_aside``. One that an operator moves to dead letters has ``withhold_events``
+instead of ``send_events``. If one write serves all sinks, it is the only step between ``pin`` and the counts, and
+evaluates on the way. A replay writes no dead letters, since its records have theirs. A :class:`Journal` stores what a
+step must remember, a :class:`~router.writing.writer.BatchWriter` writes, and
+:class:`~router.writing.outcomes.Outcomes` have the records.
 """
 
-# Small: it is the way of a batch, on one screen.
+# Small: the steps of a batch, on one screen.
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from router.writing.writer import BatchWriter
 
 
 class Journal:
-    """Keeps notes of an attempt, besides what its sinks have. This one keeps none; further attempts repeat all."""
+    """Stores what an attempt must remember besides what sinks have. This one stores nothing: retries repeat all."""
 
     __slots__ = ()
     writes_letters: ClassVar[bool] = True
-    """Whether what is no event is written as dead letters."""
+    """Whether records without an event are written as dead letters."""
 
     @property
     def at_once(self) -> bool:
-        """Whether the batch leaves in one pass, with no look at it before."""
+        """Whether one write evaluates the batch and serves all sinks."""
         return False
 
     @property
@@ -51,35 +51,35 @@ class Journal:
         return None
 
     def look(self, tally: Tally) -> None:
-        """Step: raise what is to keep the batch from being written, as it was judged."""
+        """Step: raise if the evaluated batch must not be written."""
 
     def pin(self, outcomes: Outcomes) -> None:
-        """Step: note what judged the batch."""
+        """Step: store the plan that evaluated the batch."""
 
     def hold_back(self, outcomes: Outcomes, tally: Tally) -> HeldBack:
-        """Step: decide which records go to no sink, since one before them is a dead letter."""
+        """Step: decide which records go to no sink because an earlier record of their key is a dead letter."""
         return NOTHING
 
     def set_aside(self) -> Mapping[str, str] | None:
-        """Step: decide which sinks get dead letters in place of their events, and why; None when none does."""
+        """Step: return the sinks that get dead letters instead of events, each with the reason; None if none does."""
         return None
 
     def spill(self, letters: Outcomes, tally: Tally, rejections: Rejections | None = None) -> None:
-        """Step: keep dead letters in files that no topic takes."""
+        """Step: write dead letters to files that are too large for their topics."""
 
     def relate(self, outcomes: Outcomes) -> None:
         """Step: pair the records with others."""
 
     def settle(self, outcomes: Outcomes, tally: Tally, rejections: Rejections) -> None:
-        """Step: note what became of the records, when all of it is written."""
+        """Step: store the outcomes of the records, after all writes."""
 
 
 def attempt(outcomes: Outcomes, batch: BatchId, writer: BatchWriter, journal: Journal) -> Tally:
-    """Judge and write a batch once, and return its counts. Repeating is safe after any error and any crash.
+    """Evaluate and write a batch once, and return its counts. Safe to repeat after any error or crash.
 
     Raises:
-        SinkError: a sink is in the way; those before it have their share.
-        Exception: what the journal's ``look`` raises; nothing has been written by this attempt.
+        SinkError: a sink failed; the sinks before it have their share.
+        Exception: the journal's ``look`` raised; this attempt has written nothing.
     """
     receipts = Receipts()
     if journal.at_once:

@@ -1,4 +1,4 @@
-"""What a running router notes of an attempt besides what its sinks have: pins, holds, blocked keys, spilled letters."""
+"""What a running router stores about an attempt: pins, blocked batches, blocked keys, spilled dead letters."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from router.watching.metrics import Metrics
     from router.watching.status import RouterStatus
 
-ASIDE: Final = "set aside by an operator"
+ASIDE: Final = "moved to dead letters by an operator"
 _log = get_logger()
 
 
 class TooManyLetters(Exception):
-    """The circuit breaker: a batch that would flood the dead letters is held before its first write."""
+    """The circuit breaker: a batch has too many dead letters, and is blocked before its first write."""
 
 
 @dataclass(slots=True)
 class BatchJournal(Journal):
-    """The journal of one attempt at a part of a batch; with *park* the part is set aside."""
+    """The journal of one attempt at a part of a batch; with *park* the part goes to dead letters."""
 
     state: StateFolder
     notes: BatchNotes
@@ -52,22 +52,22 @@ class BatchJournal(Journal):
 
     @property
     def at_once(self) -> bool:
-        """Whether one write serves all sinks; what is not judged at all takes one for each."""
+        """Whether one write serves all sinks; poison records and parked batches need one for each sink."""
         return self.loaded.one_pass and self.park is None and not self.part.condemned
 
     @property
     def may_reject(self) -> bool:
-        """Whether routed records may become dead letters after all."""
+        """Whether routed records may still become dead letters."""
         return self.loaded.writer.may_reject or self.park is not None
 
     def look(self, tally: Tally) -> None:
-        """Look at what was judged, when nothing of the batch is written yet.
+        """Check the evaluated batch before the first write.
 
         Raises:
-            TooLarge: it is to be cut.
-            SinkError: the sink of pairs is too far behind.
-            TooManyLetters: the circuit breaker. A batch that was pinned has passed it, and a letter of our own making
-                says nothing of the catalog.
+            TooLarge: it must be split.
+            SinkError: the sink of request-reply pairs is too far behind.
+            TooManyLetters: the circuit breaker is open. A pinned batch has passed it, and a poison record says nothing
+                about the catalog.
         """
         if self.park is not None:
             return
@@ -79,21 +79,21 @@ class BatchJournal(Journal):
             check_ratio(tally, self.loaded.plan.settings.dead_letters.max_ratio)
 
     def pin(self, outcomes: Outcomes) -> None:
-        """Note the plan, durably, unless an earlier attempt did; and keep in files what a bare letter leaves out."""
+        """Store the plan, durably, unless an earlier attempt did; write to files what a bare dead letter omits."""
         for name, line in outcomes.left_out():
-            self._keep(f"{name}.raw", line, "record kept as it arrived", letter=name)
+            self._keep(f"{name}.raw", line, "original record written to a file", letter=name)
         if self.state.pinned(self.batch.query, self.batch.number) is None:
             plan = self.loaded.plan
             self.state.pin(self.batch.query, self.batch.number, plan.id, plan.to_bytes())
 
     def hold_back(self, outcomes: Outcomes, tally: Tally) -> HeldBack:
-        """Decide, durably, which records wait for dead letters of their keys; of a batch set aside, as was decided."""
+        """Decide, durably, which records wait for dead letters of their keys; a parked batch repeats its decision."""
         if self.park is not None:
             return self.ordering.noted(outcomes, self.batch, self.loaded.plan)
         return self.ordering.hold_back(outcomes, self.batch, self.loaded.plan, dead=tally.dead)
 
     def set_aside(self) -> Mapping[str, str] | None:
-        """Decide, durably, which sinks do not have their events, each with what a letter is to say of it."""
+        """Decide, durably, which sinks do not have their events, each with the detail for its dead letters."""
         if self.park is None:
             return None
         if self.park.lacking is not None and self.park.part == self.batch.label:
@@ -104,26 +104,26 @@ class BatchJournal(Journal):
         return lacking
 
     def spill(self, letters: Outcomes, tally: Tally, rejections: Rejections | None = None) -> None:
-        """Keep letters that no topic takes in files, durably, before Spark commits the batch that refers to them.
+        """Write dead letters too large for their topics to files, durably, before Spark commits the batch.
 
-        In one pass a topic may have the letter a moment before the file is there.
+        With a single write, a topic may have the reference a moment before the file exists.
         """
         if tally.spilled or (rejections and self.loaded.writer.may_spill):
             for letter, line in letters.spilled():
                 self._keep(letter, line, "dead letter too large for its topic", letter=letter)
 
     def relate(self, outcomes: Outcomes) -> None:
-        """Hand over what pairs the records with others, if the plan that judged them has such columns."""
+        """Pass on the pairing columns, if the plan has them."""
         if self.pairing is not None and self.loaded.plan.pairs:
             commit = commit_of(PAIRS, self.batch)
             self.pairing.take(outcomes.exchanges(), commit, self.batch.query, self.loaded.plan.epoch)
 
     def settle(self, outcomes: Outcomes, tally: Tally, rejections: Rejections) -> None:
-        """Let the letters block their keys, durably."""
+        """Block the keys of the dead letters, durably."""
         self.ordering.settle(outcomes, rejections, self.loaded.plan, dead=tally.dead)
         if self.park is not None:
             count = rejections.counts.total()
-            _log.warning("batch set aside", query=self.batch.query, batch=self.batch.number, letters=count)
+            _log.warning("batch moved to dead letters", query=self.batch.query, batch=self.batch.number, letters=count)
 
     def _lacking(self) -> dict[str, str]:
         writer, batch = self.loaded.writer, self.batch
@@ -145,38 +145,38 @@ def check_ratio(tally: Tally, most: float | None) -> None:
     if most is not None and tally.total and tally.dead / tally.total > most:
         raise TooManyLetters(
             f"{tally.dead} of {tally.total} records would be dead letters, more than dead_letters.max_ratio {most:g}; "
-            "mend the catalog or raise the limit"
+            "fix the catalog or raise the limit"
         )
 
 
-# A batch that is held: said, noted beside its pin, and tried again after growing pauses.
+# A blocked batch is logged, recorded beside its pin, and retried after growing pauses.
 
 RETRY_FIRST: Final = 0.5
 RETRY_MOST: Final = 30.0
 ERROR_SECONDS: Final = 60.0
-"""A batch that is held for so long is an error: somebody has to look."""
+"""After this time a blocked batch is logged as an error: an operator must act."""
 LOOK: Final = 1.0
-"""Longest time in which a held batch does not look for an operator's order to set it aside."""
+"""Seconds between checks whether an operator moves a blocked batch to dead letters."""
 FOREVER: Final = float("inf")
-AWAY: Final = "the batch is written when it answers, or when `xrouter schemas pull` has brought its ids onto the disk"
-MEND: Final = "mend the catalog, and the batch is judged anew; or raise dead_letters.max_ratio and restart"
+AWAY: Final = "the batch is retried until the registry answers; or store its ids on disk with `xrouter schemas pull`"
+MEND: Final = "fix the catalog, and the batch is evaluated again; or raise dead_letters.max_ratio and restart"
 _REGISTRY: Final = "schema-registry"
-"""The label, in the metrics, of what holds a batch when it is neither a sink nor its dead letters."""
+"""The metric label of a batch blocked by the schema registry, in place of a sink's name."""
 
 
 class Draining(Exception):
-    """Raised inside a batch to end its query before the batch's first write."""
+    """Ends a query before the first write of a batch."""
 
 
 def pauses() -> Iterator[float]:
-    """Yield in how many seconds a batch that a sink holds is tried again, each time."""
+    """Yield the seconds before each retry of a batch that a sink blocks."""
     yield from (min(RETRY_FIRST * 2**n, RETRY_MOST) for n in range(16))
     yield from itertools.repeat(RETRY_MOST)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRetry:
-    """Holds the batches of one query; once *draining* is set, every wait ends the query."""
+    """Waits with blocked batches of one query; once *draining* is set, every wait ends the query."""
 
     query: str
     notes: BatchNotes
@@ -185,87 +185,85 @@ class BatchRetry:
     status: RouterStatus
     draining: threading.Event
     since: dict[int, float] = field(default_factory=dict)
-    """When the batch that is held was held first."""
-    said: dict[str, str] = field(default_factory=dict)
-    """The level at which the log has said so, by the sink in the way."""
+    """When each blocked batch was first blocked (monotonic seconds)."""
+    logged: dict[str, str] = field(default_factory=dict)
+    """The level already logged for each failing sink."""
 
     def facts(self, number: int) -> dict[str, Any]:
-        """Return what log lines say of a batch: what its query reads, the query, and the batch's number."""
+        """Return the log fields of a batch: what its query reads, the query, and the batch number."""
         return {**reads(self.plans.active.sources, self.query), "query": self.query, "batch": number}
 
-    def goes_on(self, number: int) -> None:
-        """Say that a batch is written, if it was said that it is held."""
+    def resumed(self, number: int) -> None:
+        """Log that a blocked batch is now written."""
         if number in self.since:
             seconds = round(time.monotonic() - self.since[number], 1)
-            _log.info("batch goes on", **self.facts(number), held_seconds=seconds)
+            _log.info("batch resumed", **self.facts(number), held_seconds=seconds)
         self.since.clear()
-        self.said.clear()
+        self.logged.clear()
 
     def by_sink(self, loaded: LoadedPlan, batch: BatchId, error: SinkError, seconds: float, *, parked: bool) -> None:
-        """Hold a batch that a sink does not take, with a note of the sinks that have their share, and wait.
+        """Block a batch because a sink failed: record which sinks have their share, and wait.
 
-        An order to set the batch aside ends the wait, unless it was there before: *parked*.
+        ``batches park`` ends the wait, unless the batch was *parked* before.
 
         Raises:
-            Draining: the query is to end.
+            Draining: the query must end.
         """
-        hint = error.hint or "repair the sink: the batch is tried again by itself, and nothing is lost meanwhile"
+        hint = error.hint or "repair the sink; the batch is retried automatically, and nothing is lost"
         self.metrics.sink_write(error.sink, "error", str(error))
-        self._say(batch, str(error), error.sink, hint=hint, retry_seconds=seconds)
+        self._report(batch, str(error), error.sink, hint=hint, retry_seconds=seconds)
         self._note(batch, str(error), error.sink, loaded.writer.taken(batch))
         self._wait(batch, seconds, parked=parked)
 
     def by_registry(self, loaded: LoadedPlan, batch: BatchId, reason: str, seconds: float, *, parked: bool) -> None:
-        """Hold a batch with ids that only a schema registry knows which gives no answer for now, and wait.
+        """Block a batch because a schema registry that must resolve its ids is unavailable, and wait.
 
         Raises:
-            Draining: the query is to end.
+            Draining: the query must end.
         """
-        self._say(batch, reason, _REGISTRY, hint=AWAY, retry_seconds=seconds)
+        self._report(batch, reason, _REGISTRY, hint=AWAY, retry_seconds=seconds)
         self._note(batch, reason, "", loaded.writer.taken(batch))
         self._wait(batch, seconds, parked=parked)
 
     def by_breaker(self, loaded: LoadedPlan, batch: BatchId, reason: str) -> None:
-        """Hold a batch of too many dead letters until another plan is active: the same would judge it alike.
-
-        An order to set it aside ends the wait as well.
+        """Block a batch with too many dead letters until another plan is active, or ``batches park`` is called.
 
         Raises:
-            Draining: the query is to end.
+            Draining: the query must end.
         """
-        self.said.clear()
-        self._say(batch, reason, "", error=True, hint=MEND)
+        self.logged.clear()
+        self._report(batch, reason, "", error=True, hint=MEND)
         self._note(batch, reason, "", frozenset())
-        self._wait(batch, FOREVER, judged_by=loaded.plan)
+        self._wait(batch, FOREVER, plan=loaded.plan)
 
-    def breathe(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         """Wait.
 
         Raises:
-            Draining: the query is to end.
+            Draining: the query must end.
         """
         if self.draining.wait(seconds):
             raise Draining
 
-    def _say(self, batch: BatchId, reason: str, sink: str, *, error: bool = False, **more: object) -> None:
-        """Report that a batch is held; the log has it once for each sink in the way, and once more when that stays so.
+    def _report(self, batch: BatchId, reason: str, sink: str, *, error: bool = False, **more: object) -> None:
+        """Report a blocked batch to metrics, status and log; the log has one line per failing sink and level.
 
-        What ends by itself is a warning. It is an error once it lasts, and at once where only somebody can end it.
+        A warning becomes an error after ERROR_SECONDS; what only an operator can resolve is an error at once.
         """
         self.metrics.held(self.query, sink)
         endpoints = self.facts(batch.number).get("endpoints", "")
-        shared = f"; all of {endpoints} wait, which share the query" if ", " in endpoints else ""
+        shared = f"; this blocks all endpoints of the query: {endpoints}" if ", " in endpoints else ""
         self.status.query(self.query, "held", batch=batch.number, reason=f"{reason}{shared}")
         lasts = time.monotonic() - self.since.setdefault(batch.number, time.monotonic())
         level = "error" if error or lasts >= ERROR_SECONDS else "warning"
         facts = {**self.facts(batch.number), "reason": reason, **more}
-        if self.said.get(sink) in (level, "error"):
-            _log.debug("batch is still held", **facts)
+        if self.logged.get(sink) in (level, "error"):
+            _log.debug("batch still blocked", **facts)
         elif level == "warning":
-            _log.warning("batch held", **facts)
+            _log.warning("batch blocked", **facts)
         else:
-            _log.error("batch held", **facts, **({} if error else {"held_seconds": round(lasts)}))
-        self.said[sink] = level if self.said.get(sink) != "error" else "error"
+            _log.error("batch blocked", **facts, **({} if error else {"held_seconds": round(lasts)}))
+        self.logged[sink] = level if self.logged.get(sink) != "error" else "error"
 
     def _note(self, batch: BatchId, reason: str, sink: str, known: frozenset[str]) -> None:
         before = self.notes.held(self.query, batch.number, batch.generation)
@@ -275,15 +273,15 @@ class BatchRetry:
             return
         try:
             self.notes.hold(self.query, batch.number, note)
-        except OSError as error:  # A full disk may be why the batch is held; the note can wait for it.
-            _log.warning("the hold of a batch cannot be noted", query=self.query, error=error.strerror)
+        except OSError as error:  # A full disk may be what blocks the batch; the note is not essential.
+            _log.warning("cannot store why a batch is blocked", query=self.query, error=error.strerror)
 
-    def _wait(self, batch: BatchId, seconds: float, *, parked: bool = False, judged_by: Plan | None = None) -> None:
+    def _wait(self, batch: BatchId, seconds: float, *, parked: bool = False, plan: Plan | None = None) -> None:
         self.status.steps.turn(self.query, HELD)
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            self.breathe(min(left, LOOK))
+            self.pause(min(left, LOOK))
             if not parked and self.notes.parked(self.query, batch.number, batch.generation) is not None:
                 return
-            if judged_by is not None and self.plans.active.id != judged_by.id:
+            if plan is not None and self.plans.active.id != plan.id:
                 return

@@ -1,13 +1,11 @@
-"""One streaming query: what happens to each of its batches, from Spark's callback until Spark may commit it.
+"""The batches of one streaming query, from Spark's callback until Spark may commit them.
 
-``foreachBatch`` is where everything happens that must not be done twice in different ways:
-
-1. :meth:`Pipeline.batch`: a drain, or topics that begin anew, end the query before the first write; in the end the
-   counts of the whole batch go to the metrics, and only then does Spark commit it.
-2. :meth:`Pipeline._write_all`: what is left of the batch is written part by part, mostly as one; what is too large, or
-   fails by itself, is cut (:mod:`router.batches.splitting`).
-3. :meth:`Pipeline._write`: attempts at a part, for as long as a sink is in the way (:mod:`router.batches.journal`).
-4. :func:`router.batches.attempt.attempt`: the steps of each attempt, those of a replay as well.
+1. :meth:`Pipeline.batch` is the callback of ``foreachBatch``. A drain, or recreated topics, end the query before the
+   first write. After all writes the counts go to the metrics, and only then does Spark commit the batch.
+2. :meth:`Pipeline._write_all` writes the rest of the batch part by part, mostly as one part. A part that is too large,
+   or fails because of its records, is split (:mod:`router.batches.splitting`).
+3. :meth:`Pipeline._write` retries a part while a sink is unavailable (:mod:`router.batches.journal`).
+4. :func:`router.batches.attempt.attempt` has the steps of one attempt, for batches and replays.
 """
 
 from __future__ import annotations
@@ -50,23 +48,23 @@ if TYPE_CHECKING:
     from router.watching.metrics import Metrics
     from router.watching.status import RouterStatus
 
-# Whether all that a query takes arrives: what the source says was taken, held against what sinks say they have.
+# Conservation: whether sinks have every record that the source delivered.
 #
-# Both are worked out apart from each other: the one from offsets in Spark's checkpoint, from where the last batch ended
-# to where this one does, so that a batch which nobody wrote is missed; the other from receipts of sinks.
+# The two counts are independent. Records read come from offsets in Spark's checkpoint, from the end of the last batch
+# to the end of this one, so that a batch that was never written is noticed. Records written come from sinks' receipts.
 
 _DOUBTFUL: Final = 1000
-"""Batches, at most, that brokers are asked about once they answer again."""
+"""Maximum number of unexplained batches to remember while brokers are unreachable."""
 _TOPICS: Final = "kafka-"
 _log = get_logger()
 
 
 class Accounting:
-    """Keeps the account of one query; of one thread.
+    """Count what one query read and what its sinks received; not thread-safe.
 
-    Spark ends a query with ``on_data_loss: stop`` when records are gone that it was to read, so that offsets without a
-    record then held none: markers of transactions, or what compaction removed. Where it goes on instead, *losses* asks
-    the brokers which of them are lost at most, and says so; as long as they do not say, all are missed.
+    With ``on_data_loss: stop`` Spark fails the query when records are lost, so an offset without a record is a
+    transaction marker or was compacted away. With ``continue``, *losses* asks the brokers for an upper bound of the
+    lost records and logs it; until they answer, all such offsets count as missing.
     """
 
     def __init__(
@@ -76,7 +74,7 @@ class Accounting:
         self._generation = generation
         self._losses = losses
         self._doubtful: list[tuple[Spans, int]] = []
-        """Offsets of batches, and how many of them held no record, that the brokers have not yet explained."""
+        """Offset ranges that the brokers have not yet explained, with their number of offsets without a record."""
         self._accounts = accounts
         self._inbox = state.inbox
         self._view: InboxView | None = None
@@ -85,25 +83,22 @@ class Accounting:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """Share how far the queries of a cluster have come in topics that move between them.
-
-        A topic that this query takes over goes on from where the other query was, and the other way round.
-        """
+        """Copy positions of topics that moved between the queries of a cluster, in both directions."""
         own, cluster = self.account, cluster_of(self._query)
         for query, other in self._accounts.known().items():
             if query == self._query or not query.startswith(_TOPICS) or cluster_of(query) != cluster:
                 continue
             for topic in own.reached.keys() & other.reached.keys():
-                taker, giver = (own, other) if topic in self._generation.topics else (other, own)
-                taker.reached = {**taker.reached, topic: _furthest(taker.reached[topic], giver.reached[topic])}
+                new, old = (own, other) if topic in self._generation.topics else (other, own)
+                new.reached = {**new.reached, topic: _furthest(new.reached[topic], old.reached[topic])}
 
     def add(self, batch: int, tally: Tally, metrics: Metrics) -> bool:
-        """Add a batch that all sinks have, durably; False when it was added before."""
+        """Add a completely written batch, durably; return False if it was added before."""
         if self.account.generation == self._generation.id and self.account.batch >= batch:
             return False
         starts, ends = self._bounds(batch)
         taken, spans = self._taken(batch, starts, ends) or (tally.rows, {})
-        # Offsets that the batch was to read and that held no record. Those passed over before it are not counted here.
+        # Offsets of this batch without a record. Offsets that were skipped before it are not included.
         empty = self._empty(spans, max(0, records_in(spans) - tally.rows)) if spans else 0
         with self._accounts.changing(self._query) as account:
             if ends is not None:
@@ -118,7 +113,7 @@ class Accounting:
         return True
 
     def _empty(self, spans: Spans, holes: int) -> int:
-        """Return how many offsets are known by now to have held no record: of this batch, and of those in doubt."""
+        """Return the number of offsets now known to have no record, in this batch and in unexplained earlier ones."""
         if self._losses is None:
             return holes
         if holes:
@@ -133,9 +128,9 @@ class Accounting:
                     _log.error("records were lost at the broker", query=self._query, places=places_of(lost))
                 self._doubtful.pop(0)
         except KafkaUnreachable as error:
-            # Memory is bounded, and some batches show an operator as much as all of them.
+            # Bounds the memory. The last batches tell an operator enough.
             del self._doubtful[:-_DOUBTFUL]
-            _log.warning("whether records were lost is not known", query=self._query, problem=str(error))
+            _log.warning("cannot determine whether records were lost", query=self._query, problem=str(error))
         return empty
 
     def _bounds(self, batch: int) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
@@ -146,10 +141,9 @@ class Accounting:
             return {}, None
 
     def _taken(self, batch: int, starts: Mapping[str, Any], ends: Mapping[str, Any] | None) -> tuple[int, Spans] | None:
-        """Return how many records lie between the end of the account and that of a batch.
+        """Return the number of offsets since the last counted batch, and the offset ranges of this one.
 
-        With it come the offsets of those between where the batch begins and ends, none for the local inbox. None where
-        the source does not say where it begins.
+        The ranges are empty for the local inbox. Return None if the start of the batch is unknown.
         """
         if not ends:
             return None
@@ -163,7 +157,7 @@ class Accounting:
             return None
 
     def _unknown(self, batch: int, error: Exception) -> None:
-        _log.warning("what a batch took is not known", query=self._query, batch=batch, problem=str(error))
+        _log.warning("cannot count the records that a batch read", query=self._query, batch=batch, problem=str(error))
 
     def _rows(self, starts: Mapping[str, Any], ends: Mapping[str, Any], reached: Mapping[str, Any]) -> int:
         if self._view is None:
@@ -191,11 +185,11 @@ def _offsets(
         for number, end in partitions.items():
             start = int(starts.get(topic, {}).get(number, -1))
             before = reached.get(topic, {}).get(number)
-            # A topic that was created again is read from its first record, and those records count again.
+            # A recreated topic is read from its first record, and its records count again.
             first = start if before is None or 0 <= start < before else before
             if first < 0 and not starts:
                 return None
-            # A partition that Spark meets on the way is read from the first record that it ever had.
+            # A partition that was added later is read from offset 0.
             first = max(0, first)
             taken += max(0, end - first)
             if end > max(start, first):
@@ -204,7 +198,7 @@ def _offsets(
 
 
 class TopicsRenewed(Exception):
-    """Raised inside a batch to end its query before the batch's first write: topics were deleted and made again."""
+    """Ends a query before the first write of a batch because topics were deleted and recreated."""
 
 
 class Pipeline:
@@ -229,12 +223,11 @@ class Pipeline:
         accounts: Accounts | None = None,
         topics: ReadTopics | None = None,
     ) -> None:
-        """*final* is the last batch that this query is to write, when it is not to read on.
+        """Prepare for the batches of the query *name*.
 
-        *bounding* keeps batches within their bytes; unset, it knows nothing of this query yet. Where the query reads
-        on what another began to, *came_by* names that, and *restored* gives the rows as they came to it. *pairing*
-        takes the records that are related to others. *accounts* are those of the process, which outlive this query.
-        *topics* are what the query reads, as their brokers know them.
+        *final* is the last batch to write, if the query must then end. *bounding* limits the bytes of a batch. If the
+        query reads what another query forwarded, *came_by* names that query and *restored* restores its rows. *pairing*
+        receives the records to pair with others. *accounts* outlive the query. *topics* asks the brokers.
         """
         self.name = name
         self.kind = kind
@@ -253,8 +246,8 @@ class Pipeline:
         self._idle.set()
         self._notes = BatchNotes(state.batches)
         self._bounding = bounding or Bounding(kind, generation, BatchSizing.of(plans.active.settings), None)
-        self._holding = BatchRetry(name, self._notes, plans, metrics, status, self._draining)
-        self._ordering = Ordering(state, name, self._notes, self._holding.breathe)
+        self._retry = BatchRetry(name, self._notes, plans, metrics, status, self._draining)
+        self._ordering = Ordering(state, name, self._notes, self._retry.pause)
         self._watch = Watch(name, metrics, status, lambda: reads(plans.active.sources, name))
         self._accounting = Accounting(
             name, generation, state, accounts or Accounts(state), None if topics is None else topics.losses
@@ -263,34 +256,34 @@ class Pipeline:
         metrics.expect_query(name)
         metrics.resume(name, self._accounting.account)
         self._shadowed = False
-        self._alone: int | None = None
+        self._unshadowed: int | None = None
         self._suspected = ""
         self.failure: RouterError | None = None
         self.last: int | None = None
         self.renewed: Spans = {}
-        """The partitions whose topics were deleted and made again, when the query ended for that."""
+        """The partitions of recreated topics, if the query ended because of them."""
 
     def drain(self) -> None:
-        """Let the batch that is being written finish, and no other begin."""
+        """Finish the current batch, and start no other."""
         self._draining.set()
 
     @property
     def draining(self) -> bool:
-        """Whether no other batch begins."""
+        """Whether no further batch may start."""
         return self._draining.is_set()
 
     def wait_idle(self, seconds: float) -> bool:
-        """Wait until no batch is being written; False when it took longer."""
+        """Wait until no batch is being written; return False after *seconds*."""
         return self._idle.wait(seconds)
 
     def batch(self, rows: DataFrame, number: int) -> None:
-        """Judge and write one batch; the callback of ``foreachBatch``.
+        """Evaluate and write one batch; the callback of ``foreachBatch``.
 
         Raises:
-            Draining: the query is to end, and nothing of this batch has been written.
-            TopicsRenewed: likewise, and it is to begin again at the first records of some topics.
-            StateError: topics were made again, and the settings do not go on without the records of the old ones.
-            BatchPinError: the batch is pinned to a plan that cannot be restored.
+            Draining: the query must end; nothing of this batch has been written.
+            TopicsRenewed: as above, and the query must restart at the first records of some topics.
+            StateError: topics were recreated, and ``on_data_loss`` is ``stop``.
+            BatchPinError: the plan that the batch is pinned to cannot be restored.
         """
         self._idle.clear()
         try:
@@ -311,12 +304,12 @@ class Pipeline:
             if logging.getLogger(__name__).isEnabledFor(logging.DEBUG):
                 counts = {"records": tally.total, "outcomes": by_endpoint(tally.records)}
                 times = {"seconds": round(seconds, 3), "steps": steps}
-                _log.debug("batch is done", **self._holding.facts(number), **counts, **times)
+                _log.debug("batch done", **self._retry.facts(number), **counts, **times)
             self.last = number
             if number == self._final:
                 self.drain()
         except DiskError:
-            raise  # The query ends, and is started again until there is room.
+            raise  # The query fails, and is restarted until the disk has space.
         except RouterError as error:
             self.failure = error
             raise
@@ -326,9 +319,9 @@ class Pipeline:
             self._idle.set()
 
     def _check_renewed(self, number: int) -> None:
-        """End the query when a topic is another than was read, or shorter: Spark would pass over its first records.
+        """End the query if a topic was recreated or is shorter than what was read: Spark would skip its first records.
 
-        With ``on_data_loss: stop`` Spark itself has ended the query by now, where a topic is shorter.
+        With ``on_data_loss: stop`` Spark has already failed the query if a topic is shorter.
         """
         anew: Spans = {}
         if self._topics is not None:
@@ -340,17 +333,17 @@ class Pipeline:
             for partition, (first, end) in sorted(spans.items())
         ]
         if places:
-            _log.error("topics are shorter than what was read of them", places=places)
+            _log.error("topics end before the offsets already read", places=places)
         self.renewed = {**anew, **cut}
         if self.renewed:
-            _log.warning("topics are read from their first record", topics=sorted(self.renewed))
+            _log.warning("reading topics from their first record", topics=sorted(self.renewed))
             raise TopicsRenewed
 
     def _write_all(self, rows: DataFrame, number: int) -> Tally:
-        """Write what is left of a batch, part by part; mostly it is one part.
+        """Write the rest of a batch part by part; mostly it is one part.
 
-        What is written, and how the rest is cut, is durable after each part of a batch that was cut: a crash repeats
-        one part, which the sinks that keep commits know by its own.
+        The progress of a split batch is durable after each part. A crash repeats one part; sinks with transaction ids
+        recognize it.
         """
         parts = BatchParts.of(self._notes, self.name, number, self.generation.id)
         while (part := parts.next) is not None:
@@ -366,7 +359,7 @@ class Pipeline:
                 self._bounding.divide(parts, measure)
             except Exception as error:
                 if is_unreadable(error) and self._bounding.read_anew(number):
-                    _log.warning("batch is read by our own client: Spark's takes no such timestamp", query=self.name)
+                    _log.warning("reading the batch with our own client: timestamp out of range", query=self.name)
                     continue
                 fault = fault_of(error)
                 if fault is not None and self._suspects_shadow(number, fault):
@@ -378,91 +371,91 @@ class Pipeline:
                 parts.written(tally)
                 self._status.steps.written(self.name, parts.tally.total)
                 if parts.next is not None:
-                    # What is left is noted, so that a drain need not wait for it.
-                    self._holding.breathe(0)
+                    # The other parts are recorded, so a drain does not wait for them.
+                    self._retry.pause(0)
         self._notes.release(self.name, number)
         return parts.tally
 
     def _write(self, rows: DataFrame, number: int, part: BatchPart) -> Tally:
-        """Write a part, and again while the world is in the way: such an error holds a batch and never drops it.
+        """Write a part, and retry while a sink or registry is unavailable: that blocks a batch and never drops it.
 
-        Every attempt is by the plan that the batch is pinned to; until it is, by the active one.
+        Each attempt uses the plan that the batch is pinned to, or the active plan if it has no pin yet.
         """
         waits = pauses()
         rows = rows if self._restored is None else self._restored(rows)
         while True:
             pinned = self._state.pinned(self.name, number)
             loaded = self._plans.current() if pinned is None else self._plans.pinned(pinned, self._restore)
-            if number == self._alone and loaded.without_shadow is not None:
+            if number == self._unshadowed and loaded.without_shadow is not None:
                 loaded = loaded.without_shadow
             self._shadowed = loaded.without_shadow is not None
             if pinned is None and self._draining.is_set():
-                # Asked after the plan was taken: a drain begins before a plan that no longer knows the query's topics.
+                # Checked after reading the plan: a drain starts before a plan without the query's topics is active.
                 raise Draining
             now = datetime.now(UTC).isoformat(timespec="microseconds")
             batch = BatchId(self.kind, self.name, self.generation.id, number, now, part.path, self._came_by)
             park = self._notes.parked(self.name, number, self.generation.id)
-            noting = (self._state, self._notes, self._ordering, self._bounding)
-            journal = BatchJournal(*noting, batch, loaded, part, park, self._pairing)
+            stores = (self._state, self._notes, self._ordering, self._bounding)
+            journal = BatchJournal(*stores, batch, loaded, part, park, self._pairing)
             limit = loaded.plan.settings.batch_limit.total_seconds()
             began = time.monotonic()
             if logging.getLogger(__name__).isEnabledFor(logging.DEBUG):
                 epoch = loaded.plan.catalog.epoch
-                _log.debug("batch is tried", **self._holding.facts(number), epoch=epoch, pinned=pinned is not None)
+                _log.debug("batch attempt", **self._retry.facts(number), epoch=epoch, pinned=pinned is not None)
             try:
                 with self._watch.attempt(rows.sparkSession, number, limit):
                     outcomes = loaded.outcomes(rows, batch, part, arrived=journal.may_reject, at_once=journal.at_once)
                     tally = attempt(outcomes, batch, loaded.writer, journal)
                 self._bounding.learn(tally, time.monotonic() - began)
-                self._holding.goes_on(number)
+                self._retry.resumed(number)
                 return tally
             except SinkError as error:
-                self._holding.by_sink(loaded, batch, error, next(waits), parked=park is not None)
+                self._retry.by_sink(loaded, batch, error, next(waits), parked=park is not None)
             except TooManyLetters as error:
-                self._holding.by_breaker(loaded, batch, str(error))
+                self._retry.by_breaker(loaded, batch, str(error))
                 waits = pauses()
             except Exception as error:
                 if not (away := registry_away(error)):
                     raise
-                self._holding.by_registry(loaded, batch, away, next(waits), parked=park is not None)
+                self._retry.by_registry(loaded, batch, away, next(waits), parked=park is not None)
 
     def _suspects_shadow(self, number: int, fault: Fault) -> bool:
-        """Whether a shadow catalog judged beside what failed: without it the batch has all its tries still."""
+        """Whether the failed attempt had a shadow catalog; the retry without it does not count as a failure."""
         if not self._shadowed:
             self._suspected = ""
             return False
-        self._alone, self._suspected, self._shadowed = number, fault.text, False
-        _log.warning("batch failed, and goes on without the shadow catalog", query=self.name, batch=number)
+        self._unshadowed, self._suspected, self._shadowed = number, fault.text, False
+        _log.warning("batch failed; retrying without the shadow catalog", query=self.name, batch=number)
         return True
 
     def _clear(self, number: int) -> None:
-        """Let no shadow judge any more, if what failed with it is written now."""
+        """Disable the shadow catalog if the batch failed only with it."""
         if self._suspected:
-            reason = f"batch {number} of {self.name} failed with it, and not without it: {self._suspected}"
+            reason = f"batch {number} of {self.name} failed only with it: {self._suspected}"
             self._plans.set_aside_shadow(reason)
             self._suspected = ""
 
     def _failed(self, parts: BatchParts, measure: Measure, fault: Fault) -> bool:
-        """Count a failure that is the batch's own, and cut the part if it is time; False when nothing is left to do."""
+        """Count a failure caused by the records, and split the part if due; return False if it cannot be split."""
         part = parts.next
         assert part is not None
         self._metrics.fault(self.name, fault.kind)
         self._status.query(self.name, "failed", batch=parts.number, reason=fault.text)
-        facts = {**self._holding.facts(parts.number), "error": fault.text}
+        facts = {**self._retry.facts(parts.number), "error": fault.text}
         hint = self._hint(fault)
         if not parts.failed(fault):
-            _log.warning("batch failed, and is tried again", **facts, times=parts.failures.all, **hint)
-            self._holding.breathe(RETRY_FIRST)
+            _log.warning("batch failed; retrying", **facts, times=parts.failures.all, **hint)
+            self._retry.pause(RETRY_FIRST)
             return True
         places = measure()
         facts |= {"records": places.num_rows, **hint}
         if not parts.divide(places, fault):
-            _log.error("batch failed, and cannot be cut further", **facts)
+            _log.error("batch failed and cannot be split further", **facts)
             return False
         if parts.next is not None and parts.next.condemned:
-            _log.error("record becomes a dead letter, since it fails", position=first_of(places), **facts)
+            _log.error("poison record becomes a dead letter", position=first_of(places), **facts)
         else:
-            _log.warning("batch fails, and is written in parts to find the record", parts=len(parts.left), **facts)
+            _log.warning("batch failed; splitting it to find the poison record", parts=len(parts.left), **facts)
         return True
 
     def _hint(self, fault: Fault) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The plans of a running router: the active one, and those that unfinished batches are pinned to."""
+"""The plans of a running router: the active plan, and the plans that unfinished batches are pinned to."""
 
 from __future__ import annotations
 
@@ -37,10 +37,8 @@ _NO_ROUTE: Final = 2**31 - 1
 _log = get_logger()
 
 
-class _Taker(NamedTuple):
-    """A query as it takes columns: with the kind of its rows, the query that its positions name, and whether timestamps
-    are converted.
-    """
+class _ColumnsKey(NamedTuple):
+    """What the columns of a query depend on: its row kind, the query its positions name, conversion of timestamps."""
 
     query: str
     kind: Kind
@@ -50,45 +48,42 @@ class _Taker(NamedTuple):
 
 @dataclass(slots=True, weakref_slot=True)
 class LoadedPlan:
-    """A plan on its way through the session: broadcast to the workers, with its writer."""
+    """A plan that is broadcast to the workers, with its writer."""
 
     plan: Plan
     judge: Broadcast[Judge]
     writer: BatchWriter
     tallies: dict[str, Accumulator[dict[str, str]]] = field(default_factory=dict)
-    """What workers count, by query. Spark keeps accumulators to its end, so attempts and plans share them."""
-    once: dict[_Taker, OutgoingColumns] = field(default_factory=dict)
-    """What one write to all sinks takes, kept from batch to batch.
-
-    Each query has its own, since queries are at work at the same time.
-    """
+    """Counts of the workers, by query. Spark never frees accumulators, so attempts and plans share them."""
+    once: dict[_ColumnsKey, OutgoingColumns] = field(default_factory=dict)
+    """The columns of a single write to all sinks, cached across batches; per query, since queries run in parallel."""
     without_shadow: LoadedPlan | None = None
-    """The same plan with no shadow catalog beside it; None where there is none."""
+    """The same plan without a shadow catalog; None if this plan has none."""
 
     @property
     def one_pass(self) -> bool:
-        """Whether one write serves all sinks; records that are paired with others are judged before they are sent."""
+        """Whether one write serves all sinks; records to be paired are evaluated before they are sent."""
         return self.writer.one_pass and not self.plan.pairs
 
     def beside(self, shadow: Shadow, spark: SparkSession) -> LoadedPlan:
-        """Return the same plan, with the same writer, beside which a shadow catalog judges."""
+        """Return the same plan and writer with a shadow catalog beside it."""
         judge = spark.sparkContext.broadcast(replace(self.plan.judge, shadow=shadow))
         return LoadedPlan(self.plan, judge, self.writer, self.tallies, without_shadow=self)
 
     def prepare(self, before: LoadedPlan, queries: Collection[str]) -> None:
-        """Make the columns that *queries* took of the plan *before*, so that their next batches need not make them."""
+        """Compile the columns that *queries* used with the plan *before*, so that their next batches need not."""
         if not self.one_pass:
             return
-        for taker in tuple(before.once):
-            if taker.query in queries:
-                self._columns(taker, before.tallies[taker.query])
+        for key in tuple(before.once):
+            if key.query in queries:
+                self._columns(key, before.tallies[key.query])
 
     def warm(self, rows: DataFrame, kind: Kind) -> None:
-        """Judge *rows* of a source in the way of its batches, up to where sinks would get what comes of them.
+        """Evaluate *rows* of a source like a batch, up to the write to sinks.
 
-        What a session does for the first time takes it seconds: the JVM loads classes and compiles the columns, Python
-        workers start and load the plan, producers of Kafka are made. Nothing is written and nothing is counted: the
-        accumulator is of this call alone, and sinks get an empty share at most.
+        The first batch of a session takes seconds: the JVM loads classes and compiles the columns, Python workers
+        start and load the plan, Kafka producers are created. Nothing is written and nothing is counted: the
+        accumulator is only for this call, and sinks get at most an empty share.
         """
         from pyspark.sql import functions as F
 
@@ -96,12 +91,12 @@ class LoadedPlan:
         alone = LoadedPlan(plan, self.judge, BatchWriter(plan, lambda _, __: None))
         batch = BatchId(kind, "", "", 0, datetime.now(UTC).isoformat(timespec="microseconds"))
         if self.one_pass:
-            taker = _Taker("", kind, "", converts(rows, kind))
-            outgoing = alone._columns(taker, alone._nothing_counted(rows, "")).of_rows(rows, batch.failed)
+            key = _ColumnsKey("", kind, "", converts(rows, kind))
+            outgoing = alone._columns(key, alone._reset_counts(rows, "")).of_rows(rows, batch.failed)
             name = next(iter(routes.letter_sinks))
             sink = plan.settings.sinks[name].topics
             assert sink is not None
-            # No topic has this name. Of a condition that is false without a look at rows, Spark would judge none.
+            # No topic has this name. If the condition were constant, Spark would evaluate no row.
             save_to_kafka(outgoing.where(F.col("topic") == ""), sink, name)
             return
         if not plan.pairs and all(
@@ -126,10 +121,10 @@ class LoadedPlan:
     def outcomes(
         self, rows: DataFrame, batch: BatchId, part: BatchPart, *, arrived: bool, at_once: bool = False
     ) -> SparkOutcomes:
-        """Return the outcomes of a part, of its source's rows; nothing is judged before they are evaluated.
+        """Return the outcomes of a part, from the rows of its source; lazy until ``evaluate``.
 
-        *arrived* keeps how records arrived beside what they became: where events may become dead letters after all.
-        With *at_once* one write is to take them all.
+        *arrived* keeps the original records, for events that may still become dead letters. *at_once* prepares a single
+        write to all sinks.
         """
         kind = batch.kind
         if part.condemned:
@@ -140,47 +135,44 @@ class LoadedPlan:
             return SparkOutcomes(
                 rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare, judge=self.judge, may_reject=arrived
             )
-        texts = self._nothing_counted(rows, batch.query)
+        texts = self._reset_counts(rows, batch.query)
         counted = partial(_counts, texts, self.plan)
-        taker = _Taker(batch.query, kind, batch.first_query, converts(rows, kind))
-        outgoing = self._columns(taker, texts).of_rows(rows, batch.failed) if at_once else None
+        key = _ColumnsKey(batch.query, kind, batch.first_query, converts(rows, kind))
+        outgoing = self._columns(key, texts).of_rows(rows, batch.failed) if at_once else None
 
-        def one_form() -> DataFrame:
+        def unify() -> DataFrame:
             outcomes = judged(prepared(rows, kind), kind, self.judge, texts)
             return unified(outcomes, kind, batch.first_query, arrived=arrived)
 
         staging = None if at_once or arrived or self.plan.pairs else self._staging(prepared(rows, kind), batch)
-        # Letters that are replayed stay where they are, whatever becomes of their records.
+        # A replayed dead letter stays stored, whatever becomes of its record.
         rejects = arrived or kind == "letters"
         how: dict[str, Any] = {"outgoing": outgoing, "staging": staging, "judge": self.judge, "may_reject": rejects}
-        return SparkOutcomes(one_form, batch, self.plan, counted, **how)
+        return SparkOutcomes(unify, batch, self.plan, counted, **how)
 
     def _staging(self, source: DataFrame, batch: BatchId) -> tuple[Sequence[RowsForSink], DataFrame] | None:
-        """Return the one pass that stages all that sinks get of a batch; None where one takes it otherwise.
-
-        What is judged again is looked at record by record before it is written.
-        """
+        """Return the pass that stages the files of all sinks; None if a sink is not file-based, or for a replay."""
         shares = self.writer.shares(batch) if batch.kind != "letters" else None
         if shares is None:
             return None
         staging = StagingPass(SinkRows.of(batch, self.plan), shares)
         return shares, staging.of_source(source, self.judge)
 
-    def _nothing_counted(self, rows: DataFrame, query: str) -> Accumulator[dict[str, str]]:
-        """Return what the workers of a query's next attempt count, which is nothing yet."""
+    def _reset_counts(self, rows: DataFrame, query: str) -> Accumulator[dict[str, str]]:
+        """Return the accumulator for a query's next attempt, reset to empty."""
         tallies = self.tallies.get(query)
         if tallies is None:
             tallies = self.tallies[query] = rows.sparkSession.sparkContext.accumulator({}, TallyAccumulator())
         tallies.value = {}
         return tallies
 
-    def _columns(self, taker: _Taker, tallies: Accumulator[dict[str, str]]) -> OutgoingColumns:
-        columns = self.once.get(taker)
+    def _columns(self, key: _ColumnsKey, tallies: Accumulator[dict[str, str]]) -> OutgoingColumns:
+        columns = self.once.get(key)
         if columns is None:
-            one_pass = OnePass.of(self.plan, taker.kind, taker.first_query)
+            one_pass = OnePass.of(self.plan, key.kind, key.first_query)
             judge = self.plan.judge if self.without_shadow is None else self.judge.value
-            columns = OutgoingColumns.of(one_pass, judge, self.judge, tallies, converts=taker.converts)
-            self.once[taker] = columns
+            columns = OutgoingColumns.of(one_pass, judge, self.judge, tallies, converts=key.converts)
+            self.once[key] = columns
         return columns
 
 
@@ -197,19 +189,19 @@ def load(
     timed: Timed = untimed,
     nulled: Nulled = uncounted,
 ) -> LoadedPlan:
-    """Send a plan to the workers of a session, compiled; *tallies* are what plans before it have counted with."""
+    """Broadcast a compiled plan to the workers; *tallies* are the accumulators of the plans before it."""
     known = {} if tallies is None else tallies
     return LoadedPlan(plan, spark.sparkContext.broadcast(plan.judge), BatchWriter(plan, counted, timed, nulled), known)
 
 
 class PlanHolder:
-    """The active plan, and those that batches in progress were begun under; thread-safe.
+    """The active plan, and the plans of batches in progress; thread-safe.
 
-    ``activate`` takes effect with the next try of every batch that is not pinned yet, and never inside a try. A plan
-    stays loaded, with what its writer knows of a batch, as long as it is active or somebody has a reference to it: a
-    pinned batch keeps its own plan through all its tries, however many reloads come meanwhile.
+    ``activate`` takes effect with the next attempt at each batch that has no pin yet, never inside an attempt. A plan
+    stays loaded, with its writer, while it is active or referenced: a pinned batch keeps its plan through all retries
+    and reloads.
 
-    A shadow catalog judges beside the active plan, unless that is the same, or a batch failed for it.
+    A shadow catalog is evaluated beside the active plan, unless both are equal, or a batch failed because of it.
     """
 
     def __init__(self, spark: SparkSession, state: StateFolder, plan: Plan, metrics: Metrics) -> None:
@@ -226,31 +218,31 @@ class PlanHolder:
 
     @property
     def active(self) -> Plan:
-        """The plan that the next batch is judged by."""
+        """The plan of the next batch."""
         return self._active
 
     def activate(self, plan: Plan, queries: Collection[str] = ()) -> None:
-        """Make a plan the one for the next batches. First it is compiled, sent to workers, and prepared for *queries*.
+        """Compile a plan, broadcast it, prepare it for *queries*, and use it for the next batches.
 
-        No batch waits for that. Nothing is written: a plan is kept once a batch is pinned to it
+        No batch waits for that. Nothing is stored: a plan is stored when a batch is pinned to it
         (:meth:`StateFolder.pin`).
         """
         loaded = self._beside(self._load(plan))
         if self._current is not None:
             loaded.prepare(self._current, queries)
-        # It must come before a batch can have records of the definitions that the plan expects.
+        # Before a batch can have records of the plan's definitions.
         self._metrics.coverage.follow(plan)
         with self._lock:
             self._active, self._current = loaded.plan, loaded
         self._report_shadow(loaded)
 
     def shadow(self, plan: Plan) -> None:
-        """Let another catalog judge beside the active one and count, with the next batches; as :meth:`activate`."""
+        """Evaluate the next batches with a shadow catalog too, and count its outcomes; as :meth:`activate`."""
         self._shadow = plan
-        self.activate(self._active, {taker.query for taker in tuple(self.current().once)})
+        self.activate(self._active, {key.query for key in tuple(self.current().once)})
 
     def set_aside_shadow(self, reason: str) -> None:
-        """Let no shadow judge until there is another one; does nothing when none does."""
+        """Disable the shadow catalog until it changes; do nothing if there is none."""
         with self._lock:
             if self._shadow is None:
                 return
@@ -258,7 +250,7 @@ class PlanHolder:
             if self._current is not None:
                 self._current = self._current.without_shadow or self._current
         self._metrics.shadow.set_aside(reason)
-        _log.error("shadow catalog is set aside until it changes; the stream goes on", reason=reason)
+        _log.error("shadow catalog disabled until it changes; routing continues", reason=reason)
 
     def current(self) -> LoadedPlan:
         """Return the active plan, loaded."""
@@ -267,10 +259,10 @@ class PlanHolder:
         return current or self._load(self._active)
 
     def pinned(self, plan_id: str, restore: Callable[[bytes], Plan]) -> LoadedPlan:
-        """Return the plan with that id, compiled from its document if need be.
+        """Return the plan with that id, compiled from its stored document if it is not loaded.
 
         Raises:
-            BatchPinError: its document is gone, or of another version.
+            BatchPinError: its document is missing, or of another version.
         """
         with self._lock:
             known, current = self._loaded.get(plan_id), self._current
@@ -283,28 +275,28 @@ class PlanHolder:
         document = self._state.plan(plan_id)
         if document is None:
             raise BatchPinError(
-                f"an unfinished batch is pinned to plan {plan_id}, and its file state/plans/{plan_id}.json is gone",
-                hint="restore that file from a backup; or start once with the catalog and the settings that the batch "
-                "began under, which make the same plan. Removing the query's checkpoint is no way out: it is then read "
-                "from its first position again, and tables get every record a second time",
+                f"an unfinished batch is pinned to plan {plan_id}, but its file state/plans/{plan_id}.json is missing",
+                hint="restore that file from a backup; or start once with the catalog and settings that the batch "
+                "began with, which make the same plan. Do not remove the query's checkpoint: all records would be read "
+                "again, and tables would have each of them twice",
             )
         plan = restore(document)
         if plan.id != plan_id:
             raise BatchPinError(
-                f"plan {plan_id} of an unfinished batch does not compile to itself any more (now {plan.id})",
-                hint="start the router version that began the batch once, so that it finishes it",
+                f"plan {plan_id} of an unfinished batch compiles to a different plan now ({plan.id})",
+                hint="finish the batch by starting, once, the router version that began it",
             )
         return self._load(plan)
 
     def _beside(self, loaded: LoadedPlan) -> LoadedPlan:
-        """Return a plan with the shadow catalog beside it, if there is one that differs."""
+        """Return a plan with the shadow catalog beside it, if one is set and differs."""
         shadow = self._shadow
         if shadow is None or shadow.epoch == loaded.plan.epoch:
             return loaded
         try:
             return loaded.beside(Shadow.of(loaded.plan, shadow), self._spark)
-        except Exception as error:  # It must not keep a plan from taking effect. Log and metrics say why.
-            _log.warning("shadow catalog cannot be used", problem=str(error), error=type(error).__name__)
+        except Exception as error:  # A shadow must not keep a plan from taking effect. Log and metrics have the fault.
+            _log.warning("shadow catalog rejected", problem=str(error), error=type(error).__name__)
             self._metrics.shadow.broken(f"{type(error).__name__}: {error}")
             return loaded
 
@@ -318,7 +310,7 @@ class PlanHolder:
             self._metrics.shadow.judging(pair, len(shadow.catalog.definitions), notes)
 
     def _load(self, plan: Plan) -> LoadedPlan:
-        # Batches that are already pinned to a plan ask for it while this one is loaded.
+        # A second lock: batches pinned to other plans read them while this one is loaded.
         with self._loading:
             with self._lock:
                 known = self._loaded.get(plan.id)

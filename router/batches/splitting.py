@@ -1,4 +1,4 @@
-"""Which offsets one write of a batch has, and why: parts of a batch that is too large, or that failed."""
+"""Split a batch that is too large, or that fails because of a record, into parts that are written one by one."""
 
 from __future__ import annotations
 
@@ -21,24 +21,19 @@ from router.state.state import BatchNotes
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# A batch that is written in parts: since something in it cannot be judged or written, or since it is too large.
+# The note ``state/batches/<query>/<batch>.parts`` lists the remaining parts, and the counts of those already written.
+# It is durable before the first write of any part. Parts are written in order; the first one is the current part. A
+# part's identity is its *path*, () for the whole batch. Each part has its own transaction ids
+# (:class:`router.sinks.contract.Commit`): a sink that has the whole batch, or a part that was split further, has its
+# parts too. So tables have every row once through crashes, retries and further splits.
 #
-# The note ``state/batches/<query>/<batch>.parts`` says how the batch is cut. It is durable before the first write of
-# any part, and parts are written in their order, one after the other, so that it holds what is left: the first part is
-# the one at work. A part's identity is its *path*, () for the whole batch, and each part has commits of its own
-# (:class:`router.sinks.contract.Commit`): a sink that has the whole, or a part that was cut further, has its parts too.
-# So tables have every row once through crashes, further tries and further cuts.
-#
-# Counts of parts that are written stand in the note as well; those of the batch are their sum, once.
-#
-# A part that failed :data:`ALIKE` times alike, through restarts too, is cut. One of a single record becomes a dead
-# letter ``undecodable`` that names the fault; if that fails alike, one that leaves out what Python would have to
-# render.
+# A part that failed :data:`ALIKE` times with the same fault, also across restarts, is split. A single record becomes a
+# dead letter ``undecodable`` that names the fault; if that fails in the same way, one without what Python would render.
 
 ALIKE: Final = 3
-"""Failures alike, one after the other, after which a batch or a part is cut."""
+"""Consecutive failures with the same fault after which a part is split."""
 UNLIKE: Final = 10
-"""Failures of any kind after which it is cut as well."""
+"""Failures of any kind after which a part is split."""
 PIECES: Final = 8
 Path = tuple[int, ...]
 WHOLE: Final[Path] = ()
@@ -46,9 +41,9 @@ WHOLE: Final[Path] = ()
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """What is written at one time: *ranges* None is the whole batch.
+    """What one write contains; *ranges* is None for the whole batch.
 
-    *condemned* names the fault for which its only record becomes a dead letter; *bare* leaves its headers out there.
+    *condemned* is the fault that makes its only record a dead letter; *bare* omits the headers from that dead letter.
     """
 
     path: Path = WHOLE
@@ -70,14 +65,14 @@ class BatchPart:
 
 @dataclass(slots=True)
 class Failures:
-    """How the part at work has failed: *alike* times with the last fault, *all* times in all."""
+    """Failures of the current part: *alike* with the last fault, *all* in total."""
 
     digest: str = ""
     alike: int = 0
     all: int = 0
 
     def add(self, fault: Fault) -> None:
-        """Count one."""
+        """Count one failure."""
         self.alike = self.alike + 1 if self.digest == fault.digest else 1
         self.digest = fault.digest
         self.all += 1
@@ -85,7 +80,7 @@ class Failures:
 
 @dataclass(slots=True)
 class BatchParts:
-    """What is left of one batch, as its note has it; of one thread."""
+    """The remaining parts of one batch, as in its note; not thread-safe."""
 
     notes: BatchNotes
     query: str
@@ -99,7 +94,7 @@ class BatchParts:
 
     @classmethod
     def of(cls, notes: BatchNotes, query: str, number: int, generation: str) -> BatchParts:
-        """Return the parts of a batch as noted; one that has no note is one part.
+        """Return the stored parts of a batch; a batch without a note is one part.
 
         Raises:
             StateError: the note is damaged.
@@ -112,19 +107,17 @@ class BatchParts:
             failures = Failures(**note["failures"])
             tally, known = Tally.from_json(note["tally"]), set(note["known"])
         except (KeyError, TypeError, ValueError) as error:
-            hint = "restore it from a backup; without it the batch is written from its start, and tables may double"
-            raise StateError(
-                f"the note of batch {number} of {query} in parts is damaged: {error}", hint=hint
-            ) from error
+            hint = "restore it from a backup; without it the batch is rewritten, and tables may have rows twice"
+            raise StateError(f"the parts file of batch {number} of {query} is damaged: {error}", hint=hint) from error
         return cls(notes, query, number, generation, left, tally, failures, known, noted=True)
 
     @property
     def next(self) -> BatchPart | None:
-        """The part to be written now; None when all are."""
+        """The part to write now; None if all are written."""
         return self.left[0] if self.left else None
 
     def written(self, tally: Tally) -> None:
-        """Note that the part at work is at all its sinks, with these counts."""
+        """Record that all sinks have the current part, with these counts."""
         self.tally.add(tally)
         self.left = self.left[1:]
         self.failures = Failures()
@@ -132,11 +125,10 @@ class BatchParts:
             self._note()
 
     def failed(self, fault: Fault) -> bool:
-        """Count a failure of the part at work, durably; return whether it is to be cut now (:meth:`divide`)."""
+        """Count a failure of the current part, durably; return whether to split it now (:meth:`divide`)."""
         self.failures.add(fault)
         enough = self.failures.alike >= ALIKE or self.failures.all >= UNLIKE
-        # A fault that cut a larger part, or took a whole time limit, need not come three times. To condemn a record,
-        # it must.
+        # A fault that already split a larger part, or a timeout, splits at once. A single record must fail three times.
         again = (fault.digest in self.known or fault.kind == "time") and not self._is_one
         if enough or again:
             self.known.add(fault.digest)
@@ -149,20 +141,20 @@ class BatchParts:
         return ranges is not None and len(ranges) == 1 and ranges[0].first == ranges[0].last
 
     def divide(self, places: pa.Table, fault: Fault) -> bool:
-        """Cut the part at work, or condemn its only record for *fault* once that came often enough; durably.
+        """Split the current part, or mark its only record as poison once it failed often enough; durably.
 
-        *places* are those of its rows (:func:`router.reading.backlogs.extents`). False when there is nothing to cut: no
-        record, or one that cannot even be made a dead letter.
+        *places* are its source locations (:func:`router.reading.backlogs.extents`). Return False if there is no record,
+        or if it cannot even be made a dead letter.
         """
         part = self.left[0]
         if places.num_rows > 1:
             self.cut(places)
         elif places.num_rows == 1 and self.failures.alike < ALIKE and self.failures.all < UNLIKE:
-            # A batch of one record, met by a limit of time: it has its further tries.
+            # A batch of one record that timed out: retry it.
             self.left[0] = replace(part, path=(*part.path, 0), ranges=cut_one(places))
             self._note()
         elif places.num_rows == 1 and not part.bare:
-            # It gets a path of its own: rows that the record's own try left in a table must not count as its letter.
+            # A new path: rows that the failed attempt left in a table must not count as the dead letter.
             ranges = cut_one(places)
             condemned = part.condemned or fault.text
             self.left[0] = BatchPart((*part.path, 0), ranges, condemned, bare=bool(part.condemned))
@@ -172,9 +164,9 @@ class BatchParts:
         return True
 
     def cut(self, places: pa.Table, pieces: int = PIECES, *, by_bytes: bool = False) -> None:
-        """Cut the part at work into at most so many, of about as many records or bytes each; durably.
+        """Split the current part into at most *pieces* of about equal records or bytes, durably.
 
-        *places* are those of its rows, two or more. Whoever finds a batch too large calls this before its first write.
+        *places* has two or more source locations. A batch that is too large must be split before its first write.
         """
         part = self.left[0]
         divisions = cut(places, pieces, by_bytes=by_bytes)
@@ -198,35 +190,32 @@ class BatchParts:
 
 
 def cut_one(places: pa.Table) -> Ranges:
-    """Return the range of the one row in *places*."""
+    """Return the range of the only row in *places*."""
     channel, first, second, _ = (column[0].as_py() for column in places.itercolumns())
     return (Range(channel, (first, second), (first, second)),)
 
 
-# Keeps the batches of one query within their bytes: measures those that may be too large, and reads them in parts.
-#
-# A batch may be planned too large: Spark counts records, and a range that is in the checkpoint stays as it is, whatever
-# the settings say since. It is cut before its first write (:mod:`router.batches.splitting`), and each part reads its
-# own offsets.
+# A batch may be planned too large: Spark limits records, not bytes, and a range in the checkpoint stays, whatever the
+# settings are now. Such a batch is split before its first write, and each part reads its own offsets.
 
 OWN_BATCHES: Final = 20
-"""Batches that our own client reads behind one that Spark's source could not."""
+"""Batches that our own Kafka client reads after one that Spark's source could not read."""
 TASK_RECORDS: Final = 1_000
-"""Records that are worth a task of their own: judging fewer takes about as long as a task takes to begin and end."""
+"""Minimum records for a task of their own: evaluating fewer takes about as long as starting and ending a task."""
 Measure: TypeAlias = Callable[[], pa.Table]
-"""Gives the places of the rows at work (:func:`router.reading.backlogs.extents`), which takes a Spark job."""
+"""Returns the source locations of the current rows (:func:`router.reading.backlogs.extents`); runs a Spark job."""
 _log = get_logger()
 
 
 class TooLarge(Exception):
-    """A batch, or a part of one, turned out too large when it was judged; nothing of it has been written."""
+    """An evaluated batch, or a part of one, is too large; nothing of it has been written."""
 
 
 class Bounding:
-    """The bounds of one query's batches.
+    """Limits the bytes of one query's batches: measures batches that may be too large, and reads them in parts.
 
-    *read* returns the records between some offsets, *own* those of ranges by our own client; None where there are no
-    offsets.
+    *read* returns the records between offsets, *own* reads ranges with our own Kafka client; both are None for sources
+    without offsets.
     """
 
     def __init__(
@@ -243,14 +232,14 @@ class Bounding:
         self._read = read
         self._own = own
         self._own_until = -1
-        # A batch that was begun before may have killed its last try, or was bounded by other settings.
+        # A batch begun before a restart may have killed the process, or had other settings.
         self._inherited = generation.pending
-        self._as_it_is: tuple[int, Path] | None = None
+        self._indivisible: tuple[int, Path] | None = None
 
     def read_anew(self, number: int) -> bool:
-        """Read this batch and some behind it by our own client, since Spark's source cannot; False when that is so.
+        """Read this batch and the next ones with our own Kafka client; return False if that is already so.
 
-        A sender with timestamps beyond Spark's mostly has others like it.
+        A sender with timestamps out of Spark's range mostly sends more of them.
         """
         if self._own is None or number <= self._own_until:
             return False
@@ -258,7 +247,7 @@ class Bounding:
         return True
 
     def cut(self, parts: BatchParts, measure: Measure) -> bool:
-        """Cut a batch that nothing is known to be written of, durably, if it is too large to be written at once."""
+        """Split a batch, durably, if it is too large and nothing of it has been written."""
         if parts.noted:
             return False
         inherited = parts.number == self._inherited
@@ -268,18 +257,18 @@ class Bounding:
         return parts.noted
 
     def divide(self, parts: BatchParts, measure: Measure) -> None:
-        """Measure the part at work, and cut it, durably, if it is too large and can be cut."""
+        """Measure the current part, and split it, durably, if it is too large and has several records."""
         places = measure()
         size = int(places.column(BYTES).to_numpy().sum()) if places.num_rows else 0
         pieces = min(self._sizing.pieces(size), places.num_rows)
         self._sizing.learn(places.num_rows, size)
         if pieces < 2:
-            # One record of many events, or only its outcomes are large: it is written as it is.
+            # One record with many events, or only its outcomes are large: it is written whole.
             part = parts.next
-            self._as_it_is = (parts.number, part.path) if part is not None else None
+            self._indivisible = (parts.number, part.path) if part is not None else None
             return
         _log.warning(
-            "batch is too large, and is written in parts",
+            "batch is too large; writing it in parts",
             query=parts.query,
             batch=parts.number,
             records=places.num_rows,
@@ -290,9 +279,9 @@ class Bounding:
         parts.cut(places, pieces, by_bytes=True)
 
     def rows(self, rows: DataFrame, number: int, part: BatchPart) -> DataFrame:
-        """Return the rows of a part out of those of its batch; where there are offsets, only its own are read.
+        """Return the rows of a part of a batch; sources with offsets read only the offsets of the part.
 
-        A small batch is read by fewer tasks than its topics have partitions.
+        A small batch has fewer tasks than its topics have partitions.
         """
         if self._own is not None and number <= self._own_until:
             rows = self._own(ranges_of(self._generation, number))
@@ -311,15 +300,15 @@ class Bounding:
         return rows.coalesce(tasks) if 0 < tasks < partitions else rows
 
     def check(self, tally: Tally, number: int, part: BatchPart) -> None:
-        """Look at a part of a batch that was judged and not yet written.
+        """Check the size of an evaluated part before its first write.
 
         Raises:
-            TooLarge: it must not be brought to the driver as one.
+            TooLarge: it is too large for the driver.
         """
-        if self._sizing.pieces(tally.bytes) > 1 and self._as_it_is != (number, part.path):
+        if self._sizing.pieces(tally.bytes) > 1 and self._indivisible != (number, part.path):
             raise TooLarge
 
     def learn(self, tally: Tally, seconds: float) -> None:
-        """Take in the size of what was written, and how long that took."""
+        """Learn from the size of a written part, and from how long it took."""
         self._sizing.learn(tally.total, tally.bytes)
         self._sizing.worked(tally.total, seconds)

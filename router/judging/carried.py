@@ -1,7 +1,7 @@
-"""What goes on with an event from rows whose parts are columns: attributes, other headers, and the key.
+"""Forward attributes, other headers, and the key of events whose parts are columns.
 
-:mod:`router.judging.outputs` gives the same for rows that the exact codec read, one by one. Kafka's rows need neither:
-the JVM has their headers.
+:mod:`router.judging.outputs` does the same for rows that the exact codec read, one by one. Kafka rows need neither: the
+JVM has their headers.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from router.matching.matcher import Matcher, MatchOutcomes
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 PARTITION_KEY: Final = "partitionkey"
 _KEYS: Final = frozenset(each.partition_key for each in BINDINGS.values() if not each.sending.key) - {""}
-"""Parts with the partition key of records of the inbox; that of Kafka's records the JVM has."""
+"""Parts with the partition key of inbox records; the JVM has the key of Kafka records."""
 Filling = tuple[Int, pa.Array]
-"""Fact rows, and the value of a column in each."""
+"""Row numbers, and the value of a column in each of these rows."""
 
 
 def filled(rows: int, kind: pa.DataType, fillings: Sequence[Filling]) -> pa.Array:
-    """Return a column of so many rows that holds these values, and null elsewhere; no row is filled twice."""
-    given = [filling for filling in fillings if len(filling[0])]
-    if not given:
+    """Return a column of *rows* rows with the values of *fillings*, and null elsewhere; fillings do not overlap."""
+    present = [filling for filling in fillings if len(filling[0])]
+    if not present:
         return pa.nulls(rows, kind)
-    owners = np.concatenate([own for own, _ in given])
-    values = given[0][1] if len(given) == 1 else pa.concat_arrays([each for _, each in given])
+    owners = np.concatenate([own for own, _ in present])
+    values = present[0][1] if len(present) == 1 else pa.concat_arrays([each for _, each in present])
     if len(owners) == rows and (np.diff(owners) > 0).all():
         return values
     places = np.full(rows, -1, np.int64)
@@ -51,9 +51,9 @@ def filled(rows: int, kind: pa.DataType, fillings: Sequence[Filling]) -> pa.Arra
 
 
 def passed_name(key: str) -> str | None:
-    """Return under which name the part of that key goes on with an event; None when it does not.
+    """Return the header name under which a part is forwarded with an event, or None if it is not.
 
-    That it may be an attribute of an event, which goes on as such, is not asked here.
+    Attributes of events are forwarded separately, and are not recognized here.
     """
     prefix = next((known for known in CARRIED if key.startswith(known)), None)
     if prefix is None:
@@ -65,7 +65,7 @@ def passed_name(key: str) -> str | None:
 
 
 def passed_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
-    """Return the headers of routed rows that were no CloudEvents attributes, in order."""
+    """Return the headers of routed rows that are not CloudEvents attributes, in order."""
     envelopes, entries = settled.envelopes, settled.envelopes.entries
     routed = _routed(outcomes, settled)
     names = [passed_name(key) for _, key in entries.pairs]
@@ -80,7 +80,7 @@ def passed_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
 
 
 def attributes_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
-    """Return the attributes of routed events in binary mode, named as in Kafka's, in order; the content type last."""
+    """Return the attributes of routed events in binary mode with Kafka's names, in order; the content type last."""
     envelopes, entries = settled.envelopes, settled.envelopes.entries
     leaving = _routed(outcomes, settled) & envelopes.binary
     chosen = envelopes.attributes[leaving[entries.owners[envelopes.attributes]]]
@@ -92,7 +92,7 @@ def attributes_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
 
 
 def typed_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
-    """Return the names of attributes of routed events in binary mode that are integers or booleans, as
+    """Return the names of integer and boolean attributes of routed events in binary mode, as
     :func:`bindings.events.typed_names` does.
     """
     envelopes, entries = settled.envelopes, settled.envelopes.entries
@@ -106,7 +106,7 @@ def typed_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
 
 
 def typed_from_json(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
-    """Return the same for events in JSON."""
+    """Return the names of integer and boolean attributes of routed events in JSON."""
     json, rows, leaving = settled.envelopes.json, settled.envelopes.json_rows, _leaving_json(outcomes, settled)
     if json is None:
         return rows, pa.nulls(0, pa.string())
@@ -116,7 +116,7 @@ def typed_from_json(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
 
 
 def _side_by_side(owners: Int, names: pa.StringArray) -> Filling:
-    """Return the rows that these ascending ones are, and the names of each with a space between them."""
+    """Return each row of the ascending *owners* once, with its names joined by spaces."""
     if not len(owners):
         return owners, pa.nulls(0, pa.string())
     begins = np.flatnonzero(np.diff(owners, prepend=-1))
@@ -125,9 +125,9 @@ def _side_by_side(owners: Int, names: pa.StringArray) -> Filling:
 
 
 def keys_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
-    """Return the partition keys of events, routed or not: their own, else those that their records came with.
+    """Return the partition keys of events, routed or not: their own, else those of their records.
 
-    Dead letters of other records have the latter too; mapped events have their own among their attributes.
+    Other dead letters have the key of their record; mapped events have theirs among their attributes.
     """
     facts, envelopes, entries = outcomes.facts, settled.envelopes, settled.envelopes.entries
     keys = envelopes.attribute(PARTITION_KEY).view(pa.binary())
@@ -142,7 +142,7 @@ def keys_of(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
 
 
 def key_of(reading: ExactReading) -> bytes | None:
-    """Return what :func:`keys_of` has for a row that the exact codec read."""
+    """Return the partition key of a row that the exact codec read, as :func:`keys_of` does."""
     own = reading.envelope.attributes.get(PARTITION_KEY)
     if own is not None:
         return own.encode()
@@ -150,12 +150,12 @@ def key_of(reading: ExactReading) -> bytes | None:
 
 
 def attributes_from_json(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
-    """Return the attributes of routed events in JSON as :func:`attributes_of` does of those in binary mode."""
+    """Return the attributes of routed events in JSON, as :func:`attributes_of` does for binary mode."""
     json, rows, leaving = settled.envelopes.json, settled.envelopes.json_rows, _leaving_json(outcomes, settled)
     if json is None:
         return rows, pa.nulls(0, HEADERS)
     chosen = np.flatnonzero(leaving[json.owners])
-    # The content types stand behind the values.
+    # The content types follow the values.
     contents = np.where(leaving & valid(json.types), len(json.values) + np.arange(len(rows)), -1)
     places, counts = _content_last(json.owners[chosen], chosen, contents)
     values = pa.concat_arrays([json.values, json.types.view(pa.binary())]).take(pa.array(places))
@@ -165,7 +165,7 @@ def attributes_from_json(outcomes: MatchOutcomes, settled: ColumnRows) -> Fillin
 
 
 def data_from_json(outcomes: MatchOutcomes, settled: ColumnRows) -> Filling:
-    """Return the data of routed events in JSON; null for one that has none."""
+    """Return the data of routed events in JSON; null if an event has none."""
     json, rows, leaving = settled.envelopes.json, settled.envelopes.json_rows, _leaving_json(outcomes, settled)
     if json is None:
         return rows, pa.nulls(0, pa.binary())
@@ -178,16 +178,16 @@ def _routed(outcomes: MatchOutcomes, settled: ColumnRows) -> Bool:
 
 
 def _leaving_json(outcomes: MatchOutcomes, settled: ColumnRows) -> Bool:
-    """Tell which of the rows that hold JSON are routed events."""
+    """Return for each JSON row whether it is a routed event."""
     envelopes = settled.envelopes
     leaving: Bool = (_routed(outcomes, settled) & envelopes.from_json)[envelopes.json_rows]
     return leaving
 
 
 def _content_last(owners: Int, chosen: Int, contents: Int) -> tuple[Int, Int]:
-    """Return entries row by row, and how many each row has: those chosen, and behind them that of the content type.
+    """Return the entries ordered by row, the content type last in each row, and the number of entries per row.
 
-    *owners* are the rows of the chosen ones, ascending; *contents* has an entry for each row, -1 for none.
+    *owners* are the rows of the *chosen* entries, ascending; *contents* has the content type of each row, or -1.
     """
     typed = contents >= 0
     counts = np.bincount(owners, minlength=len(contents)) + typed
@@ -199,7 +199,7 @@ def _content_last(owners: Int, chosen: Int, contents: Int) -> tuple[Int, Int]:
 
 
 def _lists(settled: ColumnRows, chosen: Int, counts: Int, names: pa.StringArray) -> pa.ListArray:
-    """Return lists of these many entries each, with the names that their numbers have."""
+    """Return lists of the *chosen* entries, with *counts* entries each and their names."""
     entries = settled.envelopes.entries
     return _of_entries(counts, names.take(pa.array(entries.numbers[chosen])), entries.values.take(pa.array(chosen)))
 
@@ -211,25 +211,23 @@ def _of_entries(counts: Int, keys: pa.StringArray, values: pa.BinaryArray) -> pa
     )
 
 
-# What relations of definitions add to outcomes: how an event is related, and what pairs it with others.
-#
-# | column | meaning | |---|---| | ``relation``, ``relatedto`` | of the definition: what its relation is, and to which
-# other; for the lineage | | ``exchange`` | what pairs a record with others (:func:`read_exchange`); only where pairs
-# are kept |
+# Columns that relations add to outcomes:
+# ``relation``, ``relatedto``: the definition's relation and its target, for the lineage.
+# ``exchange``: correlates a request with its replies (:func:`read_exchange`); only with the setting ``relations``.
 
 EXCHANGE: Final = "exchange"
 LONGEST: Final = 1024
-"""Bytes of an id or a value in an exchange. A longer one is cut, and its hash is the key."""
+"""Maximum bytes of an id or value in ``exchange``. A longer one is truncated, and its hash is the key."""
 _MARK: Final = "\x1f"
 _TEXTUAL: Final = "p.user_properties."
 _BINARY: Final = "p.correlation_data"
 
 
 class RelatedRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What pairs a record with others, of bounded length. ``id`` is that of the event.
+    """The correlation of one record, of bounded length. ``id`` is the event's id.
 
-    ``asks`` are the keys by which other records answer this one. ``answers`` is set for a record that is an answer: it
-    is the key of the record that asks, or empty where the answer does not name one.
+    ``asks`` are the keys that replies to this record have. ``answers`` is set for a reply: the key of its request, or
+    empty if the reply does not name one.
     """
 
     id: str
@@ -242,15 +240,15 @@ _DECODER: Final = msgspec.json.Decoder(RelatedRecord)
 
 
 def read_exchange(text: str) -> RelatedRecord:
-    """Read what the column ``exchange`` has of one record."""
+    """Decode a value of the column ``exchange``."""
     return _DECODER.decode(text)
 
 
 @dataclass(frozen=True, slots=True)
 class RelationColumns:
-    """Makes these columns for a plan whose catalog has relations.
+    """Builds the relation columns for a plan whose catalog has relations.
 
-    ``asked`` has the properties by which records of a definition are answered; without it there are no exchanges.
+    ``asked`` has the properties that replies to a definition's records refer to; None without the column ``exchange``.
     """
 
     matcher: Matcher
@@ -258,7 +256,7 @@ class RelationColumns:
 
     @classmethod
     def of(cls, matcher: Matcher, catalog: Catalog, *, pairs: bool) -> RelationColumns:
-        """Return those of a catalog; with *pairs* that of exchanges, too."""
+        """Return the columns of a catalog; with *pairs* also ``exchange``."""
         return cls(matcher, _asked(catalog) if pairs else None)
 
     @property
@@ -277,7 +275,7 @@ class RelationColumns:
         return columns if self.asked is None else {**columns, EXCHANGE: self._exchanges(outcomes, self.asked)}
 
     def _exchanges(self, outcomes: MatchOutcomes, asked: Mapping[str, tuple[str, ...]]) -> pa.StringArray:
-        parts = [bool(self._answered(target) or asked.get(target.xid)) for target in self.matcher.targets]
+        parts = [bool(self._reply_relation(target) or asked.get(target.xid)) for target in self.matcher.targets]
         winners = np.where(outcomes.winners >= 0, outcomes.winners, -1)
         rows = np.flatnonzero(np.array([*parts, False], bool)[winners])
         at = pa.array(rows)
@@ -287,17 +285,17 @@ class RelationColumns:
         for place, row in enumerate(rows.tolist()):
             target = self.matcher.targets[int(winners[row])]
             given = {key: column[place] for key, column in values.items() if column[place] is not None}
-            exchange = _exchange(target.xid, self._answered(target), asked.get(target.xid, ()), given)
+            exchange = _exchange(target.xid, self._reply_relation(target), asked.get(target.xid, ()), given)
             texts[row] = msgspec.json.encode(exchange).decode()
         return pa.array(texts, pa.string())
 
-    def _answered(self, target: Any) -> Relation | None:
+    def _reply_relation(self, target: Any) -> Relation | None:
         relation: Relation | None = target.definition.relation
         return relation if relation is not None and relation.via else None
 
 
 def _asked(catalog: Catalog) -> dict[str, tuple[str, ...]]:
-    """Return by which properties the records of definitions are answered."""
+    """Return, by definition, the properties that replies to its records refer to."""
     asked: dict[str, dict[str, None]] = {}
     for definition in catalog.definitions.values():
         relation = definition.relation
@@ -308,13 +306,13 @@ def _asked(catalog: Catalog) -> dict[str, tuple[str, ...]]:
 
 def _exchange(xid: str, relation: Relation | None, asked: tuple[str, ...], given: Mapping[str, str]) -> RelatedRecord:
     asks = tuple(_key(xid, of, given[of]) for of in asked if of in given)
-    id = _cut(given.get("e.id", ""))
+    id = _truncate(given.get("e.id", ""))
     if relation is None:
         return RelatedRecord(id, asks)
     own = given.get(relation.via)
     if own is None:
         return RelatedRecord(id, asks, "")
-    return RelatedRecord(id, asks, _key(relation.to, relation.of, _as(relation, own)), _cut(own))
+    return RelatedRecord(id, asks, _key(relation.to, relation.of, _as(relation, own)), _truncate(own))
 
 
 def _key(xid: str, of: str, value: str) -> str:
@@ -323,13 +321,13 @@ def _key(xid: str, of: str, value: str) -> str:
     return _MARK.join((xid, of, known))
 
 
-def _cut(value: str) -> str:
+def _truncate(value: str) -> str:
     octets = value.encode()
     return value if len(octets) <= LONGEST else octets[:LONGEST].decode(errors="ignore") + "…"
 
 
 def _as(relation: Relation, value: str) -> str:
-    """Return a value as the related message has it: correlation data of MQTT are bytes, here as base64."""
+    """Return a value in the encoding of the related message: MQTT correlation data is base64."""
     if relation.of == _BINARY and relation.via.startswith(_TEXTUAL):
         return base64.b64encode(value.encode()).decode()
     return value

@@ -1,6 +1,6 @@
-"""Two judgements of the same records, held against each other: what a new catalog changes, and for which.
+"""Compare two evaluations of the same records: what a new catalog changes, and for which records.
 
-Whole columns are compared. What a column cannot settle, as attributes in another order, is looked at row by row.
+Whole columns are compared; row by row only where columns cannot decide, such as attributes in another order.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from router.settings import Settings
 if TYPE_CHECKING:
     from router.judging.plan import Judge, Plan
 
-# Rows of one kind of source, as judging takes them, and what a record among them is made of.
+# Rows of one kind of source, and the parts of their records.
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows that are judged together."""
+    """Rows that are evaluated together."""
 
     kind: Kind
     rows: pa.RecordBatch
 
     @property
     def pushed(self) -> bool:
-        """Whether the rows are those of an inbox, which say when they were received."""
+        """Whether the rows are from the inbox, and have the time of receipt."""
         return self.kind != "kafka"
 
     def position(self, row: int) -> str:
-        """Return where a record lies."""
+        """Return the position of a record."""
         if self.pushed:
             return str(self.rows.column("position")[row].as_py())
         place = (self.rows.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
         return "-".join(map(str, place))
 
     def positions(self) -> Iterator[str]:
-        """Yield where the records lie, in order."""
+        """Yield the positions of the records, in order."""
         if self.pushed:
             yield from self.rows.column("position").to_pylist()
             return
@@ -76,7 +76,7 @@ KINDS: Final[Mapping[DifferenceKind, str]] = {
     "dead-letter": "newly dead-lettered",
     "definition": "matched by another definition",
     "route": "differently routed",
-    "event": "changed in their event",
+    "event": "routed with a changed event",
     "reason": "dead letters for another reason",
     "matched": "newly matched",
 }
@@ -87,7 +87,7 @@ Pairs = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class CatalogOutcome:
-    """What becomes of a record by one catalog: a definition, or a reason for none."""
+    """The outcome of a record with one catalog: its definition, or its dead letter reason."""
 
     message: str | None
     reason: str | None
@@ -101,14 +101,14 @@ class CatalogOutcome:
 
 @dataclass(frozen=True, slots=True)
 class SinksByRoute:
-    """The sinks of each route, and those of dead letters that have none: what settings say, without secrets."""
+    """The sinks of each route, and of dead letters without a route; has no secrets."""
 
     routes: tuple[tuple[str, ...], ...]
     letters: tuple[str, ...]
 
     @classmethod
     def of(cls, settings: Settings) -> SinksByRoute:
-        """Return those of some settings."""
+        """Return the sinks in the settings."""
         return cls(tuple(tuple(route.to) for route in settings.routes), tuple(settings.dead_letters.sinks))
 
     def sinks(self, route: int) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ class SinksByRoute:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A record, or an event of a batch, that the catalogs disagree on. ``verdicts`` makes both verdicts."""
+    """A record, or an event of a batch, with different outcomes. ``verdicts`` returns both."""
 
     row: int
     endpoint: str
@@ -132,24 +132,23 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What became of a chunk: how many outcomes there are, by endpoint, and those that differ."""
+    """The comparison of a chunk: the number of outcomes by endpoint, and the changed ones."""
 
     endpoints: Mapping[str, int]
     changed: Sequence[Changed]
 
     @property
     def outcomes(self) -> int:
-        """How many there are in all."""
+        """Total number of outcomes."""
         return sum(self.endpoints.values())
 
 
 def compare_outcomes(
     chunk: Chunk, before: RoutedOutcomes, after: RoutedOutcomes, ways: SinksByRoute, chosen: Ints | None = None
 ) -> Comparison:
-    """Hold two judgements of the rows of a chunk against each other.
+    """Compare two evaluations of the rows of a chunk.
 
-    *after* may be of some rows alone: *chosen* are their places, in order. The endpoint of an outcome is that of
-    *before*, '' for none.
+    *after* may have only the rows *chosen*, in order. Endpoints are counted as in *before*, '' for none.
     """
     places = np.arange(chunk.rows.num_rows) if chosen is None else chosen
     pairs = _pairs(before, after, places)
@@ -177,10 +176,10 @@ def compare_outcomes(
 
 
 def _pairs(before: RoutedOutcomes, after: RoutedOutcomes, chosen: Ints) -> Ints:
-    """Return for each outcome its record, and the rows of facts that stand for it on both sides.
+    """Return for each outcome its record, and its row on both sides.
 
-    A record that is a batch of events has several. Where one side sees a batch and the other does not, the last
-    outcome that there is stands for those that there are not; a record that gives nothing on one side has no pair.
+    A record that is a batch of events has several. If one side has fewer outcomes, its last one is compared with the
+    rest of the other side; a record without outcomes on one side has no pair.
     """
     if np.array_equal(before.offsets, after.offsets):
         return np.stack([before.sources[before.order], before.order, after.order], axis=1)
@@ -198,7 +197,7 @@ def _pairs(before: RoutedOutcomes, after: RoutedOutcomes, chosen: Ints) -> Ints:
 
 
 class _Side:
-    """One judgement, its columns in the order of pairs; *places* are those of its records in the chunk."""
+    """One evaluation, its columns in the order of pairs; *places* are the rows of its records in the chunk."""
 
     def __init__(
         self, chunk: Chunk, decided: RoutedOutcomes, rows: Ints, ways: SinksByRoute, places: Ints | None
@@ -214,7 +213,7 @@ class _Side:
 
     @property
     def topics(self) -> list[str]:
-        """The names of the columns of topics."""
+        """The names of the topic columns."""
         return [name for name in self._decided.columns if name.startswith(("topic_", "letters_"))]
 
     def column(self, name: str) -> pa.Array:
@@ -226,7 +225,7 @@ class _Side:
         return labels
 
     def attributes(self, at: int, given: Pairs | None) -> dict[str, str]:
-        """Return the attributes that an event leaves with: those that are *given*, else those that it came with."""
+        """Return the attributes of the routed event: *given*, else the ones it arrived with."""
         if given is None:
             row = int(self._rows[at])
             reading = self._decided.outcomes.facts.readings.get(row)
@@ -258,7 +257,7 @@ class _Side:
 
 
 def _flags(old: _Side, new: _Side) -> dict[DifferenceKind, Bools]:
-    """Return for each kind of difference the pairs that have it, worst kind first."""
+    """Return for each kind of difference which pairs have it, worst kind first."""
     both, none = old.routed & new.routed, ~old.routed & ~new.routed
     moved = _differ(old.ways, new.ways)
     for name in sorted({*old.topics, *new.topics}):
@@ -274,7 +273,7 @@ def _flags(old: _Side, new: _Side) -> dict[DifferenceKind, Bools]:
 
 
 def _differ(one: pa.Array, other: pa.Array) -> Bools:
-    """Tell which values differ; nothing differs from something."""
+    """Return for each value whether it differs; null differs from any value."""
     unequal = pc.fill_null(pc.not_equal(one, other), False).to_numpy(zero_copy_only=False)
     known = (side.is_valid().to_numpy(zero_copy_only=False) for side in (one, other))
     differing: Bools = unequal | np.not_equal(*known)
@@ -297,7 +296,7 @@ def _attributes_differ(old: _Side, new: _Side, both: Bools) -> Bools:
     differing = np.zeros(len(both), bool)
     columns = [side.column("attributes") for side in (old, new)]
     given = [column.is_valid().to_numpy(zero_copy_only=False) for column in columns]
-    # Columns that neither side gives leave as they came.
+    # Columns that neither side sets are forwarded unchanged.
     at = np.flatnonzero(both & (given[0] | given[1]))
     one, other = (column.take(pa.array(at)).to_pylist() for column in columns)
     for place, a, b in zip(at.tolist(), one, other, strict=True):
@@ -310,49 +309,48 @@ def _name(key: str) -> str:
 
 
 def count_groups(changed: Sequence[Changed]) -> Counter[tuple[DifferenceKind, str, str]]:
-    """Count the differences of a chunk by kind, and by what became of the records before and after."""
+    """Count the differences of a chunk by kind, and by both outcomes."""
     return Counter((kind, each.before, each.after) for each in changed for kind in each.kinds)
 
 
 def notes_of(before: Plan, after: Plan) -> Iterator[str]:
-    """Yield what else an operator should know of a new catalog, which no record shows."""
+    """Yield notes about a new catalog that comparing records cannot show."""
     errors = sum(finding.severity == "error" for finding in after.catalog.findings)
     if errors:
         yield f"the new catalog has {errors} error{'s' * (errors > 1)}; `xrouter check` lists them"
     known, coming = ({source.endpoint for source in each.sources} for each in (before, after))
     if gone := sorted(known - coming):
-        yield f"no longer read with the new catalog: {', '.join(gone)}"
+        yield f"endpoints no longer read with the new catalog: {', '.join(gone)}"
     if come := sorted(coming - known):
-        yield f"read only with the new catalog, and so not looked at: {', '.join(come)}"
+        yield f"endpoints read only with the new catalog, and not compared: {', '.join(come)}"
 
 
-# A catalog that judges beside the active one, in the workers, and only counts: what it would change, and for how many.
+# The shadow catalog: evaluated in the workers beside the active one, only to count what it would change.
 #
-# It may use a share of the processor time that judging takes in a worker. It judges as many rows as that allows, chosen
-# at random. When it has used too much time, it pauses until that is made up for. Its failures are counted as well; the
-# outcomes of the batch never depend on it.
+# It may use a share of the CPU time of the evaluation in a worker, and evaluates a random sample of rows that fits. If
+# it used too much, it pauses until the share is met. Its failures are counted; the batch never depends on it.
 
 SAME: Final = "unchanged"
 CHANGED: Final = "changed"
 FAILED: Final = "failed"
-"""The result of records that the shadow catalog could not judge or compare; beside it stands the kind of error."""
+"""The result of records that the shadow catalog could not evaluate or compare; the error type is counted with it."""
 GROUPS: Final = 1_000
-"""Differences of one look that are counted apart, by what became of records before and after."""
+"""Maximum number of different pairs of outcomes that one sample counts separately."""
 OTHERS: Final = "others"
 FIRST: Final = 100
-"""Rows of the first look, before it is known how long one takes."""
+"""Rows of the first sample, before its cost is known."""
 LEAST: Final = 50
-"""Rows that are worth a look, where there are as many."""
+"""Minimum rows of a sample, if there are as many."""
 MOST: Final = 5_000
 CountKey = tuple[str, str, str, str]
-"""Endpoint, result or difference, and what became of records by both catalogs."""
+"""Endpoint, result or difference, and the outcomes of both catalogs."""
 _SHUFFLED: Final = np.random.default_rng(0)
 KEPT_SECONDS: Final = 1.0
-"""Time that is saved up at most, besides what the batch at hand gives."""
+"""Maximum CPU seconds to save up, besides what the current batch adds."""
 
 
 class Allowance:
-    """What a worker may spend on the shadow: a share of the time of judging. What was overdrawn is saved up first."""
+    """The CPU budget of the shadow in a worker: a share of the evaluation time. Overdraft is paid back first."""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -360,11 +358,11 @@ class Allowance:
         self._each: float | None = None
 
     def earn(self, seconds: float) -> None:
-        """Take in how long judging took."""
+        """Add a share of the *seconds* of an evaluation."""
         self._seconds = min(self._seconds, KEPT_SECONDS) + seconds * self._share
 
     def rows(self, given: int) -> int:
-        """Return how many of the rows at hand may be looked at."""
+        """Return how many of *given* rows the budget allows."""
         if self._seconds <= 0:
             return 0
         affordable = FIRST if self._each is None else int(self._seconds / self._each)
@@ -372,7 +370,7 @@ class Allowance:
         return rows if rows >= min(given, LEAST) else 0
 
     def spend(self, seconds: float, rows: int) -> None:
-        """Take in how long a look at so many rows took."""
+        """Subtract the *seconds* of a sample of *rows* rows."""
         self._seconds -= seconds
         each = max(seconds / rows, 1e-9)
         self._each = each if self._each is None else (self._each + each) / 2
@@ -380,7 +378,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """The shadow catalog as workers have it, beside the active one: ``before`` and ``after`` are the epochs of both."""
+    """The shadow catalog in a worker; ``before`` is the active epoch, ``after`` the shadow's."""
 
     judge: Judge
     ways: SinksByRoute
@@ -390,13 +388,13 @@ class Shadow:
 
     @classmethod
     def of(cls, active: Plan, shadow: Plan) -> Shadow:
-        """Return that of two plans, compiled, which have the same settings."""
+        """Return the shadow of two plans with the same settings."""
         settings = active.settings
         ways, share = SinksByRoute.of(settings), settings.catalog.shadow_share
         return cls(shadow.judge, ways, active.epoch, shadow.epoch, share)
 
     def beside(self, kind: Kind, judge: Judge, rows: pa.RecordBatch) -> RoutedOutcomes:
-        """Judge an Arrow batch by the active plan's *judge*; what the shadow would change goes into its counts."""
+        """Evaluate an Arrow batch with the active plan's *judge*, and add the shadow's differences to its counts."""
         began = time.thread_time()
         decided = JUDGING[kind](judge, rows)
         allowance = _allowance_of(self)
@@ -408,7 +406,7 @@ class Shadow:
             chosen, left = np.sort(left[:number]), left[number:]
             try:
                 counts.update(self._compared(kind, rows, decided, chosen))
-            except Exception as error:  # The counts report it: the faults of a new catalog stop no stream.
+            except Exception as error:  # Counted: a fault of the shadow catalog must not stop the stream.
                 counts.update(self._failed(decided, chosen, type(error).__name__))
             allowance.spend(time.thread_time() - began, number)
         if not counts or decided.counts is None:
@@ -429,7 +427,7 @@ class Shadow:
 
 
 def counts_of(compared: Comparison) -> Counter[CountKey]:
-    """Count outcomes by endpoint and result, and differences by endpoint, kind, and what became of records."""
+    """Count outcomes by endpoint and result, and differences by endpoint, kind, and both outcomes."""
     counts: Counter[CountKey] = Counter()
     changed = Counter(each.endpoint for each in compared.changed)
     for endpoint, number in compared.endpoints.items():
@@ -449,7 +447,7 @@ _allowances: dict[tuple[str, str], Allowance] = {}
 
 
 def _allowance_of(shadow: Shadow) -> Allowance:
-    """Return what this worker may spend; it begins anew with another catalog."""
+    """Return the budget of this worker; a different catalog starts a new one."""
     key = (shadow.before, shadow.after)
     if key not in _allowances:
         _allowances.clear()

@@ -1,6 +1,6 @@
-"""The match UDF: rows of a source in, lists of outcomes out, one compiled plan broadcast per epoch.
+"""The match UDF: source rows in, lists of outcomes out, with one compiled plan broadcast per epoch.
 
-Without Spark, :func:`judge_letters` says what would become of dead letters now.
+Without Spark, :func:`judge_letters` evaluates dead letters with the current plan.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import Column
 
-# The kinds of sources: topics (``kafka``), the inbox (``inbox``), and dead letters that are judged again.
+# The kinds of sources: topics (``kafka``), the inbox (``inbox``), and replayed dead letters (``letters``).
 
 Kind = Literal["kafka", "inbox", "letters"]
 
 
-# A limit on the memory that judging takes in a Python worker of Spark.
+# A memory limit for evaluation in a Python worker of Spark.
 #
-# A worker that asks for more than it may have gets a ``MemoryError``, which fails its task with a reason. Without the
-# limit the kernel would end some process of the machine. The limit holds only while our code runs: Spark's own code,
-# when it has no memory left to report an error, waits for an answer that never comes.
+# Above the limit a worker gets a ``MemoryError``, which fails its task with a reason. Without it the kernel would kill
+# some process of the machine. The limit applies only while our code runs: Spark's own code hangs if it has no memory
+# left to report an error.
 
 ENVIRONMENT: Final = {"MIMALLOC_ARENA_EAGER_COMMIT": "0"}
-"""For the workers: Arrow's allocator else takes a gigabyte at once, whether it needs it or not."""
+"""For the workers: otherwise Arrow's allocator reserves a gigabyte at once."""
 SETTING: Final = "memory.worker"
 _STATM: Final = Path("/proc/self/statm")
 _DATA: Final = 5
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Process:
-    """What a worker knows of itself: its bytes ``bare`` of any plan, the plan it has, and its ceiling with that."""
+    """A worker: its bytes before any plan (``bare``), its current plan, and its memory ceiling with that plan."""
 
     bare: int | None = None
     plan: Judge | None = None
@@ -68,7 +68,7 @@ _process: Final = _Process()
 
 
 def load(judge: Broadcast[Judge]) -> Judge:
-    """Return the compiled plan, in a worker. What loading it takes is not counted against the limit."""
+    """Return the compiled plan, in a worker. The memory of the plan does not count against the limit."""
     before = data_bytes()
     if _process.bare is None:
         _process.bare = before
@@ -77,8 +77,8 @@ def load(judge: Broadcast[Judge]) -> Judge:
         if _process.plan is not None:
             gc.unfreeze()
         _process.plan = plan
-        # A compiled plan is hundreds of thousands of objects that stay: collections need not look at them. Nor at what
-        # lay in memory before the fork, as long as there was no plan before.
+        # A compiled plan has hundreds of thousands of permanent objects: garbage collection need not visit them, nor
+        # those from before the fork.
         gc.collect()
         gc.freeze()
         _process.ceiling = _process.bare + max(0, data_bytes() - before) + plan.memory
@@ -86,27 +86,27 @@ def load(judge: Broadcast[Judge]) -> Judge:
 
 
 def judging(plan: Judge, rows: int, judge: Callable[[], T]) -> T:
-    """Return what *judge* returns, which looks at so many rows by the plan that was loaded.
+    """Return the result of *judge*, run within the memory limit of the loaded plan; *rows* is for the error message.
 
     Raises:
-        MemoryError: it needs more memory than there may be; names the setting. What it had taken is free again.
+        MemoryError: it needs more memory than the limit; names the setting. Its memory is free again.
     """
     try:
         return _limited(_process.ceiling, judge)
     except MemoryError:
-        pass  # Left behind before anything else, for its traceback holds on to all that was allocated.
+        pass  # The traceback would keep all that was allocated.
     raise MemoryError(
-        f"judging {rows} records takes a Python worker more memory than {SETTING} allows it, "
+        f"evaluating {rows} records needs more memory than {SETTING} allows a Python worker, "
         f"{plan.memory // _MIB} MiB; raise {SETTING}"
     )
 
 
 def data_bytes() -> int:
-    """Return the bytes that count against the limit: private writable memory, resident or not."""
+    """Return the bytes that count against the limit: private writable memory, also if not resident."""
     try:
         return int(_STATM.read_text().split()[_DATA]) * resource.getpagesize()
     except OSError:
-        return 0  # Not Linux: the limit below is then one on growth alone, if it holds at all.
+        return 0  # Not Linux: the limit then applies to growth only, if at all.
 
 
 def _limited(ceiling: int, call: Callable[[], T]) -> T:
@@ -121,7 +121,7 @@ def _limited(ceiling: int, call: Callable[[], T]) -> T:
 
 
 Judged = tuple[pa.ListArray, str | None]
-"""A list for each row, of outcomes or what becomes of them, and their tally (:mod:`router.judging.outputs`)."""
+"""A list of outcomes, or of what is rendered from them, for each row; and their tally."""
 HEADER: Final = "headers."
 SIZE: Final = "size"
 """Bytes of key and body of a Kafka row."""
@@ -129,9 +129,7 @@ INBOX_COLUMNS: Final = ("endpoint", "protocol", "received", "properties", "body"
 
 
 def judge_kafka(judge: Judge, rows: pa.RecordBatch) -> RoutedOutcomes:
-    """Judge one Arrow batch of Kafka rows: ``SOURCE_SCHEMA``, with bodies as :func:`body_column` has them, and
-    ``SIZE``.
-    """
+    """Evaluate an Arrow batch of Kafka rows: ``SOURCE_SCHEMA`` with bodies from :func:`body_column`, and ``SIZE``."""
     topics = pc.dictionary_encode(rows.column("topic"))
     numbers = [judge.channels.get(f"{TOPIC}{topic}", -1) for topic in topics.dictionary.to_pylist()]
     channels = np.array(numbers, np.int64)[topics.indices.to_numpy(zero_copy_only=False)]
@@ -143,20 +141,20 @@ def judge_kafka(judge: Judge, rows: pa.RecordBatch) -> RoutedOutcomes:
 
 
 def judge_inbox(judge: Judge, batch: pa.RecordBatch) -> RoutedOutcomes:
-    """Judge one Arrow batch of inbox rows."""
+    """Evaluate an Arrow batch of inbox rows."""
     outcomes = judge.matcher.match(_facts_of_inbox(judge, batch))
     return judge.outputs.decide(outcomes, _arrivals(batch), _sizes(batch))
 
 
 def judge_letters(judge: Judge, batch: pa.RecordBatch) -> RoutedOutcomes:
-    """Judge one Arrow batch of dead letters, with the columns of an inbox row, as their own sources would now.
+    """Evaluate an Arrow batch of dead letters, with the columns of inbox rows, as their sources would now.
 
-    Records of Kafka take the reading of Kafka's rows, so that they leave with the very bytes they would have left with.
+    Kafka records are read as Kafka rows, so that their events have exactly the same bytes.
     """
     protocols = pc.dictionary_encode(batch.column("protocol"), null_encoding="encode")
     known = np.array([_is_kafka(name) for name in protocols.dictionary.to_pylist()], bool)
-    ours = known[protocols.indices.to_numpy()]
-    kafka, rest = np.flatnonzero(ours), np.flatnonzero(~ours)
+    is_kafka = known[protocols.indices.to_numpy()]
+    kafka, rest = np.flatnonzero(is_kafka), np.flatnonzero(~is_kafka)
     facts: list[Facts] = []
     arrivals, sizes = np.zeros(batch.num_rows, np.int64), np.zeros(batch.num_rows, np.int64)
     if len(kafka):
@@ -177,7 +175,7 @@ def _facts_of_inbox(judge: Judge, batch: pa.RecordBatch) -> Facts:
 
 
 def _arrivals(batch: pa.RecordBatch) -> IntArray:
-    """Return when rows arrived, in milliseconds; 0 for one that does not say."""
+    """Return when rows arrived, in milliseconds; 0 if unknown."""
     moments = batch.column("received").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     milliseconds: IntArray = pc.fill_null(moments, 0).to_numpy() // 1000
     return milliseconds
@@ -190,7 +188,7 @@ def _sizes(batch: pa.RecordBatch) -> IntArray:
 
 
 def _placed(facts: Facts, numbers: IntArray) -> Facts:
-    """Return the facts of rows whose places in the batch are *numbers*."""
+    """Return the facts with the row numbers *numbers* of the batch."""
     sources = np.where(facts.sources == NO_SOURCE, NO_SOURCE, numbers[facts.sources])
     return replace(facts, sources=sources, batches=frozenset(int(numbers[at]) for at in facts.batches))
 
@@ -201,14 +199,14 @@ def _is_kafka(protocol: str | None) -> bool:
 
 
 def _kafka_letters(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return letters of Kafka as rows of its source, with the endpoint; instants beyond the calendar are not read."""
+    """Return Kafka's dead letters as rows of its source, with the endpoint; the column ``received`` is not used."""
     columns = ("endpoint", "properties", "body")
-    given = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
-    return [{**source_row(inbox_parts(parts)), "value": body, "endpoint": xid} for xid, parts, body in given]
+    rows = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+    return [{**source_row(inbox_parts(parts)), "value": body, "endpoint": xid} for xid, parts, body in rows]
 
 
 def source_row(parts: Sequence[Part]) -> dict[str, Any]:
-    """Return the row of Spark's Kafka source, without its value, that a record's parts were taken from."""
+    """Return the row of Spark's Kafka source, without its value, for a record's parts."""
     scalars = {part.key: part for part in parts if not part.key.startswith(HEADER)}
     row: dict[str, Any] = {name: int(scalars[name].value or b"0") if name in scalars else None for name in INTEGERS}
     row["topic"] = scalars["topic"].text if "topic" in scalars else None
@@ -219,8 +217,8 @@ def source_row(parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def _facts_of_kafka_letters(judge: Judge, rows: Sequence[Mapping[str, Any]], numbers: IntArray) -> Facts:
-    """Return the facts of rows of Kafka, whose places in the batch are *numbers*."""
-    # The topic decides, as when the record was read. If no source reads that topic any more, the endpoint decides.
+    """Return the facts of Kafka rows with the row numbers *numbers* of the batch."""
+    # As when the record was read, the topic decides the channel. If no source reads it now, the endpoint decides.
     places = judge.channels
     channels = [places.get(f"{TOPIC}{row['topic']}", places.get(row["endpoint"] or "", -1)) for row in rows]
     table = pa.RecordBatch.from_pylist([{n: row[n] for n in SOURCE_SCHEMA.names} for row in rows], SOURCE_SCHEMA)
@@ -233,18 +231,18 @@ JUDGING: Final[Mapping[Kind, Callable[[Judge, pa.RecordBatch], RoutedOutcomes]]]
     "inbox": judge_inbox,
     "letters": judge_letters,
 }
-"""What judges the rows of each kind of source."""
+"""The evaluation function for each kind of source."""
 
 
 def judge_rows(kind: Kind, judge: Judge, rows: pa.RecordBatch) -> RoutedOutcomes:
-    """Judge one Arrow batch of a source's rows as a worker does: with the shadow catalog beside, if there is one."""
+    """Evaluate an Arrow batch of source rows, with the shadow catalog beside it, if there is one."""
     return JUDGING[kind](judge, rows) if judge.shadow is None else judge.shadow.beside(kind, judge, rows)
 
 
 class TallyAccumulator(AccumulatorParam[dict[str, str]]):
-    """An accumulator of the tallies of Arrow batches, by their places: one that is judged again counts once.
+    """Accumulate tallies by Arrow batch, so that an Arrow batch that is evaluated again counts once.
 
-    Spark judges rows again when an executor is lost that kept them, or had written what another stage takes.
+    Spark repeats an evaluation when it loses the executor that had the result.
     """
 
     def zero(self, value: dict[str, str]) -> dict[str, str]:
@@ -259,7 +257,7 @@ class TallyAccumulator(AccumulatorParam[dict[str, str]]):
 
 @dataclass(slots=True)
 class _Task:
-    """The task that this worker is at, and how many Arrow batches of it were judged."""
+    """The current task of this worker, and how many of its Arrow batches were evaluated."""
 
     attempt: int = -1
     batches: int = 0
@@ -269,7 +267,7 @@ _task: Final = _Task()
 
 
 def _place() -> str:
-    """Return the place of an Arrow batch among those of its job: the same whenever it is judged."""
+    """Return the number of an Arrow batch in its job: the same in every evaluation."""
     context = TaskContext.get()
     attempt, partition = (context.taskAttemptId(), context.partitionId()) if context else (0, 0)
     if attempt != _task.attempt:
@@ -279,7 +277,7 @@ def _place() -> str:
 
 
 def outcome_lists(kind: Kind, judge: Judge, rows: pa.RecordBatch) -> Judged:
-    """Judge one Arrow batch of a source's rows; a list of outcomes for each."""
+    """Evaluate an Arrow batch of source rows; return a list of outcomes for each row."""
     return judge.outputs.lists(judge_rows(kind, judge, rows))
 
 
@@ -290,10 +288,7 @@ def judging_column(
     type_: pa.DataType,
     tallies: Accumulator[dict[str, str]],
 ) -> Column:
-    """Return the column of what *decide* makes of Arrow batches of these columns, in the workers of Spark.
-
-    The columns are those of :func:`judged_columns`.
-    """
+    """Return the column that *decide* computes from Arrow batches of *columns* (:func:`judged_columns`), in workers."""
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import from_arrow_type
 
@@ -308,14 +303,14 @@ def judging_column(
             tallies.add({place: counts})
         return outcomes
 
-    # Spark cannot use annotations that are texts, as they are in all our modules.
+    # Spark cannot read string annotations (``from __future__ import annotations``).
     judged.__annotations__ = {"arrays": pa.Array, "return": pa.Array}
     column = cast("Callable[..., Column]", cast(Any, arrow_udf)(judged, returnType=from_arrow_type(type_)))
     return column(*columns.values())
 
 
 def judged_columns(kind: Kind, judge: Judge) -> dict[str, Column]:
-    """Return what judging takes of a source's rows; the same in every batch of a plan."""
+    """Return the columns that evaluation needs of a source's rows; the same in every batch of a plan."""
     from pyspark.sql import functions as F
 
     if kind != "kafka":

@@ -1,4 +1,4 @@
-"""From outcomes to the columns that sinks need, and the tally of an Arrow batch."""
+"""Build the columns for sinks from outcomes, and the tally of an Arrow batch."""
 
 from __future__ import annotations
 
@@ -43,37 +43,34 @@ if TYPE_CHECKING:
     from catalog.definitions.constraints import MatchCandidate
     from router.routing import RowDestinations
 
-# The tally of one Arrow batch: counts that reach the driver through an accumulator.
+# The tally of one Arrow batch reaches the driver through an accumulator.
 #
-# Definitions are counted by the places of their targets in the plan: with thousands of them in an Arrow batch, their
-# names would make most of what workers send, and of what the driver does between batches.
+# Definitions are counted by their numbers in the plan: with thousands of them, names would be most of what workers send
+# and the driver adds up.
 #
-# Every attempt to write a batch has an accumulator of its own, read only when the attempt succeeded, and Spark applies
-# the updates of each successful task once. (``observe`` would carry them too, but its result never arrives for a write
-# command, which is what a Kafka batch is: measured with Spark 4.2.)
+# The accumulator is reset for each attempt and read only if it succeeds; Spark applies the updates of each successful
+# task once. (``observe`` never returns a result for a write command such as a Kafka batch: tested with Spark 4.2.)
 
 ROUTED: Final = "routed"
 DEAD_LETTER: Final = "dead-letter"
 EMPTY: Final = "empty"
-"""The outcome of a batch of no events: it was judged, and nothing comes of it."""
+"""The outcome of an empty batch of events: evaluated, but written nowhere."""
 ShadowKey = tuple[str, str, str, str, str, str]
-"""The epochs of the active and the shadow catalog, endpoint, result or difference, and what became of records by
-both."""
+"""The epochs of the active and the shadow catalog, endpoint, result or difference, and both outcomes."""
 BUCKETS: Final = 64
-"""The most arrival times that are counted apart, over the span of the Arrow batch."""
+"""Maximum number of arrival times counted separately in an Arrow batch."""
 
 
 @dataclass(slots=True)
 class Tally:
     """Counts of a whole batch: records by (endpoint, outcome, reason), by (endpoint, definition), by arrival in ms.
 
-    ``spilled`` counts dead letters that are kept in files; ``bytes`` are those of keys and bodies as they arrived.
-    ``ties`` counts routed records, by endpoint, for which ``match.ambiguous`` decided. ``rows`` are the records as the
-    source gave them, of which one may hold several events. ``routes`` has outcomes and their bytes by endpoint and the
-    number of their route, as they were judged. The rest is known once they are written: ``delivered`` outcomes by sink
-    and endpoint, ``delivered_bytes``, and ``missing``, how many a sink should have and reports not to have. ``shadow``
-    is what the shadow catalog would change (:mod:`router.judging.comparing`). ``ids`` counts routed records with the id
-    of a schema by definition, id, and what decided by it.
+    ``rows`` counts source records, each of which may have several events; ``bytes`` their keys and bodies. ``spilled``
+    counts dead letters stored in files. ``ties`` counts routed records by endpoint for which ``match.ambiguous``
+    decided. ``ids`` counts routed records with a schema id by definition, id, and what it decided. ``routes`` has
+    outcomes and bytes by endpoint and route number. ``shadow`` has what the shadow catalog would change. Known only
+    after the write: ``delivered`` outcomes by sink and endpoint, ``delivered_bytes``, and ``missing``, the outcomes
+    that a sink should have but does not report.
     """
 
     records: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -92,7 +89,7 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """Outcomes in the batch; those of batches of no events are written nowhere."""
+        """Outcomes in the batch, with empty batches of events, which are written nowhere."""
         return self.records.total()
 
     @property
@@ -118,12 +115,12 @@ class Tally:
         self.ids.update(other.ids)
 
     def route(self, endpoint: str, route: int, count: int, size: int) -> None:
-        """Add outcomes of an endpoint that a route takes."""
+        """Add outcomes of an endpoint on a route."""
         before, taken = self.routes.get((endpoint, route), (0, 0))
         self.routes[endpoint, route] = (before + count, taken + size)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the counts as JSON, without those by route: other plans number these otherwise."""
+        """Return the counts as JSON, without those by route: each plan has its own route numbers."""
         return {
             "records": [[*key, count] for key, count in self.records.items()],
             "definitions": [[*pair, count] for pair, count in self.definitions.items()],
@@ -155,7 +152,7 @@ class Tally:
         return total
 
     def reject(self, counts: Mapping[tuple[str, str], int], reason: str) -> None:
-        """Move records of (endpoint, definition) from routed to dead letters: a sink rejected them at write time."""
+        """Move records of (endpoint, definition) from routed to dead letters: a sink rejected them."""
         for (endpoint, message), count in counts.items():
             self.records[(endpoint, ROUTED, "")] -= count
             self.records[(endpoint, DEAD_LETTER, reason)] += count
@@ -176,11 +173,11 @@ def tally(
     rows: int = 0,
     empty: Mapping[str, int] | None = None,
 ) -> str | None:
-    """Return the tally of the outcomes in *order* of *rows* records, which took *size* bytes, as text.
+    """Return the tally of the outcomes in *order* of *rows* records with *size* bytes, as text; None if empty.
 
-    ``reasons`` are those of dead letters by outcome, ``tied`` the routed ones for which ``match.ambiguous`` decided,
-    ``sizes`` the bytes of each, ``empty`` batches of no events by endpoint, ``ids`` the targets of records with the id
-    of a schema, with it, what decided by it, and how many they are. None when there is nothing to count.
+    ``reasons`` has the reason of each dead letter, ``tied`` the routed outcomes that ``match.ambiguous`` decided,
+    ``sizes`` the bytes of each outcome, ``empty`` the empty batches of events by endpoint, ``ids`` counts by target,
+    schema id, and what the id decided.
     """
     if not rows and not len(order):
         return None
@@ -208,7 +205,7 @@ def tally(
 
 
 def collect(texts: Iterable[str], targets: Sequence[MatchCandidate]) -> Tally:
-    """Add up the tallies of all Arrow batches of one batch; *targets* are those of the plan that judged it."""
+    """Add up the tallies of all Arrow batches of one batch; *targets* are those of its plan."""
     total = Tally()
     routed: dict[str, tuple[list[int], list[int]]] = {}
     for text in texts:
@@ -250,7 +247,7 @@ def _shadowed(form: Mapping[str, Any]) -> dict[ShadowKey, int]:
 
 
 def _routed(placed: RowDestinations, rows: IntArray) -> list[list[Any]]:
-    """Return for each endpoint the targets of these rows, and how many have each."""
+    """Return for each endpoint the targets of these rows with their counts."""
     counts = np.bincount(placed.numbers[rows], minlength=len(placed.pairs.targets))
     there = np.flatnonzero(counts)
     endpoints = placed.pairs.endpoints[there]
@@ -265,7 +262,7 @@ def _routed(placed: RowDestinations, rows: IntArray) -> list[list[Any]]:
 
 
 def _by_route(placed: RowDestinations, order: IntArray, sizes: IntArray) -> list[list[Any]]:
-    """Return endpoint, route, outcomes and bytes of them, for each that there is."""
+    """Return outcomes and bytes for each endpoint and route."""
     if not len(order):
         return []
     routes = placed.routes.to_numpy(zero_copy_only=False)[order]
@@ -281,7 +278,7 @@ def _by_route(placed: RowDestinations, order: IntArray, sizes: IntArray) -> list
 
 
 def _histogram(arrivals: IntArray) -> list[list[int]]:
-    # A time outside of the calendar says nothing about latency.
+    # A time out of range says nothing about latency.
     known = arrivals[(arrivals > 0) & (arrivals < YEAR_10000)]
     if not len(known):
         return []
@@ -291,10 +288,10 @@ def _histogram(arrivals: IntArray) -> list[list[int]]:
     return [[low + value * step, int(counts[value])] for value in np.flatnonzero(counts).tolist()]
 
 
-# From outcomes to the columns that sinks need: what the match UDF hands back to Spark.
+# The columns that the match UDF returns to Spark.
 #
-# One list of structs per input row, since a CloudEvents batch gives several. Bodies and headers of records that pass
-# unchanged are not among them: those never leave the JVM. Attributes have the names of Kafka's binary mode.
+# One list of structs per input row, since a CloudEvents batch has several events. Bodies and headers of unchanged
+# records are not among them: they never leave the JVM. Attributes have the names of Kafka's binary mode.
 
 _RULES: Final = tuple(binding.rule for binding in BINDINGS.values())
 Pairs = list[tuple[str, bytes | None]]
@@ -302,11 +299,11 @@ Pairs = list[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class RoutedOutcomes:
-    """The outcomes of a batch, and where they go.
+    """The outcomes of a batch with their routes.
 
-    ``columns`` are by the names of :func:`output_type`, with a row for each row of facts. The context is not among
-    them: it is costly, and not every sink needs it. ``order`` has the rows that count, in the order of their input
-    rows, ``offsets`` the share of each input row in it; ``counts`` is the tally.
+    ``columns`` has the names of :func:`output_type`, with a row for each row of facts; without the context, which is
+    costly and not always needed. ``order`` has the rows that are outcomes, in the order of their input rows,
+    ``offsets`` the range of each input row in it; ``counts`` is the tally.
     """
 
     outcomes: MatchOutcomes
@@ -316,23 +313,23 @@ class RoutedOutcomes:
     counts: str | None
 
     def column(self, name: str) -> pa.Array:
-        """Return a column by its name, the context too."""
+        """Return a column by name, including the context."""
         return self.outcomes.contexts if name == "context" else self.columns[name]
 
     @property
     def sources(self) -> IntArray:
-        """Per row of facts its input row, negative for one that stands for nothing."""
+        """The input row of each row of facts, negative if it is no outcome."""
         return self.outcomes.facts.sources
 
     def lists(self, outcomes: pa.Array) -> pa.ListArray:
-        """Return one list per input row of something that there is for each row of facts."""
+        """Return one list per input row, from an array with a value for each row of facts."""
         if len(self.order) < len(outcomes) or (np.diff(self.order) < 0).any():
             outcomes = outcomes.take(pa.array(self.order))
         return pa.ListArray.from_arrays(pa.array(self.offsets), outcomes)
 
 
 class OutputBuilder:
-    """Builds the output of batches for one plan."""
+    """Builds the outcome columns of batches for one plan."""
 
     def __init__(
         self, matcher: Matcher, routes: Routes, limits: SizeLimits, relating: RelationColumns | None = None
@@ -345,10 +342,10 @@ class OutputBuilder:
         self._ids = matcher.ids
         self.type = output_type(routes, relating, ids=matcher.ids.finds_any)
         self.attributes = routes.attributes
-        """CloudEvents attributes that routes and topics look at."""
+        """CloudEvents attributes that routes and topics use."""
 
     def needs_bodies(self, channel: int) -> bool:
-        """Return whether a route may check bodies of records on that channel against schemas."""
+        """Whether a route may validate bodies of that channel against schemas."""
         return self.destinations.needs_bodies(channel)
 
     def lists(self, decided: RoutedOutcomes) -> tuple[pa.ListArray, str | None]:
@@ -357,9 +354,9 @@ class OutputBuilder:
         return decided.lists(pa.StructArray.from_arrays(arrays, fields=list(self.type))), decided.counts
 
     def decide(self, outcomes: MatchOutcomes, arrivals: IntArray, sizes: IntArray) -> RoutedOutcomes:
-        """Return what became of the rows of a batch, and where they go.
+        """Return the outcomes of a batch with their routes.
 
-        ``arrivals`` are the milliseconds of each input row's arrival, ``sizes`` the bytes of its key and body.
+        ``arrivals`` has the arrival of each input row in milliseconds, ``sizes`` the bytes of its key and body.
         """
         facts = outcomes.facts
         width = facts.columns.rows
@@ -391,15 +388,13 @@ class OutputBuilder:
         return RoutedOutcomes(outcomes, columns, order, offsets, counts)
 
     def _empty(self, facts: Facts) -> Counter[str]:
-        """Return how many batches of no events each endpoint had; the empty name is that of none."""
+        """Return the number of empty batches of events by endpoint, "" if unknown."""
         named = (self._channels[each].endpoint_of(-1) if each >= 0 else None for each in facts.empty)
         return Counter(name or "" for name in named)
 
 
 def output_type(routes: Routes, relating: RelationColumns | None = None, *, ids: bool = False) -> pa.StructType:
-    """Return the struct type of one outcome, with a topic for each Kafka sink, how it is related to others, and with
-    *ids* that of the schema that wrote its body.
-    """
+    """Return the struct type of one outcome, with a topic per Kafka sink, and relations; with *ids* the schema id."""
     fields: list[tuple[str, pa.DataType]] = [
         ("message", pa.string()),
         ("endpoint", pa.string()),
@@ -426,7 +421,7 @@ def output_type(routes: Routes, relating: RelationColumns | None = None, *, ids:
 
 
 def in_order(facts: Facts, rows: int) -> tuple[IntArray, Any]:
-    """Return the fact rows in the order of their input rows, and the offsets of each input row's share."""
+    """Return the rows of facts in the order of their input rows, and the offsets of each input row's range."""
     real = np.flatnonzero(facts.sources != NO_SOURCE)
     order = real[np.argsort(facts.sources[real], kind="stable")]
     counts = np.bincount(facts.sources[real], minlength=rows)
@@ -434,7 +429,7 @@ def in_order(facts: Facts, rows: int) -> tuple[IntArray, Any]:
 
 
 def sparse(values: Mapping[int, Any], rows: int, kind: pa.DataType) -> pa.Array:
-    """Return a column that holds these values in these rows, and null elsewhere."""
+    """Return a column with *values* by row, and null elsewhere."""
     return filled(rows, kind, [_filling(values, kind)])
 
 
@@ -443,13 +438,13 @@ def _filling(values: Mapping[int, Any], kind: pa.DataType) -> Filling:
 
 
 def _as_json(nearest: Mapping[int, list[dict[str, Any]]]) -> dict[int, str]:
-    """Return explanations by row as JSON. Rows that are alike share theirs, and its text."""
+    """Return explanations by row as JSON; equal rows share one text."""
     texts = {id(each): json.dumps(each) for each in {id(each): each for each in nearest.values()}.values()}
     return {row: texts[id(each)] for row, each in nearest.items()}
 
 
 def _exact(outcomes: MatchOutcomes) -> dict[str, pa.Array]:
-    """Columns that are given where the JVM's own row does not serve: rows the codec read, and mapped ones."""
+    """Return the columns of rows that the JVM cannot render: rows that the codec read, and mapped rows."""
     rows = outcomes.facts.columns.rows
     mapped = set(outcomes.mapped.tolist())
     attributes: dict[int, Pairs] = {}
@@ -467,7 +462,7 @@ def _exact(outcomes: MatchOutcomes) -> dict[str, pa.Array]:
             if (key := key_of(reading)) is not None:
                 keys[row] = key
             if reading.place >= 0:
-                # A dead letter out of a batch is the one event, and says so.
+                # A dead letter from a batch of events has the one event only.
                 passed[row] = _headers_of_one(reading)
             continue
         passed[row] = _passed(reading, int(outcomes.facts.protocols[row]))
@@ -480,7 +475,7 @@ def _exact(outcomes: MatchOutcomes) -> dict[str, pa.Array]:
         if reading.envelope.mode == "structured":
             data[row] = reading.envelope.data
             if reading.place >= 0:
-                # A sink may still refuse it. To cut it out of the batch then would read the batch once for each event.
+                # A sink may still reject it; extracting it then would parse the whole batch for each event.
                 came[row] = reading.body
     settled = outcomes.facts.settled
     datas = [_filling(data, pa.binary()), *(data_from_json(outcomes, each) for each in settled)]
@@ -513,7 +508,7 @@ def _headers(reading: ExactReading) -> Pairs:
 
 
 def _headers_of_one(reading: ExactReading) -> Pairs:
-    """Return the headers of one event of a batch: those of the message, its media type in the place of theirs."""
+    """Return the headers of one event of a batch: the message's headers with the event's media type."""
     headers = _headers(reading)
     if not any(name.lower() == CONTENT_TYPE for name, _ in headers):
         headers.append((CONTENT_TYPE, EVENT_MEDIA))
@@ -521,7 +516,7 @@ def _headers_of_one(reading: ExactReading) -> Pairs:
 
 
 def _passed(reading: ExactReading, protocol: int) -> Pairs:
-    """Return the headers that were no CloudEvents attributes, in order."""
+    """Return the headers that are not CloudEvents attributes, in order."""
     rule = _RULES[protocol]
     pairs: Pairs = []
     for part in reading.parts:
@@ -532,7 +527,7 @@ def _passed(reading: ExactReading, protocol: int) -> Pairs:
 
 
 def _all_attributes(outcomes: MatchOutcomes, exact: Mapping[int, Pairs]) -> pa.Array:
-    """Return the attributes of mapped rows, of readings, and of rows whose parts are columns."""
+    """Return the attributes of mapped rows, of rows that the codec read, and of rows whose parts are columns."""
     mapped = outcomes.attributes
     fillings = [_filling({row: _entries(pairs) for row, pairs in exact.items()}, HEADERS)]
     for each in outcomes.facts.settled:
@@ -548,7 +543,7 @@ def _all_attributes(outcomes: MatchOutcomes, exact: Mapping[int, Pairs]) -> pa.A
 
 
 def _typed(outcomes: MatchOutcomes, exact: Mapping[int, str]) -> pa.StringArray:
-    """Return what :func:`bindings.events.typed_names` has of each event; null where all attributes are texts."""
+    """Return :func:`bindings.events.typed_names` of each event; null if all attributes are strings."""
     fillings = [_filling(exact, pa.string())]
     for each in outcomes.facts.settled:
         fillings += (typed_of(outcomes, each), typed_from_json(outcomes, each))
@@ -556,9 +551,9 @@ def _typed(outcomes: MatchOutcomes, exact: Mapping[int, str]) -> pa.StringArray:
 
 
 def _keys(outcomes: MatchOutcomes, keys: Mapping[int, bytes | None]) -> pa.Array:
-    """Return the partition key of rows whose attributes are given here; the JVM finds those of its own rows.
+    """Return the partition keys of rows with attributes here; the JVM finds those of its own rows.
 
-    *keys* are those of readings, also of rows that became no event, which the order of their key asks for
+    *keys* are those of rows that the codec read, also if they are no event, for key order
     (:mod:`router.writing.outcomes`).
     """
     fillings = [_filling(keys, pa.binary()), *(keys_of(outcomes, each) for each in outcomes.facts.settled)]

@@ -1,7 +1,7 @@
-"""The plan: a catalog and settings, compiled into what judges a batch.
+"""The plan: a catalog and settings, compiled into what evaluates a batch.
 
-Its id is a hash of everything it was made from, so that equal ids mean equal judgement. It is written down as
-its inputs, never as code or pickles: a plan that a batch is pinned to is compiled anew when that batch is retried.
+Its id is a hash of its inputs, so equal ids mean equal outcomes. Only the inputs are stored, never code or pickles: a
+plan that a batch is pinned to is compiled again when that batch is retried after a restart.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 VERSION: Final = version("xregistry-router")
-"""The installed version: one release does not finish a batch that another began."""
+"""The installed version; a release does not finish batches of another release."""
 TOPIC: Final = "kafka:"
-"""Begins the name of a channel that is a topic."""
+"""Prefix of the name of a channel that is a topic."""
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """One compiled plan. ``sources`` are the endpoints it takes records from."""
+    """One compiled plan."""
 
     catalog: Catalog
     settings: Settings
@@ -67,22 +67,22 @@ class Plan:
 
     @cached_property
     def sources(self) -> tuple[Source, ...]:
-        """The sources, resolved against the catalog."""
+        """The endpoints that records are read from, resolved against the catalog."""
         return sources_of(self.catalog, self.settings)
 
     @cached_property
     def frames(self) -> Mapping[str, Frames]:
-        """How bodies of Kafka begin, by the endpoint of their source."""
+        """The framing of Kafka bodies with schema ids, by endpoint."""
         return self.frames_anew()
 
     def frames_anew(self) -> dict[str, Frames]:
-        """Return :attr:`frames` with registries of their own, for another thread."""
+        """Return :attr:`frames` with separate registry clients, for another thread."""
         return frames_of(self.settings, [each.settings for each in self.sources])
 
     def unidentified(self) -> Iterator[tuple[Source, tuple[str, ...]]]:
-        """Yield sources of Kafka of whose frames' ids nothing is known, with the definitions that this concerns.
+        """Yield Kafka sources whose schema ids cannot be resolved, with the definitions that this affects.
 
-        Where frames are only looked for, bodies of JSON do not count: nothing else begins as they do.
+        With ``auto`` framing, JSON definitions are not affected: no frame begins like JSON.
         """
         rule = SchemaIdRule(self.catalog.schemas)
         for source in self.sources:
@@ -106,10 +106,10 @@ class Plan:
         return SinkFrames(self.settings, self.catalog)
 
     def written_frames(self, sink: str, *, register: bool = True) -> Mapping[str, WrittenFrame]:
-        """Return what bodies begin with at a sink, by the xid of their definition; as :meth:`SinkFrames.of` does.
+        """Return the frame that a sink writes before bodies, by xid of the definition; see :meth:`SinkFrames.of`.
 
         Raises:
-            SinkError: a schema has no id, or the schema registry gives no answer for now.
+            SinkError: a schema has no id, or the schema registry is unavailable.
         """
         settings = self.settings.sinks[sink]
         if settings.framed is None:
@@ -129,7 +129,7 @@ class Plan:
 
     @cached_property
     def queries(self) -> Mapping[str, tuple[Source, ...]]:
-        """The sources of each query that reads some."""
+        """The sources of each query."""
         return by_query(self.sources)
 
     @cached_property
@@ -139,12 +139,12 @@ class Plan:
 
     @cached_property
     def relates(self) -> bool:
-        """Whether some definition is related to another: of such events the lineage says so."""
+        """Whether some definition has a relation to another, which the lineage then names."""
         return any(definition.relation is not None for definition in self.catalog.definitions.values())
 
     @cached_property
     def rare(self) -> tuple[str, ...]:
-        """The columns of outcomes that only some plans have, for the lineage of some events."""
+        """The lineage columns that only some plans have."""
         ids = (SCHEMA_ID,) if self.judge.matcher.ids.finds_any else ()
         return (*(RELATED if self.relates else ()), *ids)
 
@@ -156,7 +156,7 @@ class Plan:
     @cached_property
     @paused_gc()
     def judge(self) -> Judge:
-        """What judges batches; it is sent to the workers once per plan."""
+        """The compiled matcher and outputs, broadcast to the workers once per plan."""
         match = self.settings.match
         builder = ChannelBuilder(self.catalog, hop_by_hop=match.hop_by_hop, ambiguous=match.ambiguous)
         numbers: dict[str, int] = {}
@@ -191,17 +191,16 @@ class Plan:
         )
 
     def to_bytes(self) -> bytes:
-        """Return the plan as it is kept in ``state/plans``; it holds references to secrets, never secrets."""
+        """Return the plan as stored in ``state/plans``; it has references to secrets, never secrets."""
         return self._document
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A compiled plan as workers hold it: the matcher, the output builder, channel numbers by name, and the bytes of
-    ``memory`` that judging may take in a worker.
+    """A compiled plan in a worker: the matcher, the output builder, channel numbers by name.
 
-    ``typed`` has the definitions with a schema, and these, where a sink has columns for them. ``shadow`` is what judges
-    beside it and only counts.
+    ``memory`` is the limit of a worker in bytes. ``typed`` has the definitions with their schemas, if a sink has typed
+    columns. ``shadow`` is the shadow catalog.
     """
 
     matcher: Matcher
@@ -211,11 +210,11 @@ class Judge:
     typed: Catalog = field(default_factory=Catalog)
     shadow: Shadow | None = None
     reader: KafkaReader = field(init=False)
-    """What reads the rows of Kafka."""
+    """Reads Kafka rows."""
     bodies: frozenset[str] = field(init=False)
-    """Topics whose bodies schemas may have to look at."""
+    """Topics whose bodies may have to be validated against schemas."""
     heads: frozenset[str] = field(init=False)
-    """Topics whose bodies may begin with ids of schemas."""
+    """Topics whose bodies may begin with a schema id."""
 
     def __post_init__(self) -> None:
         matcher, outputs = self.matcher, self.outputs
@@ -234,35 +233,32 @@ class Judge:
 
 
 def _typed(catalog: Catalog) -> Catalog:
-    """Return of a catalog what payloads are read by; the schemas are those that bodies are held against as well."""
+    """Return a catalog with only the schemas and the definitions that have one."""
     linked = {xid: each for xid, each in catalog.definitions.items() if each.schemakey in catalog.schemas}
     return Catalog(definitions=linked, schemas=catalog.schemas, epoch=catalog.epoch)
 
 
 def plan_of(document: bytes, *, environ: Mapping[str, str], base: Path) -> Plan:
-    """Compile a plan from its document; secrets are resolved from the environment as it is now.
+    """Compile a plan from its stored document; secrets are resolved from the current environment.
 
     Raises:
-        BatchPinError: the document is of another format or router version, whose judgement may differ.
+        BatchPinError: the document is of another format or router version, whose outcomes may differ.
     """
     form: dict[str, Any] = msgspec.json.decode(document)
     if form.get("format") != FORMAT or form.get("version") != VERSION:
         origin = f"router {form.get('version')}, plan format {form.get('format')}"
         raise BatchPinError(
             f"an unfinished batch is pinned to a plan of {origin}; this is router {VERSION}",
-            hint="start that version once, so that it finishes the batch, and stop it again",
+            hint="start that version once to finish the batch, and stop it again",
         )
     return Plan(catalog_from_json(form["catalog"]), settings_from_dict(form["settings"], environ, base))
-
-
-# The catalog that the settings name, loaded.
 
 
 def read_catalog(settings: Settings) -> Catalog:
     """Load the catalog of the settings.
 
     Raises:
-        CatalogUnavailable: nothing of it can be read, or nothing in it can be used.
+        CatalogUnavailable: it cannot be read, or has no usable definition.
     """
     read = settings.catalog
     try:

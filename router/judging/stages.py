@@ -1,9 +1,8 @@
 """The steps from a source's rows to outcomes, each a function from DataFrame to DataFrame.
 
-After :func:`judged` a row is one outcome, whatever its source: ``raw`` columns as the source gave them, ``m`` what the
-matcher said, and ``position``, ``received``, ``protocol``, ``body`` under the same names for all sources. Sources are
-topics (``kafka``), the inbox (``inbox``), and dead letters that are judged again (``letters``): those bring the
-position and the letter's id that they have, and are judged as their first source would judge them now.
+After :func:`unified` a row is one outcome, with the same columns for all sources: ``raw`` has the source's columns,
+``m`` the outcome. A replayed dead letter (``letters``) keeps its position and id, and is evaluated as its original
+source would evaluate it now.
 """
 
 from __future__ import annotations
@@ -41,22 +40,19 @@ RAW_COLUMNS: Final[dict[Kind, tuple[str, ...]]] = {
 }
 MATCHED: Final = "m"
 ARRIVED: Final = "arrived"
-"""The body as it arrived (of a batch the one event), for rows whose ``body`` is the event's data instead.
-
-Only where a sink may refuse records.
-"""
+"""The original body (or the one event of a batch), if ``body`` has the event's data; only if a sink may reject."""
 
 
 def converts(rows: DataFrame, kind: Kind) -> bool:
-    """Return whether the timestamps of a source's rows still have to be converted to milliseconds.
+    """Whether the timestamps of the rows must be converted to milliseconds.
 
-    Rows that our own client read have milliseconds already (:mod:`bindings.kafka.ranges`).
+    Rows of our own Kafka client already have milliseconds (:mod:`bindings.kafka.ranges`).
     """
     return kind == "kafka" and dict(rows.dtypes)["timestamp"] == "timestamp"
 
 
 def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
-    """Return the source's rows with the columns that judging takes; Kafka's timestamp becomes milliseconds."""
+    """Return the source's rows with the columns for evaluation; Kafka's timestamp becomes milliseconds."""
     from pyspark.sql import functions as F
 
     if not converts(rows, kind):
@@ -66,7 +62,7 @@ def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
 
 
 def judged(rows: DataFrame, kind: Kind, judge: Broadcast[Judge], tallies: Accumulator[dict[str, str]]) -> DataFrame:
-    """Return one row per outcome: what the source gave, and ``m``; counts go to *tallies* when it is evaluated."""
+    """Return one row per outcome: the source's columns and ``m``; counts go to *tallies* when Spark runs it."""
     from pyspark.sql import functions as F
 
     decide, lists = partial(outcome_lists, kind), pa.list_(judge.value.outputs.type)
@@ -75,11 +71,10 @@ def judged(rows: DataFrame, kind: Kind, judge: Broadcast[Judge], tallies: Accumu
 
 
 def unified(rows: DataFrame, kind: Kind, query: str, *, arrived: bool = False) -> DataFrame:
-    """Return the outcomes with the same columns for every source, the raw ones in a struct.
+    """Return the outcomes with the same columns for every source, the source's own in the struct ``raw``.
 
-    ``body`` is the event's data for a routed record, and what arrived for a dead letter; an event of a batch stands
-    for itself. ``letter`` is the id of the dead letter it would be, the same for every retry. With *arrived* there is
-    the column ``ARRIVED`` as well.
+    ``body`` is the event's data of a routed record, and the original body of a dead letter (or its one event of a
+    batch). ``letter`` is the id of its possible dead letter, the same in every retry. *arrived* adds ``ARRIVED``.
     """
     from pyspark.sql import functions as F
 
@@ -88,20 +83,20 @@ def unified(rows: DataFrame, kind: Kind, query: str, *, arrived: bool = False) -
         position = F.concat_ws("-", "topic", "partition", "offset")
         body, headers, key = F.col("value"), F.col("headers"), F.col("key")
         protocol: Column = F.lit("KAFKA")
-        # A timestamp outside of the calendar stays in the native record only; no column of a table takes it.
+        # A timestamp out of range stays in the native record only; no table column can store it.
         in_calendar = (F.col("timestamp") >= 0) & (F.col("timestamp") < YEAR_10000)
         received = F.timestamp_millis(F.when(in_calendar, F.col("timestamp")))
     else:
         position = F.col("position")
         body = F.col("body")
-        given = kind == "letters"
-        headers = F.col("headers") if given else F.lit(None).cast(HEADERS_TYPE)
-        key = F.col("key") if given else F.lit(None).cast("binary")
+        replayed = kind == "letters"
+        headers = F.col("headers") if replayed else F.lit(None).cast(HEADERS_TYPE)
+        key = F.col("key") if replayed else F.lit(None).cast("binary")
         protocol = F.col("protocol")
         received = F.col("received")
     whole = F.concat(position, F.coalesce(place, F.lit("")))
-    came = F.when(F.col("m.place").isNull(), body).otherwise(F.coalesce(F.col("m.came"), F.col("m.data")))
-    extra = [F.when(F.col("m.replaced"), came).alias(ARRIVED)] if arrived else []
+    original = F.when(F.col("m.place").isNull(), body).otherwise(F.coalesce(F.col("m.came"), F.col("m.data")))
+    extra = [F.when(F.col("m.replaced"), original).alias(ARRIVED)] if arrived else []
     return rows.select(
         F.struct(*(name for name in RAW_COLUMNS[kind] if name not in ("value", "body"))).alias("raw"),
         F.col(MATCHED),
@@ -117,7 +112,7 @@ def unified(rows: DataFrame, kind: Kind, query: str, *, arrived: bool = False) -
 
 
 def letter_id(kind: Kind, query: str, position: Column) -> Column:
-    """Return the id of the dead letter that a row is or would be; a letter that is judged again keeps its own."""
+    """Return the dead letter id of a row; a replayed dead letter keeps its id."""
     from pyspark.sql import functions as F
 
     if kind == "letters":
@@ -126,20 +121,20 @@ def letter_id(kind: Kind, query: str, position: Column) -> Column:
 
 
 def letter_ids(query: str, positions: pa.StringArray) -> list[str]:
-    """Return what :func:`letter_id` makes of the positions of topics and the inbox."""
+    """Return the dead letter ids of positions in topics and the inbox, as :func:`letter_id` does."""
     texts = (f"{query}|{position}".encode() for position in positions.to_pylist())
     return [hashlib.sha256(text).hexdigest()[:32] for text in texts]
 
 
 def came_from(kind: Kind) -> Column:
-    """Return the endpoint that a dead letter names: the matcher's, else the one it came by, even if now unknown."""
+    """Return the endpoint of a dead letter: the matcher's, else the one it arrived at, even if now unknown."""
     from pyspark.sql import functions as F
 
     return F.col("m.endpoint") if kind == "kafka" else F.coalesce(F.col("m.endpoint"), F.col("raw.endpoint"))
 
 
 def event_headers() -> Column:
-    """Return the headers of a routed event in binary mode: its attributes, then what else the record carried."""
+    """Return the headers of a routed event in binary mode: its attributes, then the record's other headers."""
     from pyspark.sql import functions as F
 
     headers = F.col("headers")
@@ -147,14 +142,14 @@ def event_headers() -> Column:
     at = F.array_position(F.col("headers.key"), "content-type").cast("int")
     rest = F.when(at > 0, F.concat(F.slice(headers, 1, at - 1), F.slice(headers, at + 1, size - at))).otherwise(headers)
     empty = F.array().cast(HEADERS_TYPE)
-    given = F.concat(F.col("m.attributes"), F.coalesce(F.col("m.passed"), rest, empty))
-    return F.coalesce(F.when(F.col("m.attributes").isNotNull(), given).otherwise(headers), empty)
+    own = F.concat(F.col("m.attributes"), F.coalesce(F.col("m.passed"), rest, empty))
+    return F.coalesce(F.when(F.col("m.attributes").isNotNull(), own).otherwise(headers), empty)
 
 
 def lineage_headers(epoch: str, related: Sequence[str] = ()) -> Column:
-    """Return the headers that say where an event comes from (JUDGING.md#what-comes-out).
+    """Return the lineage headers of an event (JUDGING.md#what-comes-out).
 
-    *related* are the columns of relations (:mod:`router.judging.carried`) that outcomes of the plan have.
+    *related* are the plan's outcome columns of relations (:mod:`router.judging.carried`).
     """
     from pyspark.sql import functions as F
 
@@ -167,7 +162,7 @@ def lineage_headers(epoch: str, related: Sequence[str] = ()) -> Column:
     }
     always = [header(f"xrouter-{name}", value) for name, value in lineage.items()]
     every = F.array(*always, header("xrouter-ambiguous", F.col("m.ambiguous")))
-    # Only a record that several definitions match says how the tie was decided.
+    # Only for a record that several definitions match: how the tie was decided.
     headers = F.when(F.col("m.ambiguous").isNull(), F.slice(every, 1, len(always))).otherwise(every)
     none = F.array().cast(HEADERS_TYPE)
     more = [
@@ -185,7 +180,7 @@ def header(name: str, value: Column) -> Column:
 
 
 def event_attribute(name: str) -> Column:
-    """Return an attribute of a routed event as text; null where it has none."""
+    """Return an attribute of a routed event as text; null if it is missing."""
     from pyspark.sql import functions as F
 
     key = "content-type" if name == "datacontenttype" else f"ce_{name}"
@@ -194,25 +189,25 @@ def event_attribute(name: str) -> Column:
 
 
 def partition_key() -> Column:
-    """Return the event's ``partitionkey``, else the key the record came with."""
+    """Return the event's ``partitionkey``, else the record's key."""
     from pyspark.sql import functions as F
 
     own = first_bytes("headers", "ce_partitionkey")
     return F.coalesce(F.col("m.key"), F.when(F.col("m.attributes").isNull(), own), F.col("key"))
 
 
-# Outcomes of one Arrow batch, with the columns that :func:`router.judging.stages.unified` gives them in Spark.
+# Outcomes of one Arrow batch, with the same columns as :func:`unified`.
 
 SOURCE_COLUMNS: Final[dict[Kind, tuple[str, ...]]] = {"kafka": tuple(SOURCE_SCHEMA.names), "inbox": INBOX_COLUMNS}
-"""What a source's rows have, bodies included."""
+"""The columns of source rows, with bodies."""
 OUTCOME_COLUMNS: Final = ("raw", MATCHED, "position", "received", "protocol", "body")
-"""The columns of outcomes that sinks are given. What a dead letter's id is made of is among them."""
+"""The columns of outcomes for sinks. The id of a dead letter is derived from them."""
 _BODY: Final = {"kafka": "value", "inbox": "body"}
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
 
 
 def with_sizes(kind: Kind, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the source's rows as they are judged: those of Kafka with the bytes of key and body."""
+    """Return the rows for evaluation: Kafka rows with the size of key and body in bytes."""
     if kind != "kafka":
         return rows
     lengths = (pc.fill_null(pc.binary_length(rows.column(name)), 0) for name in ("key", "value"))
@@ -220,9 +215,9 @@ def with_sizes(kind: Kind, rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def outcome_rows(kind: Kind, type_: pa.StructType, rows: pa.RecordBatch, decided: RoutedOutcomes) -> pa.RecordBatch:
-    """Return one row for each outcome of the source's rows, in their order: ``OUTCOME_COLUMNS``.
+    """Return one row (``OUTCOME_COLUMNS``) for each outcome, in the order of the source's rows.
 
-    *type_* is that of an outcome (:attr:`router.judging.outputs.OutputBuilder.type`).
+    *type_* is the type of an outcome (:attr:`router.judging.outputs.OutputBuilder.type`).
     """
     order = decided.order
     sources = decided.sources[order]
@@ -251,7 +246,7 @@ def _is_range(numbers: np.typing.NDArray[np.int64], length: int) -> bool:
 
 
 def positions_in(kind: Kind, rows: pa.RecordBatch, places: pa.Int32Array) -> pa.StringArray:
-    """Return where each record of a source lies, with the number of an event in its batch (*places*) behind it."""
+    """Return the position of each record, followed by ``#`` and the event's number in its batch (*places*)."""
     records = positions_of(rows) if kind == "kafka" else rows.column("position")
     if places.null_count == len(places):
         return records
@@ -260,30 +255,29 @@ def positions_in(kind: Kind, rows: pa.RecordBatch, places: pa.Int32Array) -> pa.
 
 
 def _received(kind: Kind, rows: pa.RecordBatch) -> pa.TimestampArray:
-    """Return when records arrived; what is no instant of the calendar is none."""
+    """Return when records arrived; null if out of range."""
     moments = instants(rows.column("timestamp")) if kind == "kafka" else rows.column("received")
     return moments.cast(_INSTANT)
 
 
-# The dead letter of a record that could not be judged or written, made without judging or mapping it.
+# The dead letter of a poison record, made without evaluating or mapping it.
 #
-# It is ``undecodable``, its detail names the fault, and it goes where its endpoint's letters go. Only JVM expressions
-# and the rendering of the native record touch it; *bare*, the native record has no properties but its place, and what
-# the source gave is kept whole in ``state/spill``.
+# Its reason is ``undecodable``, its detail names the fault, and it is routed like its endpoint's dead letters. Only JVM
+# expressions and the rendering of the native record read it. With *bare*, the native record has its source location but
+# no properties, and the complete record is in ``state/spill``.
 
 REASON: Final = "undecodable"
 _PLACE: Final[dict[str, tuple[str, ...]]] = {
     "kafka": ("topic", "partition", "offset", "timestamp", "timestampType", "value"),
     "inbox": ("endpoint", "protocol", "received", "body", "position"),
 }
-"""What a bare letter keeps of its row."""
+"""The columns of a bare dead letter."""
 
 
 def condemned(rows: DataFrame, kind: Kind, plan: Plan, fault: str, *, bare: bool = False) -> tuple[DataFrame, Tally]:
-    """Return the one row in *rows* as the outcome of a dead letter, and its count.
+    """Return the one row of *rows* (:func:`prepared`) as a dead letter, and its count.
 
-    *rows* are those of :func:`router.judging.stages.prepared`. There is none when the source no longer has the record;
-    then there is no outcome either.
+    If the source no longer has the record, *rows* and the result are empty.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import from_arrow_type
@@ -322,7 +316,7 @@ def condemned(rows: DataFrame, kind: Kind, plan: Plan, fault: str, *, bare: bool
 
 
 def raw_records(rows: DataFrame, kind: Kind, query: str) -> Iterator[tuple[str, bytes]]:
-    """Yield letter and what the source gave, whole, as JSON that the JVM writes; bytes are in base64."""
+    """Yield dead letter id and complete source row as JSON, written by the JVM; bytes are in base64."""
     from pyspark.sql import functions as F
 
     position = F.concat_ws("-", "topic", "partition", "offset") if kind == "kafka" else F.col("position")
@@ -332,7 +326,7 @@ def raw_records(rows: DataFrame, kind: Kind, query: str) -> Iterator[tuple[str, 
 
 
 def _endpoint(rows: DataFrame, kind: Kind, plan: Plan) -> str:
-    """Return the endpoint whose letter it is: the one it came by, or the first that reads its topic; "" for none."""
+    """Return the endpoint of the record: where it arrived, or the first that reads its topic; "" for none."""
     channel = next((row[0] for row in rows.select("topic" if kind == "kafka" else "endpoint").collect()), None)
     if kind != "kafka":
         return channel or ""

@@ -1,4 +1,4 @@
-"""What the steps of a batch ask of its judged records, what sinks refused of them, and the order of keys."""
+"""The outcomes of a batch as its steps need them, rejections by sinks, and the order of records with a key."""
 
 from __future__ import annotations
 
@@ -48,17 +48,15 @@ if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import Column, DataFrame
 
-# What the steps of a batch ask of its judged records, wherever those are: the contract of :class:`Outcomes`.
-#
-# Spark's are in :mod:`router.writing.outcomes`; tests of the steps have some in a list. Rows stay where they were
-# judged: each method says what it brings to the driver.
+# The contract of :class:`Outcomes`. :class:`SparkOutcomes` implements it for Spark, tests with a list. Rows stay in the
+# workers: each method says what it returns to the driver.
 
 
 @dataclass(frozen=True, slots=True)
 class RecordOutcome:
-    """What became of one record, without the record: ``letter`` is the id of the dead letter it is or would be.
+    """The outcome of one record, without the record: ``letter`` is the id of its actual or possible dead letter.
 
-    ``route`` is below zero for a dead letter. ``key`` is what the record's order is kept by, where that was asked for.
+    ``route`` is negative for a dead letter. ``key`` is the ordering key, if requested.
     """
 
     position: str
@@ -72,113 +70,112 @@ class RecordOutcome:
 
 
 class Outcomes(Protocol):
-    """The outcomes of one attempt, or those of them that one sink gets. Asking again gives the same.
+    """The outcomes of one attempt, or a selection of them. Methods can be repeated with the same result.
 
-    With ``may_reject`` a sink may still reject each: they know how records arrived, for a letter, or nobody makes one.
+    With ``may_reject`` a sink may still reject each; the original records are then kept for dead letters.
     """
 
     may_reject: bool
 
     def evaluate(self) -> Tally:
-        """Judge every record and keep the outcomes until :meth:`release`; return their counts."""
+        """Evaluate all records and keep the outcomes until :meth:`release`; return their counts."""
 
     def tally(self) -> Tally:
-        """Return the counts, once a write has evaluated what was not kept."""
+        """Return the counts, after a write has evaluated the records."""
 
     def release(self) -> None:
-        """Keep nothing any more."""
+        """Free the outcomes."""
 
     def on_routes(self, routes: Sequence[int]) -> Outcomes:
-        """Return those that one of these routes takes."""
+        """Select the outcomes on these routes."""
 
     def without(self, letters: Collection[str]) -> Outcomes:
-        """Return all but those with these letters' ids, in their order."""
+        """Select all outcomes without these dead letter ids, in order."""
 
     def letters(self, rejections: Rejections | None = None) -> Outcomes:
-        """Return the dead letters, and one more for each rejected record, which holds the whole record as it arrived.
+        """Select the dead letters, plus one for each rejected record with the complete original record.
 
-        These outcomes must still know how records arrived (:attr:`router.writing.writer.BatchWriter.may_reject`).
+        Rejections need the original records (:attr:`router.writing.writer.BatchWriter.may_reject`).
         """
 
     def decisions(self) -> list[RecordOutcome]:
         """Return all decisions."""
 
     def keyed(self, keys: Collection[str] | None = None) -> list[RecordOutcome]:
-        """Return the decisions on records that have a key, with it; *keys* are the only ones wanted, None for all."""
+        """Return the decisions on records with a key; only with these *keys*, None for all."""
 
     def exchanges(self) -> Iterator[dict[str, Any]]:
-        """Yield what pairs records with others: position, time of arrival, message, relation and exchange.
+        """Yield the columns for pairing: position, time of arrival, message, relation and exchange.
 
-        Only of plans that pair; the columns are those of :mod:`router.judging.carried`, whose length is bounded.
+        Only with a plan that pairs; the columns (:mod:`router.judging.carried`) have a bounded length.
         """
 
     def topics(self, sink: str) -> list[str]:
-        """Return the topics of a Kafka sink that these events go to, each once."""
+        """Return the topics of these events at a Kafka sink, each once."""
 
     def to_topics(self, sink: str, topics: Collection[str]) -> list[tuple[str, RecordOutcome]]:
         """Return the decisions on events for these topics of a Kafka sink, each with its topic."""
 
     def events(self, schema: pa.Schema) -> pa.Table:
-        """Return the events, with bodies, as a sink of that schema takes them."""
+        """Return the events, with bodies, in that schema."""
 
     def dead_letters(self) -> pa.Table:
-        """Return the dead letters, with bodies, as sinks take them."""
+        """Return the dead letters, with bodies."""
 
     def staged(self, share: RowsForSink) -> Staged:
-        """Return what workers wrote of these outcomes for a sink that takes files: names of files, and no rows.
+        """Return the names of the files that workers staged for a sink; stage them now if ``evaluate`` did not.
 
-        What was not written when the outcomes were evaluated is written now. Files that no sink took over are removed
-        by :meth:`release`.
+        :meth:`release` removes files that were not passed to a sink.
         """
 
     def publish_events(self, sink: str) -> None:
         """Have Spark write the events to a Kafka sink, each acknowledged; at least once.
 
         Raises:
-            SinkError: the brokers did not take them all now.
+            SinkError: the brokers did not accept all of them.
         """
 
     def publish_letters(self, sink: str) -> None:
         """Have Spark write the dead letters to a Kafka sink, as :meth:`publish_events`."""
 
     def publish_all(self, sinks: Sequence[str]) -> None:
-        """Have Spark write events and dead letters to Kafka sinks of one cluster in one pass, as the others."""
+        """Have Spark write events and dead letters to Kafka sinks of one cluster, as :meth:`publish_events`."""
 
     def spilled(self) -> Iterator[tuple[str, bytes]]:
-        """Yield id and native record, as JSON, of each dead letter that no topic takes."""
+        """Yield id and native record, as JSON, of each dead letter that is too large for its topic."""
 
     def left_out(self) -> Iterator[tuple[str, bytes]]:
-        """Yield a name and what the source gave, as JSON, of each record whose dead letter has only its place."""
+        """Yield dead letter id and complete source row, as JSON, of each record with a bare dead letter."""
 
 
-# Records that a sink turned down at write time, after they had been judged as routed (JUDGING.md#sink-rejected).
+# Routed records that a sink rejected (JUDGING.md#sink-rejected).
 #
-# A rejected record ends as one dead letter, ``sink-rejected``, whatever the number of its sinks: those that took it
-# keep it, and the letter says which did not and why. Letters are written after all sinks of events and before the batch
-# commits, so a crash in between repeats the batch and loses none. In the tally the record moves from routed to
-# dead-letter, as if the matcher had said so; the circuit breaker looks before the first write and does not see it.
+# A rejected record becomes one dead letter, ``sink-rejected``, however many sinks it has: the dead letter names the
+# sinks without it and why. Dead letters are written after all events and before the batch is committed, so a crash in
+# between repeats the batch and loses none. In the tally the record moves from routed to dead-letter; the circuit
+# breaker, which acts before the first write, does not count it.
 #
-# The same letters are made of a whole batch that an operator sets aside. Their detail is ``sink NAME: why; sink OTHER:
-# why`` and names exactly the sinks that do not have the record, so that a replay sends it to those alone.
+# A batch that an operator moves to dead letters gets the same ones. The detail ``sink NAME: why; sink OTHER: why``
+# names exactly the sinks that lack the record, so a replay sends it only to those.
 
 REASON: Final = "sink-rejected"
 DETAIL_CAP: Final = 3_900
-"""Characters of a detail: fewer than a Kafka header keeps, so that no sink's name is cut off."""
+"""Maximum characters of a detail: below the limit for Kafka headers, so that no sink's name is truncated."""
 _NAMED: Final = re.compile(r"(?:^|; )sink ([^:;]+): ")
 _MARKS: Final = {"%": "%25", ":": "%3A", ";": "%3B"}
-"""Characters that a sink's name may have and that our form needs for itself, the escape first."""
+"""Characters of sink names that must be escaped, the escape character first."""
 
 
 def detail_of(reasons: Mapping[str, str]) -> str:
-    """Return the detail of a letter that these sinks do not have, each with why; all names are in it, in full."""
-    # The text of a sink must not look as if it named another sink.
+    """Return the detail of a dead letter from the reasons by sink; it has all names in full."""
+    # A reason must not look like the name of another sink.
     escaped = {_escaped(name): why.replace("; sink ", ", sink ") for name, why in reasons.items()}
     share = max(0, DETAIL_CAP // max(1, len(escaped)) - max(map(len, escaped), default=0) - len("; sink : "))
     return "; ".join(f"sink {name}: {why[:share]}" for name, why in escaped.items())
 
 
 def sinks_of(detail: str) -> tuple[str, ...]:
-    """Return the sinks that a letter's detail names, the inverse of :func:`detail_of`; () when it names none."""
+    """Return the sinks that the detail of a dead letter names, the inverse of :func:`detail_of`; () if none."""
     if not detail.startswith("sink "):
         return ()
     return tuple(dict.fromkeys(_plain(name) for name in _NAMED.findall(detail)))
@@ -197,7 +194,7 @@ def _plain(name: str) -> str:
 
 
 class Rejections:
-    """What sinks rejected of one batch; *routes* say where its dead letters go, *limits* which are spilled."""
+    """The records of one batch that sinks rejected; *routes* route their dead letters, *limits* spill them."""
 
     def __init__(self, routes: Routes, limits: LetterLimits) -> None:
         self._routes = routes
@@ -221,11 +218,11 @@ class Rejections:
 
     @property
     def routes(self) -> frozenset[int]:
-        """The routes that take the letters of rejected records."""
+        """The routes of the rejected records' dead letters."""
         return frozenset(self._routes.letters(record.endpoint, REASON) for record in self._records.values())
 
     def letters_on(self, routes: Collection[int]) -> Counter[str]:
-        """Return the rejected records whose letter one of these routes takes, by endpoint."""
+        """Return the number of rejected records by endpoint whose dead letters have one of these routes."""
         endpoints = Counter(record.endpoint for record in self._records.values())
         return Counter(
             {name: count for name, count in endpoints.items() if self._routes.letters(name, REASON) in routes}
@@ -233,19 +230,19 @@ class Rejections:
 
     @property
     def details(self) -> dict[str, str]:
-        """The detail of each rejected record's letter, by position."""
+        """The detail of each rejected record's dead letter, by position."""
         return {position: detail_of(reasons) for position, reasons in self._details.items()}
 
     def add(self, sink: str, rejected: Iterable[Rejected]) -> None:
-        """Take what one sink rejected."""
+        """Add the rejections of one sink."""
         for record in rejected:
             self._records[record.position] = record
             self._details.setdefault(record.position, {})[sink] = record.reason
 
     def table(self) -> pa.Table:
-        """Return what the letter of each record has of its own, by position (``at``).
+        """Return the columns of each rejected record's dead letter, by position (``at``).
 
-        That is its detail, its route with the topics there, and the bytes above which it is spilled (``limit``).
+        They are its detail, its route and topics, and the bytes above which it is spilled (``limit``).
         """
         records = list(self._records.values())
         taking = [self._routes.letters(record.endpoint, REASON) for record in records]
@@ -264,32 +261,32 @@ class Rejections:
         return pa.table({**{name: pa.array(values, pa.string()) for name, values in columns.items()}, **numbers})
 
 
-# What sinks say they have of an attempt, held against what its outcomes say they are to have.
+# Compare what sinks report with what they should have according to the outcomes.
 
 
 class Receipts:
     """The receipts of one attempt.
 
     A sink without a receipt counts as complete: Spark's write to Kafka fails unless each record was acknowledged, and
-    the receipt of what a sink took before this attempt was checked then. A repeated commit cannot fall short either:
-    the sink knows that it has the commit but not how many rows, and reports those that it was given now.
+    earlier attempts checked their own receipts. A repeated commit is complete too: the sink knows only that it has the
+    commit, and reports the rows of this attempt.
     """
 
     def __init__(self) -> None:
         self._said: dict[tuple[str, bool], int] = {}
 
     def add(self, sink: str, result: WriteResult, *, letters: bool = False) -> None:
-        """Note what a sink said of its share of the events, or of the dead letters."""
+        """Add a sink's receipt for events or dead letters."""
         self._said[sink, letters] = result.rows + result.before
 
     def waive(self, sink: str) -> None:
-        """Ask for no receipt of a sink's events: it already had more of them than it is given now."""
+        """Ignore the receipts of a sink's events: it already has the batch that contains this part."""
         self._said.pop((sink, False), None)
 
     def settle(self, tally: Tally, routes: Routes, rejections: Rejections | None = None) -> None:
-        """Add to a tally what each sink has of it, and how much is missing that no sink rejected.
+        """Add to the tally what each sink has received, and what is missing without a rejection.
 
-        The tally is that of the judging; what became a dead letter since is in *rejections*.
+        *tally* is as evaluated; *rejections* has the records that became dead letters since.
         """
         for name, numbers in routes.event_sinks.items():
             due, size = _due(tally, numbers)
@@ -312,7 +309,7 @@ class Receipts:
 
 
 def _due(tally: Tally, numbers: tuple[int, ...]) -> tuple[Counter[str], Counter[str]]:
-    """Return how many outcomes of each endpoint these routes take, and their bytes."""
+    """Return the number of outcomes on these routes by endpoint, and their bytes."""
     due, size = Counter[str](), Counter[str]()
     for (endpoint, route), (count, taken) in tally.routes.items():
         if route in numbers:
@@ -323,22 +320,20 @@ def _due(tally: Tally, numbers: tuple[int, ...]) -> tuple[Counter[str], Counter[
 
 # The order of records of one key, when ``dead_letters.order`` is ``park`` (deploy/OPERATIONS.md#dead-letters).
 #
-# A record whose key has an earlier dead letter is *held back*: no sink gets it, and it becomes a dead letter as well,
-# one that waits for the first. Which records those are is settled before the first write of a batch, in this order: the
-# keys that were blocked are noted beside the batch's pin, so that every try of it holds back the same records whatever
-# a replay frees meanwhile; the letters to come take their places in the ledger, where they block the key for later
-# batches; then sinks and dead letters are written; then the letters take their places once more, with those of records
-# that a sink turned down. What a sink turns down while a batch is written therefore holds back later records from the
-# next batch on, not those that the same write sent.
+# A record whose key has an earlier dead letter is *held back*: no sink gets it, and it becomes a dead letter that waits
+# for the first one. This is decided before the first write of a batch. The blocked keys are stored beside the batch's
+# pin, so that each retry holds back the same records, whatever a replay unblocks meanwhile. The expected dead letters
+# are added to the state database, where they block the key for later batches. After the write they are added again,
+# with those of records that a sink rejected; these hold back records from the next batch on.
 #
-# A replay that caught up with all letters of a key but those that still come says so, and batches with records of that
-# key wait for its end. Otherwise a key that always has records would never be free again.
+# A replay that has almost caught up with a key says so, and batches with records of that key wait for it. Otherwise a
+# key with constant traffic would stay blocked forever.
 #
-# The driver sees only those rows of a batch whose key is blocked or has a dead letter in it, without their bodies. A
-# key is the event's ``partitionkey``, else the key that the record came with; a record without one is never held back.
+# The driver gets only rows whose key is blocked or has a dead letter in the batch, without bodies. A key is the event's
+# ``partitionkey``, else the record's key; a record without a key is never held back.
 
 PATIENCE_SECONDS: Final = 60.0
-"""Longest time in which a batch waits for a replay that is about to free one of its keys."""
+"""Maximum seconds for which a batch waits until a replay unblocks one of its keys."""
 LOOK_SECONDS: Final = 0.1
 _NUMBERS: Final = re.compile(r"((?:-\d+)*)(?:#(\d+))?\Z")
 _log = get_logger()
@@ -354,16 +349,16 @@ class HeldRecord:
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """The records of a batch that no sink gets, since an earlier one of their key is a dead letter."""
+    """The records of a batch that are held back, since an earlier record of their key is a dead letter."""
 
     records: tuple[HeldRecord, ...] = ()
 
     def left(self, outcomes: Outcomes) -> Outcomes:
-        """Return the outcomes of the batch without those that are held back, in their order."""
+        """Return the outcomes of the batch that are not held back, in order."""
         return outcomes.without([each.decision.letter for each in self.records])
 
     def share(self, routes: Collection[int]) -> Iterator[Rejected]:
-        """Yield what a sink that these routes lead to would have got of them, as rejected."""
+        """Yield the held-back records on these routes as rejections."""
         for each in self.records:
             held = each.decision
             if held.route in routes:
@@ -374,22 +369,22 @@ NOTHING: Final = HeldBack()
 
 
 class Ordering:
-    """Holds back records of one query, by the settings of each batch's plan; under ``continue`` it does nothing."""
+    """Holds back records of one query, if ``dead_letters.order`` of the batch's plan is ``park``."""
 
     def __init__(self, state: StateFolder, query: str, notes: BatchNotes, pause: Callable[[float], None]) -> None:
-        """*pause* waits so many seconds, or raises what is to end the batch before its first write."""
+        """Prepare for one query; *pause* waits for some seconds, or raises to end the batch before its first write."""
         self._pause = pause
         self._root = state.root
         self._query = query
         self._notes = notes
 
     def hold_back(self, outcomes: Outcomes, batch: BatchId, plan: Plan, *, dead: int) -> HeldBack:
-        """Return which records of a batch wait; before its first write, when it was judged and is pinned.
+        """Return the records of an evaluated and pinned batch to hold back, before its first write.
 
-        *dead* is how many dead letters the batch has. Repeating gives the same.
+        *dead* is the number of dead letters of the batch. Repeating has the same result.
 
         Raises:
-            StateError: the note or the ledger cannot be read or written; nothing has been decided then.
+            StateError: the state cannot be read or written; nothing has been decided.
         """
         if not _parks(plan):
             return NOTHING
@@ -405,21 +400,21 @@ class Ordering:
         waiting = {each.decision.letter for each in held.records}
         self._arrived(each for each in suspects if each.route < 0 or each.letter in waiting)
         if held.records:
-            _log.info("records wait for dead letters of their keys", query=self._query, records=len(held.records))
+            _log.info("records held back: their keys are blocked", query=self._query, records=len(held.records))
         return held
 
     def noted(self, outcomes: Outcomes, batch: BatchId, plan: Plan) -> HeldBack:
-        """Return which records of a batch waited when it was first written; none if it was never written."""
+        """Return the records that the first write of a batch held back; none if it was never written."""
         blocked = self._blocked(batch) if _parks(plan) else None
         return NOTHING if blocked is None else _held(_suspects(outcomes, blocked, dead=1), blocked)
 
     def settle(self, outcomes: Outcomes, rejections: Rejections, plan: Plan, *, dead: int) -> None:
-        """Let all dead letters of a batch with a key block it; after they are written, before Spark commits the batch.
+        """Block the keys of all dead letters of a batch; after they are written, before Spark commits the batch.
 
-        Repeating it changes nothing, except that letters that were replayed in between do not block any more.
+        Repeating changes nothing; dead letters replayed in between do not block again.
 
         Raises:
-            StateError: the ledger cannot be written.
+            StateError: the state cannot be written.
         """
         if _parks(plan) and dead:
             self._arrived(outcomes.letters(rejections).keyed())
@@ -428,13 +423,13 @@ class Ordering:
         return self._notes.blocked(self._query, batch.number, batch.generation, batch.label)
 
     def _heads(self, keys: Collection[str]) -> dict[str, str]:
-        """Return the blocked keys, but first wait for a replay that is about to free one of *keys*."""
+        """Return the blocked keys, after waiting for a replay that is about to unblock one of *keys*."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             with LetterLedger.open(self._root, create=False) as ledger:
                 heads = ledger.order.heads()
                 freeing = ledger.order.catching() & heads.keys() & set(keys)
-                # The word of a replay that was killed does not count.
+                # Ignore a replay that was killed.
                 if not freeing or not ledger.is_locked or time.monotonic() >= deadline:
                     return heads
             self._pause(LOOK_SECONDS)
@@ -447,7 +442,7 @@ class Ordering:
 
 
 def in_order(position: str) -> tuple[str, tuple[int, ...], int]:
-    """Return what sorts positions as records arrived: its numbers (partition, then offset or segment and row)."""
+    """Return the sort key of a position in order of arrival (partition, then offset or segment and row)."""
     match = _NUMBERS.search(position)
     assert match is not None  # It also matches nothing.
     numbers = tuple(int(text) for text in match[1].split("-")[1:])
@@ -459,7 +454,7 @@ def _parks(plan: Plan) -> bool:
 
 
 def _suspects(outcomes: Outcomes, blocked: Mapping[str, str], *, dead: int) -> list[RecordOutcome]:
-    """Return the records of keys that are blocked, or have a dead letter in the batch, as they arrived."""
+    """Return the records of keys that are blocked or have a dead letter in the batch, in order of arrival."""
     keys = set(blocked)
     if dead:
         keys.update(each.key for each in outcomes.letters().keyed())
@@ -478,7 +473,7 @@ def _held(suspects: Iterable[RecordOutcome], blocked: Mapping[str, str]) -> Held
     return HeldBack(tuple(held))
 
 
-# The judged records of an attempt as a DataFrame of Spark: every column that any step or sink takes of them.
+# The outcomes of an attempt as a Spark DataFrame.
 
 # Spark's own write to Kafka, and whose fault it is when it fails.
 
@@ -487,12 +482,12 @@ _DENIED: Final = "TopicAuthorizationException"
 
 
 def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str, *, again: bool = False) -> None:
-    """Write rows with the columns topic, key, value and headers, each acknowledged; *name* is that of the sink.
+    """Write rows with the columns topic, key, value and headers, each acknowledged, to the sink *name*.
 
-    Topics that do not exist are created where the sink says so, and all is written *again*.
+    Missing topics are created if the sink is configured to, and all rows are written *again*.
 
     Raises:
-        SinkError: the brokers did not take them all now; writing again is safe, at least once.
+        SinkError: the brokers did not accept all of them; repeating is safe (at least once).
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -502,34 +497,34 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str, *, again: bool = 
         rows.write.format("kafka").options(**options).save()
     except (PySparkException, Py4JJavaError) as error:
         if is_lost(str(error)) or is_unreadable(error) or registry_away(error) or fault_of(error) is not None:
-            raise  # Not the sink's fault, and none that writing again can mend.
+            raise  # Not the sink's fault, and a retry would not help.
         told = str(error)
         if lacking := _ABSENT.search(told):
             if sink.create_topics is not None and not again:
                 _create(rows, sink, name)
                 return save_to_kafka(rows, sink, name, again=True)
-            problem = f"Kafka at {sink.bootstrap_servers} has no topic {lacking[1]}, or shows it to no such login"
-            hint = f"make topic {lacking[1]}, or grant the login Describe and Write on it; the batch is then written"
+            problem = f"Kafka at {sink.bootstrap_servers} has no topic {lacking[1]}, or hides it from this login"
+            hint = f"create topic {lacking[1]}, or grant the login Describe and Write on it; the batch is then written"
             raise SinkError(name, problem, hint=hint) from error
-        problem = f"Kafka at {sink.bootstrap_servers} did not take the batch: {_cause(error)}"
+        problem = f"Kafka at {sink.bootstrap_servers} did not accept the batch: {_cause(error)}"
         hint = "grant the login of the sink Write on it; the batch is then written" if _DENIED in told else ""
         raise SinkError(name, problem, hint=hint) from error
 
 
 def _create(rows: DataFrame, sink: KafkaSink, name: str) -> None:
-    """Create the topics of rows that do not exist; the rows are judged once more for it.
+    """Create missing topics of these rows, which are evaluated once more.
 
     Raises:
-        SinkError: the brokers do not create one.
+        SinkError: the brokers did not create a topic.
     """
     create_topics(sink, name, [each[0] for each in rows.select("topic").distinct().collect() if each[0]])
 
 
 def create_topics(sink: KafkaSink, name: str, topics: Iterable[str]) -> None:
-    """Create topics of a sink that do not exist, as it says.
+    """Create missing topics of a sink, as configured.
 
     Raises:
-        SinkError: the brokers do not answer, or do not create one.
+        SinkError: the brokers do not respond, or did not create a topic.
     """
     wanted = sink.create_topics
     assert wanted is not None
@@ -545,31 +540,30 @@ def create_topics(sink: KafkaSink, name: str, topics: Iterable[str]) -> None:
         raise SinkError(name, str(error), hint="start the broker; the batch is then written") from error
     if failed:
         topic, why = next(iter(failed.items()))
-        hint = f"correct create_topics of the sink, grant its login Create, or make topic {topic}"
-        raise SinkError(name, f"Kafka at {sink.bootstrap_servers} does not create topic {topic}: {why}", hint=hint)
+        hint = f"correct create_topics of the sink, grant its login Create, or create topic {topic}"
+        raise SinkError(name, f"Kafka at {sink.bootstrap_servers} did not create topic {topic}: {why}", hint=hint)
 
 
 def _cause(error: Exception) -> str:
-    """Return the line of a Spark error that says what happened."""
+    """Return the relevant line of a Spark error."""
     lines = [line.strip() for line in str(error).split("\n") if line.strip()]
     exceptions = [line for line in lines if "kafka" in line.lower() and "Exception" in line]
     return (exceptions or lines or ["unknown"])[-1 if exceptions else 0][:300]
 
 
 AT_A_TIME: Final = 1000
-"""Records that are Python objects of the driver at a time, of those that it pairs."""
+"""Maximum records to pair that are Python objects in the driver at once."""
 _AMONG: Final = "among"
 _TOPIC: Final = "sent_to"
 
 
 class SparkOutcomes:
-    """The :class:`~router.writing.outcomes.Outcomes` of rows as :func:`router.judging.stages.unified` gives them.
+    """Outcomes in Spark, with the columns of :func:`router.judging.stages.unified`.
 
-    *rows* gives these rows, when something asks for them. *tally* gives their counts once they were evaluated. *bare*
-    is the source's row of a record whose dead letter leaves out what Python would have to render. *outgoing* are the
-    records for one write to all sinks (:func:`router.writing.outgoing.OutgoingColumns`). With *staging* the
-    outcomes are evaluated by one pass that stages all that sinks get, and are not kept: its shares, and the results.
-    *judge* is the plan as workers have it, where they are to write.
+    *rows* returns the rows, *tally* their counts after evaluation. *bare* is the source row of a record with a bare
+    dead letter. *outgoing* has the Kafka records for a single write (:class:`router.writing.outgoing.OutgoingColumns`).
+    *staging* has the shares and results of a pass that evaluates and stages everything, so that outcomes are not kept.
+    *judge* is the broadcast plan, if workers write.
     """
 
     def __init__(
@@ -631,7 +625,7 @@ class SparkOutcomes:
         if known is not None:
             return known
         if self._judge is None:
-            raise ValueError("these outcomes have no plan in the workers, who are to write them")
+            raise ValueError("these outcomes have no plan in the workers that write them")
         staging = StagingPass(SinkRows.of(self._batch, self._plan), (share,))
         self._staged.add([share], results_of(staging.of_outcomes(self._rows, self._judge)))
         staged = self._staged.get(share)
@@ -746,7 +740,7 @@ class SparkOutcomes:
         return share
 
     def _among(self, column: str, values: Collection[str], how: str) -> DataFrame:
-        """Return the rows that have (``left_semi``) or have not (``left_anti``) one of these values, in their order."""
+        """Return the rows with (``left_semi``) or without (``left_anti``) one of these values, in order."""
         from pyspark.sql import functions as F
 
         table = pa.table({_AMONG: pa.array(sorted(values), pa.string())})
@@ -801,8 +795,8 @@ def _on_routes(numbers: Sequence[int]) -> Column:
 
 
 def _table(rows: DataFrame, columns: dict[str, Column], schema: pa.Schema, **same: Any) -> pa.Table:
-    """Return the columns as a table; *same* are the values of columns that are the same in every row."""
-    # They stay out of the plan: Spark writes an instant into generated code, and would compile each batch anew.
+    """Return the columns as a table; *same* has the values of constant columns."""
+    # Not in Spark's plan: a constant time would be in its generated code, which would be compiled for each batch.
     table = rows.select(*(columns[name].alias(name) for name in schema.names if name not in same)).toArrow()
     for name, value in same.items():
         table = table.append_column(name, pa.repeat(pa.scalar(value, schema.field(name).type), table.num_rows))
@@ -810,7 +804,7 @@ def _table(rows: DataFrame, columns: dict[str, Column], schema: pa.Schema, **sam
 
 
 def _headers_as_they_came() -> Column:
-    """Return the headers of a rejected record's letter; for an event out of a batch with its own media type."""
+    """Return the headers of a rejected record's dead letter; an event of a batch has its own media type."""
     from pyspark.sql import functions as F
 
     came = F.coalesce(F.col("headers"), F.col("m.passed"), F.array().cast(HEADERS_TYPE))

@@ -1,16 +1,16 @@
-"""Outcomes as records of Kafka, where one write serves all sinks: how each differs from the record as it arrived.
+"""Make Kafka records of outcomes for a single write to all sinks, as changes to the original record.
 
-Most events leave as they arrived, with headers of lineage that Spark adds; for these Python returns only the values of
-those headers. It makes the headers of all others: events of native records, those that the exact codec read, and dead
-letters. The columns are those of :data:`TRACED` and :data:`OUTGOING`:
+Most events are forwarded unchanged, with lineage headers that Spark adds from values that Python returns. Python makes
+all headers of other records: mapped events, events that the exact codec read, and dead letters. The columns are those
+of :data:`TRACED` and :data:`OUTGOING`:
 
 | column | meaning |
 |---|---|
-| ``message``, ``endpoint``, ``context`` | for the headers of lineage that Spark adds; with null it adds none |
-| ``topic`` | where the record goes; null for the topic that all events have |
-| ``key`` | the record's key; null for the one that it came with |
-| ``headers`` | its headers before those of lineage; null for those that it came with |
-| ``replaced`` | whether ``data`` stands for its body; null data are no body |
+| ``message``, ``endpoint``, ``context`` | values of the lineage headers that Spark adds; null for no header |
+| ``topic`` | the topic; null for the topic that all events share |
+| ``key`` | the key; null for the original key |
+| ``headers`` | the headers without lineage; null for the original headers |
+| ``replaced`` | whether ``data`` replaces the body; null data is no body |
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ _SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n"
 
 
 def lists_of(named: Mapping[str, pa.StringArray | str | None], rows: int, only: Mapping[str, Bool]) -> pa.ListArray:
-    """Return a header list per row with these names and values, in order; a null value stays a header without one.
+    """Return a header list per row with these names and values, in order; null is a header without value.
 
-    *only* maps some of the names to the rows that have such a header; all rows have the others.
+    *only* maps a name to the rows that have the header; all rows have the other headers.
     """
     texts = [each if isinstance(each, pa.Array) else pa.array([each] * rows, pa.string()) for each in named.values()]
     there = np.ones((rows, len(named)), bool)
@@ -94,7 +94,7 @@ def lists_of(named: Mapping[str, pa.StringArray | str | None], rows: int, only: 
 
 
 def joined(one: pa.ListArray, other: pa.ListArray) -> pa.ListArray:
-    """Return per row the entries of one list and then those of the other; a null list has none."""
+    """Concatenate the lists of each row; a null list is empty."""
     lengths = (pc.fill_null(pc.list_value_length(each), 0).cast(pa.int64()) for each in (one, other))
     counts = [each.to_numpy(zero_copy_only=False) for each in lengths]
     pool = pa.concat_arrays([one.flatten(), other.flatten()])
@@ -120,7 +120,7 @@ def without(lists: pa.ListArray, name: str) -> pa.ListArray:
 
 
 def context_json(contexts: pa.MapArray) -> pa.StringArray:
-    """Return context attributes as JSON objects, as Spark writes them."""
+    """Return context attributes as JSON objects in Spark's format."""
     if contexts.items.null_count:
         return pa.array([_object(dict(each or ())) for each in contexts.to_pylist()], pa.string())
     bounds = contexts.offsets.to_numpy().astype(np.int64)
@@ -144,7 +144,7 @@ def context_json(contexts: pa.MapArray) -> pa.StringArray:
 
 
 def _escaped(texts: pa.StringArray) -> pa.StringArray:
-    """Return texts, none of them null, as they stand between the quotes of JSON."""
+    """Return texts, without nulls, escaped for JSON strings."""
     data, bounds = raw(texts)
     held = data[bounds[0] : bounds[-1]]
     if not ((held < ord(" ")) | (held == ord('"')) | (held == ord("\\"))).any():
@@ -171,19 +171,19 @@ OUTGOING: Final = (
     pa.field("data", pa.binary()),
 )
 TRACED: Final = tuple(pa.field(name, pa.string()) for name in ("message", "endpoint", "context"))
-"""Columns that there are only where some events get headers of lineage."""
+"""Columns that exist only if some events get lineage headers."""
 HEADER_CAP: Final = 4_000
-"""Characters of a text in a dead letter's Kafka header; the outcome itself is never cut."""
+"""Maximum characters of a text in a dead letter's Kafka header; the outcome itself is not truncated."""
 _NO_ROWS: Final = np.zeros(0, np.int64)
 _NO_BYTES: Final = pa.scalar(None, pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
 class OnePass:
-    """What the records of one attempt have in common.
+    """What all records of a single write have in common.
 
-    ``topic`` is that of all events, None when they have several. ``lineage`` and ``keys`` go by route: whether its
-    events get headers of lineage, and the template of a key for those without one.
+    ``topic`` is the topic of all events, None if there are several. ``lineage`` and ``keys`` have, by route, whether
+    its events get lineage headers, and the key template for events without a key.
     """
 
     kind: Kind
@@ -211,7 +211,7 @@ class OnePass:
 
     @property
     def traces(self) -> bool:
-        """Whether some events get headers of lineage."""
+        """Whether some events get lineage headers."""
         return any(self.lineage)
 
     @property
@@ -220,13 +220,13 @@ class OnePass:
         return pa.struct([*(TRACED if self.traces else ()), *OUTGOING])
 
     def decide(self, judge: Judge, rows: pa.RecordBatch) -> Judged:
-        """Judge one Arrow batch of the source's rows; one list of records for each, and their tally."""
+        """Evaluate an Arrow batch of source rows; return a list of records for each row, and the tally."""
         decided = judge_rows(self.kind, judge, rows)
         return decided.lists(_Records(self, decided, rows).build()), decided.counts
 
 
 def _only_topic(topics: Mapping[str, NameTemplate]) -> str | None:
-    """Return the topic of all events, when no value decides."""
+    """Return the topic of all events, if it is constant."""
     if len(topics) != 1:
         return None
     (template,) = topics.values()
@@ -249,7 +249,7 @@ class _Records:
         self._letters: IntArray = np.flatnonzero(counts & (self._routes < 0))
 
     def build(self) -> pa.StructArray:
-        """Return one record for each row of facts, as :attr:`OnePass.type` says."""
+        """Return one record (:attr:`OnePass.type`) for each row of facts."""
         rare, traced = self._trace() if self._attempt.traces else (_NO_ROWS, {})
         context = traced.get("context")
         arrays = {
@@ -263,7 +263,7 @@ class _Records:
         return pa.StructArray.from_arrays([arrays[field.name] for field in type_], fields=list(type_))
 
     def _trace(self) -> tuple[IntArray, dict[str, pa.Array]]:
-        """Return the columns of lineage, and the rows of events whose headers of it Spark cannot add."""
+        """Return the lineage columns, and the rows of events whose lineage headers Spark cannot add."""
         columns = self._columns
         wanted = np.array((*self._attempt.lineage, False), bool)
         lineage = self._events & wanted[np.where(self._events, self._routes, -1)]
@@ -291,7 +291,7 @@ class _Records:
         return pc.coalesce(*(self._columns[name].cast(pa.string()) for name in names))
 
     def _keys(self) -> pa.BinaryArray:
-        """Return the event's ``partitionkey``; for an event without any key what the sink's template gives."""
+        """Return the event's ``partitionkey``; for an event without a key the expanded template of the sink."""
         columns, events = self._columns, pa.array(self._events)
         keys = columns["key"]
         own = self._outcomes.facts.columns.by_key.get("e.partitionkey")
@@ -313,7 +313,7 @@ class _Records:
         return valid(self._rows.column("key"))[self._sources]
 
     def _expanded(self, template: DestinationTemplate, rows: IntArray) -> pa.StringArray:
-        """Return what a template gives for these rows; null where a value without a default is missing."""
+        """Return the expanded template for these rows; null if a value without a default is missing."""
         pieces: list[pa.Scalar | pa.StringArray] = []
         for place, part in enumerate(template.parts):
             if place % 2 == 0:
@@ -327,7 +327,7 @@ class _Records:
         return pc.binary_join_element_wise(*pieces, "")
 
     def _settled(self, name: str, rows: IntArray) -> pa.StringArray:
-        """Return a variable that definition and endpoint settle."""
+        """Return a variable that depends only on definition and endpoint."""
         of = "endpoint" if name.startswith("endpoint") else "message"
         encoded = self._columns[of].take(pa.array(rows)).dictionary_encode()
         texts = (event_values(*(text, "") if of == "message" else ("", text), "", {}) for text in _texts(encoded))
@@ -339,7 +339,7 @@ class _Records:
         return {"replaced": pc.or_(pc.fill_null(self._columns["replaced"], False), spilled), "data": data}
 
     def _headers(self, rare: IntArray, context: pa.StringArray | None) -> pa.ListArray:
-        """Return the headers of made events and of letters; *rare* are events that get those of lineage here."""
+        """Return the headers of mapped events and dead letters; *rare* events get their lineage headers here."""
         columns = self._columns
         given = np.flatnonzero(self._events & valid(columns["attributes"]))
         at = pa.array(given)
@@ -356,13 +356,13 @@ class _Records:
         return filled(len(self._routes), HEADERS, [(kept, headers.take(pa.array(kept))), (rare, whole)])
 
     def _came(self, rows: IntArray) -> pa.ListArray:
-        """Return the headers that the records of these rows came with."""
+        """Return the original headers of these rows."""
         if self._attempt.kind != "kafka":
             return pa.nulls(len(rows), HEADERS)
         return self._rows.column("headers").take(pa.array(self._sources[rows])).cast(HEADERS)
 
     def _others(self, rows: IntArray) -> pa.ListArray:
-        """Return what the columns of a record carried besides its content type."""
+        """Return the original headers of these rows without the content type."""
         came = self._came(rows)
         return without(came, CONTENT_TYPE) if self._attempt.kind == "kafka" else came
 
@@ -383,7 +383,7 @@ class _Records:
         return _ours(named, len(rows), {name: valid(texts) for name, texts in rare.items()})
 
     def _letter_headers(self) -> pa.ListArray:
-        """Return the headers of dead letters: those that they came with, and ours behind them."""
+        """Return the headers of dead letters: the original headers, followed by ours."""
         attempt, rows = self._attempt, self._letters
         names = ("reason", "detail", "nearest", "endpoint", "spilled", "passed")
         said = {name: self._columns[name].take(pa.array(rows)) for name in names}
@@ -405,7 +405,7 @@ class _Records:
             **({} if came.native is None else {"native": came.native}),
             "spill": pc.binary_join_element_wise("spill/", letters, ".json", ""),
         }
-        # Only a letter that was spilled says where.
+        # Only a spilled dead letter names its file.
         spilled = pc.fill_null(said["spilled"], False).to_numpy(zero_copy_only=False)
         return joined(pc.coalesce(said["passed"], came.headers), _ours(named, len(rows), {"spill": spilled}))
 
@@ -414,7 +414,7 @@ class _Records:
         return positions_in(self._attempt.kind, given, self._columns["place"].take(pa.array(rows)))
 
     def _arrivals(self, rows: IntArray) -> _Arrivals:
-        """Return what letters say of how their records came."""
+        """Return how the records of dead letters arrived."""
         given, headers = self._rows.take(pa.array(self._sources[rows])), self._came(rows)
         if self._attempt.kind == "kafka":
             protocol, nowhere = pa.array(["KAFKA"] * len(rows), pa.string()), pa.nulls(len(rows), pa.string())
@@ -427,7 +427,7 @@ class _Records:
 
 @dataclass(frozen=True, slots=True)
 class _Arrivals:
-    """How the records of letters came: by which endpoint, when, and with which headers, or as which native records."""
+    """How the records of dead letters arrived: endpoint, time, and headers or native record."""
 
     endpoint: pa.StringArray
     protocol: pa.StringArray
@@ -446,11 +446,11 @@ def _texts(encoded: pa.DictionaryArray) -> list[str]:
     return texts
 
 
-# What a row becomes as a Kafka record: key, value and headers, of events and of dead letters, as JVM columns.
+# Key, value and headers of Kafka records, for events and dead letters, as JVM columns.
 
-# Columns of Spark with what tables, dead letters and structured mode need of rows: event, native record, JSON.
+# Spark columns for tables, dead letters and structured mode: event, native record, JSON.
 #
-# Python sees what it needs of each row, and a body only where it must; elsewhere the body joins in the JVM.
+# Python gets a body only if it needs it; otherwise the JVM adds the body.
 
 
 def event_column(kind: Kind) -> Column:
@@ -474,7 +474,7 @@ def native_column(kind: Kind) -> Column:
 
 
 def spilled_records(rows: DataFrame, kind: Kind) -> Iterator[tuple[str, bytes]]:
-    """Yield the id and the whole native record (JUDGING.md#records) of each letter to be kept in a file."""
+    """Yield the id and the complete native record (JUDGING.md#records) of each spilled dead letter."""
     from pyspark.sql import functions as F
 
     wanted = rows.where("m.spilled").select(
@@ -488,7 +488,7 @@ def spilled_records(rows: DataFrame, kind: Kind) -> Iterator[tuple[str, bytes]]:
 
 
 def structured_column(kind: Kind) -> Column:
-    """Return the event in structured mode for routed rows; here the body does travel to Python."""
+    """Return the event in structured mode for routed rows; Python gets the body."""
     from pyspark.sql import functions as F
 
     def rendered(raw: pa.Array, attributes: pa.Array, place: pa.Array, body: pa.Array, typed: pa.Array) -> pa.Array:
@@ -506,33 +506,33 @@ def _arrow(function: Callable[..., pa.Array], kind: pa.DataType) -> Callable[...
     return cast("Callable[..., Column]", cast(Any, arrow_udf)(function, returnType=from_arrow_type(kind)))
 
 
-# Columns that the JVM keeps, so that the same ones can be selected from each batch.
+# Columns that stay in the JVM, to be selected from each batch.
 #
-# To hand columns over takes about three calls of the JVM for each; to select those that it has takes one call.
+# Creating a column takes about three calls to the JVM; selecting all existing ones takes one call.
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """Columns as the JVM of the session at hand has them."""
+    """Columns in the JVM of the current session."""
 
     columns: Any
 
     @classmethod
     def of(cls, columns: Sequence[Column]) -> Projection:
-        """Hand columns over to the JVM; there is a session."""
+        """Create the columns in the JVM; a session must exist."""
         from pyspark.sql.classic.column import _to_java_column, _to_seq
 
         return cls(_to_seq(session_context(), columns, _to_java_column))
 
     def of_rows(self, rows: DataFrame) -> DataFrame:
-        """Return these columns of some rows, as ``rows.select`` would."""
+        """Select the columns from *rows*, as ``rows.select`` does."""
         from pyspark.sql.classic.dataframe import DataFrame as Classic
 
         return Classic(rows._jdf.select(self.columns), rows.sparkSession)
 
 
 def session_context() -> SparkContext:
-    """Return the context of the session at hand, without asking the JVM."""
+    """Return the current session's context without a call to the JVM."""
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
@@ -541,11 +541,11 @@ def session_context() -> SparkContext:
 
 
 FAILED: Final = "xrouter.failed"
-"""The property of Spark's jobs that says when the dead letters of an attempt were made."""
+"""The Spark job property with the time of an attempt's dead letters."""
 
 
 def sent_key(sink: KafkaSink) -> Column:
-    """Return an event's key: its own, else what the sink's template gives, else none."""
+    """Return an event's key: its own, else from the sink's template, else null."""
     from pyspark.sql import functions as F
 
     if sink.key is None:
@@ -554,10 +554,10 @@ def sent_key(sink: KafkaSink) -> Column:
 
 
 def framed_value(body: Column, frames: Mapping[str, WrittenFrame], *, identified: bool) -> Column:
-    """Return a body behind the frame of its definition, where that has one.
+    """Return a body after the frame of its definition, if that has one.
 
-    A body stays as it is that has a frame already (by the id that judging found, if rows are *identified*), that is in
-    a content coding, or that is JSON of a schema whose bodies are bytes.
+    A body is unchanged if it already has a frame (a schema id was found, if rows are *identified*), has a content
+    coding, or is JSON of a schema with binary bodies.
     """
     from pyspark.sql import functions as F
 
@@ -576,7 +576,7 @@ def framed_value(body: Column, frames: Mapping[str, WrittenFrame], *, identified
 
 
 def sent_headers(sink: KafkaSink, epoch: str, related: Sequence[str] = ()) -> Column:
-    """Return an event's headers in the sink's mode, with those of lineage where it wants them.
+    """Return an event's headers in the sink's mode, with lineage headers if configured.
 
     *related* is as for :func:`router.judging.stages.lineage_headers`.
     """
@@ -589,7 +589,7 @@ def sent_headers(sink: KafkaSink, epoch: str, related: Sequence[str] = ()) -> Co
 def _structured_headers() -> Column:
     from pyspark.sql import functions as F
 
-    # The attributes of a row that columns settled are in the body now, and only there.
+    # In structured mode the attributes are only in the body.
     rest = F.filter("headers", lambda entry: ~(entry["key"].startswith("ce_") | (entry["key"] == "content-type")))
     return F.concat(
         F.array(header("content-type", F.lit("application/cloudevents+json"))),
@@ -599,10 +599,9 @@ def _structured_headers() -> Column:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingColumns:
-    """The columns that make all events and dead letters of a source's rows records of Kafka, in one pass.
+    """The columns that turn source rows into Kafka records, events and dead letters, in one pass.
 
-    They are the same in every attempt of a query at batches of a plan, and the JVM keeps them: making them asks it
-    hundreds of times.
+    They are cached per query and plan, because creating them takes hundreds of calls to the JVM.
     """
 
     outcomes: Projection
@@ -618,9 +617,9 @@ class OutgoingColumns:
         *,
         converts: bool = False,
     ) -> OutgoingColumns:
-        """Return those of a query; *workers* is the judge as these have it, *tallies* what they count with.
+        """Return the columns of a query; *workers* is the broadcast judge, *tallies* the accumulator of its counts.
 
-        *converts* is as :func:`router.judging.stages.converts` returns it.
+        *converts* is the result of :func:`router.judging.stages.converts`.
         """
         from pyspark.sql import functions as F
 
@@ -650,18 +649,17 @@ class OutgoingColumns:
         )
 
     def of_rows(self, rows: DataFrame, failed: str) -> DataFrame:
-        """Return the records of an attempt: topic, key, value and headers. *rows* are the source's.
+        """Return the Kafka records (topic, key, value, headers) of the source's *rows*.
 
-        Workers judge them when a job of this thread reads them, before another attempt begins. *failed* is when the
-        attempt's dead letters were made.
+        They must be written by this thread before the next attempt. *failed* is the time of the dead letters.
         """
-        # Workers get it as a property of each task: a column with it would be another one in each attempt.
+        # A task property, since a column with the time would have to be created for each attempt.
         session_context().setLocalProperty(FAILED, failed)
         return self.records.of_rows(self.outcomes.of_rows(rows))
 
 
 def _decide_now(once: OnePass, judge: Judge, rows: pa.RecordBatch) -> Judged:
-    """Judge an Arrow batch for the attempt that the task is of, in a worker."""
+    """Evaluate an Arrow batch for the attempt of the current task, in a worker."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -670,7 +668,7 @@ def _decide_now(once: OnePass, judge: Judge, rows: pa.RecordBatch) -> Judged:
 
 
 def _traced(came: Column, epoch: str, position: Column) -> Column:
-    """Return headers with those of lineage behind them, for records that get any."""
+    """Return the headers followed by lineage headers, for records that get them."""
     from pyspark.sql import functions as F
 
     lineage = {
@@ -685,7 +683,7 @@ def _traced(came: Column, epoch: str, position: Column) -> Column:
 
 
 def letter_headers(kind: Kind, epoch: str, failed: str) -> Column:
-    """Return the headers of a dead letter: those it came with, then ours, texts capped."""
+    """Return the headers of a dead letter: the original headers, then ours, with truncated texts."""
     from pyspark.sql import functions as F
 
     fields: dict[str, Column] = {
@@ -705,23 +703,23 @@ def letter_headers(kind: Kind, epoch: str, failed: str) -> Column:
         fields["native"] = native_column(kind)
     fields["spill"] = F.concat(F.lit("spill/"), F.col("letter"), F.lit(".json"))
     ours = F.array(*(header(f"xrouter-{name}", value) for name, value in fields.items()))
-    # Only a letter that was spilled says where; the others have no such header.
+    # Only a spilled dead letter names its file; the others have no such header.
     ours = F.when(F.col("m.spilled"), ours).otherwise(F.slice(ours, 1, len(fields) - 1))
     return F.concat(F.coalesce(F.col("m.passed"), F.col("headers"), F.array().cast(HEADERS_TYPE)), ours)
 
 
 def letter_value() -> Column:
-    """Return the value of a dead letter: its body, or none for a letter that lies in a file."""
+    """Return the value of a dead letter: its body, or null if it was spilled."""
     from pyspark.sql import functions as F
 
     return F.when(F.col("m.spilled"), F.lit(None).cast("binary")).otherwise(F.col("body"))
 
 
 def order_key(kind: Kind) -> Column:
-    """Return what a row's order is kept by, a hash of its channel and key; null for a row without a key.
+    """Return the ordering key of a row, a hash of its channel and key; null without a key.
 
-    The channel is the topic, else the endpoint that the record came by: what the matcher calls its endpoint may
-    depend on the outcome, where several share a channel.
+    The channel is the topic, else the endpoint where the record arrived: the matcher's endpoint may depend on the
+    outcome if several endpoints share a channel.
     """
     from pyspark.sql import functions as F
 
@@ -731,10 +729,7 @@ def order_key(kind: Kind) -> Column:
 
 
 def key_template(template: str) -> Column:
-    """Return the key that a template gives, of values as they are.
-
-    One that is missing, and has no default, makes it null, so that none is set.
-    """
+    """Return the key from a template, with unescaped values; null if a value without a default is missing."""
     from pyspark.sql import functions as F
 
     group = F.element_at(F.split("m.message", "/"), -3)

@@ -1,9 +1,8 @@
-"""The pass in which workers write what tables get of a batch; the driver only gets names of files, and counts.
+"""Write the files of tables in the workers; the driver gets only file names and counts.
 
-A :class:`RowsForSink` says what one sink gets. :class:`StagingPass` writes any number of shares of the same outcomes.
-It either judges them on the way, or takes them from Spark, judged and kept. A worker gathers rows as long as it has
-room, and writes the rest when its task ends. If a try of a task fails, or another try is quicker, its files are in no
-result, and so in no commit.
+A :class:`RowsForSink` selects the rows of one sink. :class:`StagingPass` writes any number of shares of the same
+outcomes, which it evaluates on the way or reads from Spark's cache. A worker buffers rows up to a limit, and writes the
+rest when its task ends. The files of a failed or superseded task attempt are in no result, and so in no commit.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ if TYPE_CHECKING:
     from catalog.definitions.constraints import MatchCandidate
     from router.judging.plan import Judge
 
-# Which batch is written, and under which name each sink keeps it.
+# The identity of a batch, and its transaction ids at sinks.
 
 
 @dataclass(frozen=True, slots=True)
 class BatchId:
-    """One batch of one query: ``generation`` makes its commits unique, ``failed`` is when its letters were made.
+    """One batch of one query: ``generation`` makes its commits unique, ``failed`` is the time of its dead letters.
 
-    ``part`` is the path of the part of it that is written (:mod:`router.batches.splitting`), () the whole. ``came_by``
-    is the query that first read the records, and gives their letters ids; empty where it is this one.
+    ``part`` is the path of the written part (:mod:`router.batches.splitting`), () for the whole. ``came_by`` is the
+    query that first read the records, from which dead letter ids derive; '' for this query.
     """
 
     kind: Kind
@@ -69,23 +68,23 @@ class BatchId:
 
 
 def commit_of(name: str, batch: BatchId, *, letters: bool = False) -> Commit:
-    """Return the identity of a batch, or a part of one, at a sink; of its events or of its dead letters."""
+    """Return the transaction id of a batch, or a part of one, at a sink, for its events or its dead letters."""
     paths = (batch.part[:depth] for depth in range(len(batch.part), -1, -1))
     app, *larger = (commit_app(batch.generation, name, letters=letters, part=path) for path in paths)
     return Commit(app, batch.number, tuple(larger))
 
 
 def commit_app(generation: str, sink: str, *, letters: bool = False, part: Sequence[int] = ()) -> str:
-    """Return the name under which a sink commits batches of a generation, or that part of them; events or letters."""
+    """Return the app id of a sink's commits for a generation, or a part of a batch; for events or dead letters."""
     return f"{'.'.join((generation, *map(str, part)))}-{sink}{'-letters' if letters else ''}"
 
 
-# Outcomes as rows of sinks: whole Arrow batches as the columns of events or of dead letters, wherever they are.
+# Outcomes as rows of sinks: whole Arrow batches as columns of events or dead letters.
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRows:
-    """Makes the rows of one attempt. ``failed`` is when its letters were made, ``epoch`` that of what judged it."""
+    """Makes the rows of one attempt. ``failed`` is the time of its dead letters, ``epoch`` the plan's."""
 
     kind: Kind
     query: str
@@ -94,7 +93,7 @@ class SinkRows:
 
     @classmethod
     def of(cls, batch: BatchId, plan: Plan) -> SinkRows:
-        """Return that of a batch which a plan judges."""
+        """Return the rows of a batch with its plan."""
         return cls(batch.kind, batch.first_query, plan.epoch, batch.failed)
 
     def events(self, outcomes: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
@@ -117,7 +116,7 @@ class SinkRows:
         return _table(columns, schema, epoch=self.epoch)
 
     def letters(self, outcomes: pa.RecordBatch) -> pa.Table:
-        """Return outcomes as dead letters; ids are made of positions where the outcomes have no column ``letter``."""
+        """Return outcomes as dead letters; ids derive from positions if the outcomes have no column ``letter``."""
         matched = outcomes.column(MATCHED)
         columns = {name: pc.struct_field(matched, name) for name in ("reason", "detail", "nearest", "endpoint")}
         if self.kind != "kafka":
@@ -134,27 +133,27 @@ class SinkRows:
 
 
 def _table(columns: dict[str, pa.Array], schema: pa.Schema, **same: Any) -> pa.Table:
-    """Return the columns as a table; *same* are the values of those that are the same in every row."""
+    """Return the columns as a table; *same* has the values of constant columns."""
     rows = len(columns["position"])
     columns |= {name: pa.repeat(pa.scalar(value, schema.field(name).type), rows) for name, value in same.items()}
     return pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
 
 
 ROOM: Final = 64 * 2**20
-"""Bytes of rows that a worker gathers before it writes some of them; at most a quarter of what judging may take."""
+"""Bytes that a worker buffers before it writes; at most a quarter of its memory limit."""
 _SHARE: Final = "share"
 _CONTENT: Final = "content"
 _RESULT: Final = f"{_SHARE} int, {_CONTENT} binary"
 _RESULTS: Final = pa.schema([(_SHARE, pa.int32()), (_CONTENT, pa.binary())])
 _FILES: Final = msgspec.msgpack.Decoder(list[StagedFile])
 _COUNTS: Final = -1
-"""The number, in place of a share's, of a result with the counts of an Arrow batch."""
+"""The share number of a result that has the counts of an Arrow batch."""
 Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
 class RowsForSink:
-    """What a sink gets of outcomes: events or dead letters on these routes, in its columns."""
+    """The rows of one sink: events or dead letters on these routes, in its columns."""
 
     name: str
     letters: bool
@@ -165,21 +164,21 @@ class RowsForSink:
 
 @dataclass(slots=True)
 class StagedShares:
-    """What workers staged in one attempt, by sink. Shared by all that look at parts of its outcomes.
+    """The files that workers staged in one attempt, by sink; shared by all views of its outcomes.
 
-    *targets* are those of the plan that judges it.
+    *targets* are those of the plan.
     """
 
     targets: Sequence[MatchCandidate]
     staged: dict[tuple[str, bool], tuple[RowsForSink, Staged]] = field(default_factory=dict)
 
     def get(self, share: RowsForSink) -> Staged | None:
-        """Return what was staged of a share; None when nothing has asked for it yet."""
+        """Return the staged files of a share; None if it was not staged yet."""
         known = self.staged.get((share.name, share.letters))
         return None if known is None else known[1]
 
     def add(self, shares: Sequence[RowsForSink], results: Iterable[tuple[int, bytes]]) -> Tally:
-        """Take in the results of a pass over these shares, and return what it counted."""
+        """Add the results of a pass over these shares, and return its counts."""
         files: list[list[StagedFile]] = [[] for _ in shares]
         counts: list[str] = []
         for number, content in results:
@@ -192,7 +191,7 @@ class StagedShares:
         return collect(counts, self.targets)
 
     def discard(self) -> None:
-        """Remove the files that no sink was offered."""
+        """Remove the files that were not passed to a sink."""
         for share, staged in self.staged.values():
             if not staged.offered:
                 share.staging.discard(staged.files)
@@ -207,11 +206,8 @@ class StagingPass:
     shares: tuple[RowsForSink, ...]
 
     def of_source(self, source: DataFrame, judge: Broadcast[Judge]) -> DataFrame:
-        """Return the results of judging a source's rows and staging their outcomes on the way.
-
-        *source* is as :func:`router.judging.stages.prepared` gives it.
-        """
-        # More tasks than can run at a time would make more files, and no file would be ready sooner.
+        """Return the results of evaluating source rows (:func:`router.judging.stages.prepared`) and staging them."""
+        # More tasks than can run at once would make more files, without being faster.
         at_a_time = source.sparkSession.sparkContext.defaultParallelism
         wanted = source.select(*SOURCE_COLUMNS[self.rows.kind]).coalesce(at_a_time)
         return wanted.mapInArrow(partial(_judged_and_staged, self, judge), _RESULT)
@@ -222,7 +218,7 @@ class StagingPass:
 
 
 def results_of(frame: DataFrame) -> list[tuple[int, bytes]]:
-    """Run a pass, and return what its tasks say of their files."""
+    """Run a pass, and return the results of its tasks."""
     table = frame.toArrow()
     return list(zip(table[_SHARE].to_pylist(), table[_CONTENT].to_pylist(), strict=True))
 
@@ -248,7 +244,7 @@ def _staged(staging: StagingPass, judge: Broadcast[Judge], batches: Batches) -> 
 
 
 class _Gathered:
-    """The rows that one try of a task has for each share, and what it has written of them."""
+    """The buffered rows and written files of each share in one task attempt."""
 
     def __init__(self, staging: StagingPass, plan: Judge) -> None:
         self._staging = staging
@@ -259,7 +255,7 @@ class _Gathered:
         self._files: list[list[StagedFile]] = [[] for _ in staging.shares]
 
     def add(self, outcomes: pa.RecordBatch) -> None:
-        """Take the rows of each share out of some outcomes, and write the largest when there are too many."""
+        """Buffer the rows of each share, and write the largest buffer when the limit is reached."""
         routes = pc.struct_field(outcomes.column(MATCHED), "route")
         for number, share in enumerate(self._staging.shares):
             mask = pc.is_in(routes, pa.array(share.routes, pa.int32()))
@@ -273,7 +269,7 @@ class _Gathered:
             self._write(sizes.index(max(sizes)))
 
     def written(self) -> Batches:
-        """Write what is left, and yield the results for the driver."""
+        """Write the remaining rows, and yield the results for the driver."""
         for number in range(len(self._rows)):
             self._write(number)
             if self._files[number]:
@@ -287,7 +283,7 @@ class _Gathered:
 
 
 def task_name() -> str:
-    """Return a name for this try of a task of Spark, which no other has."""
+    """Return a unique name for this Spark task attempt."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

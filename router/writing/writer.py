@@ -1,9 +1,9 @@
-"""Which sink gets what of a judged batch: the steps of an attempt that write, and what is known of earlier ones.
+"""Write an evaluated batch to its sinks: the writing steps of an attempt.
 
-When all destinations are topics of one Kafka cluster, events and dead letters leave in one pass and one write.
-Otherwise the outcomes are kept in memory while each sink takes its share. Kafka and other message targets get a batch
-at least once; tables and files exactly once, by the batch's commit. Records that a target rejects become dead letters
-of the same batch (:mod:`router.writing.outcomes`). Nothing is committed to the source before every sink has it.
+If all destinations are topics of one Kafka cluster, events and dead letters leave in a single write. Otherwise the
+outcomes stay in memory while they are written to each sink. Kafka and other message targets get a batch at least once;
+tables and files exactly once, by transaction id. Records that a target rejects become dead letters of the same batch
+(:mod:`router.writing.outcomes`). The source is committed after every sink has the batch.
 """
 
 from __future__ import annotations
@@ -34,19 +34,17 @@ from router.watching.batches import writing
 from router.writing.outcomes import HeldBack, Outcomes, Receipts, Rejections
 from router.writing.staging import BatchId, RowsForSink, commit_of
 
-# The cap on the topics that a Kafka sink's template makes (JUDGING.md#what-comes-out), held on the driver.
+# The cap on the topics of a Kafka sink's template (JUDGING.md#what-comes-out), enforced on the driver.
 #
-# Spark writes those records, so they are not seen one by one. Where the catalog bounds the topics below the cap nothing
-# is done. Else the distinct topics of a batch are counted before it is written, on the rows that were kept for its
-# sinks; records of topics past the cap are taken out and rejected. The topics known are those of
-# :mod:`router.sinks.messages.sink`: a batch that is written again in the same process is divided as before, and a
-# restart begins to count anew.
+# If the catalog cannot exceed the cap, nothing is counted. Otherwise the distinct topics of a batch are counted before
+# the write, and records of topics above the cap are rejected. :mod:`router.sinks.messages.sink` remembers the topics: a
+# batch repeated in the same process has the same rejections, and a restart counts from zero.
 
 _OF_DEFINITION: Final = ("message", "messageid", "messagegroup")
 
 
 def capped_topics(settings: Settings, topics: Mapping[str, DestinationTemplate], catalog: Catalog) -> dict[str, Spread]:
-    """Return, by sink, the topics that Kafka sinks have had, for those whose templates may make more than their cap."""
+    """Return the known topics of each Kafka sink whose template may exceed its cap."""
     capped: dict[str, Spread] = {}
     for name, template in topics.items():
         sink = settings.sinks[name].topics
@@ -56,7 +54,7 @@ def capped_topics(settings: Settings, topics: Mapping[str, DestinationTemplate],
 
 
 def is_counted(sink: KafkaSink, template: DestinationTemplate, catalog: Catalog) -> bool:
-    """Tell whether a template may make more topics than the cap of its sink, as far as the catalog tells."""
+    """Whether a template may exceed the topic cap of its sink, according to the catalog."""
     named = {value_name(variable) for variable in template.variables}
     if any(name.startswith(CONTEXT_PREFIX) for name in named):
         return True
@@ -70,11 +68,11 @@ def is_counted(sink: KafkaSink, template: DestinationTemplate, catalog: Catalog)
 
 
 def within(events: Outcomes, sink: str, spread: Spread) -> tuple[Outcomes, tuple[Rejected, ...]]:
-    """Return the events of a sink whose topic is within its cap, and what is rejected of the others.
+    """Return the events of a sink with topics within its cap, and rejections for the others.
 
-    The events are read twice, or three times when some are rejected.
+    The events are read twice, or three times if some are rejected.
     """
-    # In the order of their names: a batch that is counted again after a restart is divided in the same way.
+    # Sorted by name: a batch that is counted again after a restart has the same rejections.
     past = {name: fault for name in sorted(events.topics(sink)) if (fault := spread.fault(name)) is not None}
     if not past:
         return events, ()
@@ -86,7 +84,7 @@ def within(events: Outcomes, sink: str, spread: Spread) -> tuple[Outcomes, tuple
 
 
 def _is_literal(catalog: Catalog, attribute: str) -> bool:
-    """Tell whether every definition gives an attribute one value."""
+    """Whether every definition has a literal for an attribute."""
     for definition in catalog.definitions.values():
         prop = next((each for each in definition.envelopemetadata if each.name == attribute), None)
         if prop is None or prop.value is None:
@@ -112,9 +110,10 @@ def uncounted(sink: str, unfit: Mapping[str, int]) -> None:
 
 
 class BatchWriter:
-    """Writes batches for one plan. *counted* is called with a sink's name and the result of each write to it, and
-    *timed* with how long one took that the sink accepted, *nulled* with the values, by definition, that one
-    made null in typed columns.
+    """Writes batches for one plan.
+
+    *counted* is called with sink and result of each write, *timed* with sink and seconds of each successful one,
+    *nulled* with the number of values, by definition, that became null in typed columns.
     """
 
     def __init__(self, plan: Plan, counted: Counted, timed: Timed = untimed, nulled: Nulled = uncounted) -> None:
@@ -134,7 +133,7 @@ class BatchWriter:
 
     @cached_property
     def one_pass(self) -> bool:
-        """Whether a batch needs a single write: one cluster, binary mode, and one destination for each record."""
+        """Whether a single write is enough: one cluster, binary mode, and one destination for each record."""
         sinks = self._plan.settings.sinks
         used = {*event_sinks(self._plan.settings), *self._letters}
         kafka = [sink for name in used if (sink := sinks[name].topics) is not None]
@@ -148,7 +147,7 @@ class BatchWriter:
 
     @property
     def may_reject(self) -> bool:
-        """Whether routed records may become dead letters after all; outcomes must then keep how records arrived."""
+        """Whether routed records may still become dead letters; outcomes must then keep the original records."""
         if self._plan.settings.dead_letters.order == "park":
             return True
         sinks = (self._plan.settings.sinks[name] for route in self._plan.settings.routes for name in route.to)
@@ -157,13 +156,13 @@ class BatchWriter:
 
     @property
     def may_spill(self) -> bool:
-        """Whether dead letters go to Kafka, which takes no record of any size."""
+        """Whether dead letters go to Kafka, which limits the size of records."""
         return any(self._by_spark(name) for name in self._letters)
 
     def shares(self, batch: BatchId) -> tuple[RowsForSink, ...] | None:
-        """Return what sinks are to get of a batch, where all take files that workers stage; None where one does not.
+        """Return the shares of a batch if all sinks accept files staged by workers, else None.
 
-        Those known to have their events already have no share.
+        A sink that already has its events has no share.
         """
         shares = [
             self._share(name, numbers, batch)
@@ -176,12 +175,12 @@ class BatchWriter:
         return staged if len(staged) == len(shares) else None
 
     def send_all(self, outcomes: Outcomes) -> None:
-        """Step of a batch in one pass: events and dead letters leave in one write, which judges them on its way.
+        """Step for a single write: evaluate and write events and dead letters together.
 
-        A crash or an error leaves any of them written, and they are all written again.
+        After a crash or an error any of them may be written, and a retry writes all of them again.
 
         Raises:
-            SinkError: the cluster does not take them now.
+            SinkError: the cluster did not accept them.
         """
         names = list(dict.fromkeys([*self._plan.routes.event_sinks, *self._letters]))
         self._publish(names, partial(outcomes.publish_all, names))
@@ -194,20 +193,20 @@ class BatchWriter:
         receipts: Receipts | None = None,
         reached: Set[int] | None = None,
     ) -> Rejections:
-        """Step: each sink takes its share of the events; *only* are the sinks that get any, None for all.
+        """Step: write the events to each sink; *only* limits the sinks, None for all.
 
-        *reached* are the routes that outcomes took, where that is known: sinks of others are not asked at all.
+        *reached* are the routes of the outcomes, if known: sinks of other routes are skipped.
 
-        A crash or an error leaves some sinks with their share and some without: tables and files have it wholly or not
-        at all, and take no commit twice. A sink that took its share in this process is not asked again, unless it
-        rejected some: it must say again which. What sinks say they have is added to *receipts*.
+        After a crash or an error some sinks have their share: tables and files atomically and once per transaction id.
+        A sink that got its share in this process is skipped, unless it rejected records and must report them again.
+        What sinks report is added to *receipts*.
 
         Raises:
-            SinkError: a sink cannot take its share now; those before it have theirs.
+            SinkError: a sink failed; the sinks before it have their share.
         """
         rejections = self._no_rejections()
         for name, numbers in self._plan.routes.event_sinks.items():
-            # A sink that has its share is not given it again while another holds the batch: Kafka would double it.
+            # A sink that has its share must not get it again while another blocks the batch: Kafka would duplicate it.
             if (only is None or name in only) and name not in self._noted(batch):
                 rejected: tuple[Rejected, ...] = ()
                 if reached is None or not reached.isdisjoint(numbers):
@@ -218,12 +217,12 @@ class BatchWriter:
         return rejections
 
     def withhold_events(self, events: Outcomes, batch: BatchId, reasons: Mapping[str, str]) -> Rejections:
-        """Step of a batch that is set aside: no sink gets events; those in *reasons* reject what they lack.
+        """Step of a batch that is moved to dead letters: the sinks in *reasons* reject all records that they lack.
 
-        Nothing is written. A repeat gives the same: only records that a sink really has are left out of its share.
+        Nothing is written. A repeat has the same result.
 
         Raises:
-            SinkError: a sink cannot be made ready to be asked.
+            SinkError: a sink cannot be opened.
         """
         rejections = self._no_rejections()
         for name, numbers in self._plan.routes.event_sinks.items():
@@ -239,10 +238,9 @@ class BatchWriter:
     def reject_held(
         self, rejections: Rejections, held: HeldBack, batch: BatchId, receipts: Receipts | None = None
     ) -> None:
-        """Step: what is held back counts as rejected by all of its sinks. Nothing is written.
+        """Step: reject held-back records at all of their sinks. Nothing is written.
 
-        A sink that has the whole, of which this is a part, has these records too: it took them before their keys were
-        blocked.
+        A sink that has the whole batch of this part has these records too: it got them before their keys were blocked.
         """
         having = self.taken(replace(batch, part=batch.part[:-1])) if batch.part and held.records else frozenset()
         for name, numbers in self._plan.routes.event_sinks.items():
@@ -258,22 +256,22 @@ class BatchWriter:
         receipts: Receipts | None = None,
         reached: Set[int] | None = None,
     ) -> None:
-        """Step: each sink of dead letters takes its share, those of rejected records with the others.
+        """Step: write the dead letters to each of their sinks, with those of rejected records.
 
         *reached* is as for events, with the routes of rejected records.
 
-        It comes after all sinks of events, so a sink that has the letters of a batch shows that these have its events.
-        A crash or an error leaves some sinks without their share; tables and files take no commit twice.
+        This comes after all events, so a sink that has the dead letters of a batch proves that all sinks have its
+        events. Tables and files accept a transaction id only once.
 
         Raises:
-            SinkError: a sink cannot take them now.
+            SinkError: a sink failed.
         """
         for name, numbers in self._plan.routes.letter_sinks.items():
             if reached is None or not reached.isdisjoint(numbers):
                 self._send_letters(name, numbers, letters.on_routes(numbers), batch, receipts)
 
     def has_letters(self, batch: BatchId) -> bool:
-        """Whether a sink of dead letters is known to have those of the batch: then all sinks have its events.
+        """Whether a sink is known to have the dead letters of the batch: then all sinks have its events.
 
         Raises:
             SinkError: a sink cannot be read.
@@ -282,7 +280,7 @@ class BatchWriter:
         return any(self._sink(name, letters=True).already(commit_of(name, batch, letters=True)) for name in asked)
 
     def taken(self, batch: BatchId) -> frozenset[str]:
-        """Return the sinks known to have their events of the batch: by its commit, or since they took it just now."""
+        """Return the sinks known to have their events of the batch: by transaction id, or written in this process."""
         known = set(self._noted(batch))
         for name in self._plan.routes.event_sinks:
             if name in known or self._by_spark(name):
@@ -291,7 +289,7 @@ class BatchWriter:
                 if self._sink(name).already(commit_of(name, batch)):
                     known.add(name)
             except SinkError:
-                continue  # One that cannot be read may be the one that is in the way: it counts as not having it.
+                continue  # It may be the failing sink, so it counts as not having the batch.
         return frozenset(known)
 
     def lacking(self, taken: Container[str]) -> list[str]:
@@ -307,20 +305,20 @@ class BatchWriter:
         self._taken[batch.generation] = (batch.number, {*before, (batch.part, name)})
 
     def _noted(self, batch: BatchId) -> set[str]:
-        """Return the sinks that took their share of the batch, or of what it is a part of, since this process began."""
+        """Return the sinks that got this batch, or one that contains it, in this process."""
         number, taken = self._taken.get(batch.generation, (-1, set()))
         if number != batch.number:
             return set()
         return {name for part, name in taken if batch.part[: len(part)] == part}
 
     def _by_spark(self, name: str) -> bool:
-        """Whether Spark itself writes to a sink, and nobody can ask what it has."""
+        """Whether Spark writes to the sink, so that its transaction ids are unknown."""
         return self._plan.settings.sinks[name].topics is not None
 
     def _share(
         self, name: str, numbers: tuple[int, ...], batch: BatchId, *, letters: bool = False
     ) -> RowsForSink | None:
-        """Return what a sink gets that takes files; None for another."""
+        """Return the share of a sink that accepts files, else None."""
         if not self._plan.settings.sinks[name].tabular:
             return None
         staging = self._sink(name, letters=letters).staging(commit_of(name, batch, letters=letters))
@@ -338,8 +336,8 @@ class BatchWriter:
         else:
             return self._publish_events(name, events)
         if result.refused and not events.may_reject:
-            # The sink says them again when it is given the batch again.
-            hint = "none is needed: they become dead letters when the batch is tried again"
+            # The sink reports them again when the batch is repeated.
+            hint = "no action is needed: they become dead letters when the batch is retried"
             raise SinkError(name, f"rejects {len(result.refused)} rows: {result.refused[0].reason}", hint=hint)
         if receipts is not None:
             receipts.add(name, result)
@@ -370,7 +368,7 @@ class BatchWriter:
             receipts.add(name, result, letters=True)
 
     def _schema(self, name: str) -> pa.Schema:
-        """Return what a sink takes of events: all but tables also need the time as it was written."""
+        """Return the event columns of a sink: all but tables also need the original text of the time."""
         if not self._plan.settings.sinks[name].tabular:
             schema = MESSAGE
         else:
@@ -384,7 +382,7 @@ class BatchWriter:
         return self._write(share.name, lambda: sink.take(staged, commit))
 
     def _write(self, name: str, write: Callable[[], WriteResult]) -> WriteResult:
-        # No look whether it has the batch already: a sink that is down must not hold one that has nothing for it.
+        # Checked before asking the sink: a sink that is down must not block a batch that has nothing for it.
         began = time.monotonic()
         with writing(name):
             result = write()

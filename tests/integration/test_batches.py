@@ -52,7 +52,7 @@ def test_a_batch_for_a_topic_that_is_gone_is_set_aside_and_replayed_there_alone(
     shop.fill(router.folder / "state", [*shop.records("good", range(RECORDS)), *shop.records("undecodable", [99])])
     router.start()
     wait_until(lambda: router.readiness()["queries"].get(INBOX, {}).get("state") == "held", LIMIT, lambda: router.log)
-    assert f"has no topic {topic}" in router.log and f"make topic {topic}" in router.log
+    assert f"has no topic {topic}" in router.log and f"create topic {topic}" in router.log
     assert "batches park" not in router.log
 
     (batch,) = shop.answer(router, "batches", "show", "CONFIG")["batches"]
@@ -70,7 +70,7 @@ def test_a_batch_for_a_topic_that_is_gone_is_set_aside_and_replayed_there_alone(
     letters = [row for row in shop.rows_of(dead) if row["reason"] == "sink-rejected"]
     assert len(letters) == RECORDS
     assert {sinks_of(row["detail"]) for row in letters} == {("bus",)}
-    assert all("set aside by an operator: Kafka at" in row["detail"] for row in letters)
+    assert all("moved to dead letters by an operator: Kafka at" in row["detail"] for row in letters)
     counted = router.total("xrouter_records_total", outcome="dead-letter", reason="sink-rejected")
     assert (counted, router.total("xrouter_records_total", outcome="routed")) == (RECORDS, 0)
     assert shop.answer(router, "batches", "show", "CONFIG") == {"running": True, "batches": []}

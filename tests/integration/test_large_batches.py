@@ -93,7 +93,7 @@ def test_records_that_grow_make_batches_of_fewer(
     produce(kafka.bootstrap, topic, large(COUNT))
     all_once(router, 2 * COUNT)
     # What was planned by the size of the small ones was cut; then the query went on with another limit.
-    assert "batch is too large, and is written in parts" in router.log
+    assert "batch is too large; writing it in parts" in router.log
     wait_until(lambda: "another batch size" in router.log, LIMIT, lambda: router.log[-3000:])
     assert router.stop() == 0, router.log[-2000:]
     if again:

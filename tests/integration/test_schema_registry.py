@@ -271,7 +271,7 @@ def test_records_reach_the_table_of_their_schema(
         traffic.send(records // 3, versions=every, strangers=records // 100)
         wait_until(lambda: "schema registry lake at" in json.dumps(router.readiness()), LIMIT, lambda: told(router))
         wait_until(
-            lambda: router.log.count("batch held") >= 1 and time.monotonic() - killed >= away,
+            lambda: router.log.count("batch blocked") >= 1 and time.monotonic() - killed >= away,
             LIMIT,
             lambda: told(router),
         )
@@ -279,17 +279,17 @@ def test_records_reach_the_table_of_their_schema(
         assert router.total("xrouter_query_held", sink="schema-registry") == 1
         registry.start()
         settle(router, traffic)
-        assert "batch goes on" in router.log
+        assert "batch resumed" in router.log
         assert "schema registry" not in json.dumps(router.readiness())
         assert router.stop() == 0, told(router)
     finally:
         registry.kill()
 
     traffic.send(records - traffic.sent, versions=every, strangers=records // 100)
-    held = router.log.count("batch held")
+    held = router.log.count("batch blocked")
     router.start()
     settle(router, traffic)
-    assert router.log.count("batch held") == held
+    assert router.log.count("batch blocked") == held
     assert router.stop() == 0, told(router)
     check(router.folder, traffic)
 

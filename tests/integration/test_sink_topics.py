@@ -68,12 +68,12 @@ def test_a_topic_that_is_lacking_is_named_and_waited_for(
     router.configure(settings(kafka, router.folder, source, out))
     produce(kafka.bootstrap, source, load.records(5, 3, bad=0))
     router.launch()
-    wait_until(lambda: "batch held" in router.log, LIMIT, lambda: router.log[-3000:])
-    started = router.log[: router.log.index("batch held")]
+    wait_until(lambda: "batch blocked" in router.log, LIMIT, lambda: router.log[-3000:])
+    started = router.log[: router.log.index("batch blocked")]
     assert f"has no topic {out}" in started and "make it before records come" in started
     reason = json.dumps(router.readiness()["queries"])
     assert f"has no topic {out}" in reason
-    assert f"make topic {out}" in router.log and "batches park" not in router.log
+    assert f"create topic {out}" in router.log and "batches park" not in router.log
     create_topics(kafka.bootstrap, [out])
     wait_until(lambda: len(read_all(kafka.bootstrap, out)) == 5, LIMIT, lambda: router.log[-3000:])
     assert router.stop() == 0, router.log[-3000:]
@@ -104,4 +104,4 @@ def test_topics_are_created_where_the_sink_says_so(
         (options,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
         told = options.result(60)
         assert (told["max.message.bytes"].value, told["retention.ms"].value) == ("200000", "86400000")
-    assert router.stop() == 0 and "batch held" not in router.log and router.readiness() == {}
+    assert router.stop() == 0 and "batch blocked" not in router.log and router.readiness() == {}

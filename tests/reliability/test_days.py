@@ -233,7 +233,7 @@ def test_a_day_without_the_topic_of_a_sink(
         assert day.post("a").status_code == 202
         day.waits_for(f"sink bus: {lacking}")
         (reason,) = day.router.readiness()["reasons"]
-        assert f"make topic {topic}, or grant the login Describe and Write on it; the batch is then written" in reason
+        assert f"create topic {topic}, or grant the login Describe and Write on it; the batch is then written" in reason
         assert day.router.total("xrouter_query_held", sink="bus") == 1
         day.fires(prometheus, "XrouterBatchHeld", sink="bus")
         create_topics(kafka.bootstrap, [topic])
@@ -241,6 +241,6 @@ def test_a_day_without_the_topic_of_a_sink(
         day.is_well()
         day.clears(prometheus, "XrouterBatchHeld")
     log = day.router.log
-    assert log.count("batch held") <= 2 and log.count("batch goes on") == 1
+    assert log.count("batch blocked") <= 2 and log.count("batch resumed") == 1
     assert "batches park" not in log and "[spark " not in log
     day.log_is_clean(errors=log.count("held_seconds=") - 1)

@@ -191,7 +191,7 @@ def test_sinks_that_are_down_hold_their_query_and_no_other(shop_router: Router, 
         assert not other.exists()
         assert router.gauge() == {"": 0, "hook": 1}
         assert router.errors("lake") == router.errors("other") == 0
-        assert f"batch={told['batch']}" in last_line(router.process.log, "batch held")
+        assert f"batch={told['batch']}" in last_line(router.process.log, "batch blocked")
         router.lane_goes_on()
         assert router.counted() == {"routed": 0, "dead-letter": 0}
 
@@ -246,14 +246,14 @@ def test_a_catalog_that_makes_dead_letters_of_most_holds_the_batch_until_it_is_m
         router.process.configure(router.settings(hook.url, max_ratio=0.5))
         router.process.start()
         router.post(*kinds)
-        router.held("12 of 20 records would be dead letters", "max_ratio 0.5", "mend the catalog")
-        line = last_line(router.process.log, "batch held")
-        assert "mend the catalog, and the batch is judged anew" in line
+        router.held("12 of 20 records would be dead letters", "max_ratio 0.5", "fix the catalog")
+        line = last_line(router.process.log, "batch blocked")
+        assert "fix the catalog, and the batch is evaluated again" in line
         assert router.gauge() == {"": 1}
         router.lane_goes_on()
         # A change that mends nothing of it is tried once, and held again.
         router.write_catalog("good", "else")
-        router.wait(lambda: router.process.log.count("batch held") == 2)
+        router.wait(lambda: router.process.log.count("batch blocked") == 2)
         router.held("12 of 20 records")
         assert not any((router.folder / name).exists() for name in ("lake", "lines", "other", "dead"))
         assert not hook.seen
@@ -263,7 +263,7 @@ def test_a_catalog_that_makes_dead_letters_of_most_holds_the_batch_until_it_is_m
         router.wait(lambda: router.counted()["routed"] == router.sent)
         router.wait(lambda: router.process.readiness()["ready"])
         assert router.gauge() == {"": 0}
-        assert router.process.log.count("batch held") == 2, "the batch was judged anew by a plan that had judged it"
+        assert router.process.log.count("batch blocked") == 2, "the batch was judged anew by a plan that had judged it"
         # Fewer than the limit are dead letters as ever.
         router.post(*["good"] * 4, "unknown")
         router.wait(lambda: router.counted() == {"routed": router.sent - 1, "dead-letter": 1})

@@ -180,7 +180,7 @@ def test_latest_is_where_topics_ended_when_they_were_first_to_be_read(
     change(router, catalog(kafka.bootstrap, [first], latest=topics))
     router.start()
     send(first, 0)
-    wait_until(lambda: "batch held" in router.log, LIMIT, said(router))
+    wait_until(lambda: "batch blocked" in router.log, LIMIT, said(router))
     change(router, catalog(kafka.bootstrap, [first, second], latest=topics))
     wait_until(lambda: RELOADED in router.log and topics_active(router), LIMIT, said(router))
     send(second, 10)

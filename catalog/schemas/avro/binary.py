@@ -142,7 +142,7 @@ class _Empty:
         self._empty: dict[str, bool] = {}
 
     def has_no_bytes(self, schema: Any) -> bool:
-        """Tell whether values of a type take no bytes; a recursive type that did could never end."""
+        """Whether values of a type take no bytes; a recursive type that did could never end."""
         if isinstance(schema, str):
             if schema == "null" or schema in PRIMITIVES:
                 return schema == "null"
@@ -274,7 +274,7 @@ def _leaf(schema: Any, kind: str) -> Read:
     if kind == "boolean":
         return _boolean
     if kind == "fixed" and (type(schema["size"]) is not int or schema["size"] < 0):
-        raise SchemaError(f"the size of the fixed type {schema['name']} is no number", hint="give it in bytes")
+        raise SchemaError(f"the size of the fixed type {schema['name']} is not a number", hint="write it in bytes")
     sizes = {"null": 0, "float": 4, "double": 8}
     return _fixed(sizes[kind] if kind in sizes else schema["size"], decimal_bound(schema))
 
@@ -424,7 +424,7 @@ def _unpacked(codec: str, block: bytes, limit: int) -> bytes:
     except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
         raise Misfit(f"a block of the container file cannot be unpacked: {error}") from None
     if len(unpacked) > limit:
-        raise Misfit(f"the container file holds more than {MAX_UNPACKED_BYTES} bytes")
+        raise Misfit(f"the container file has more than {MAX_UNPACKED_BYTES} bytes")
     return unpacked
 
 
@@ -653,7 +653,7 @@ def writer_of(written: WriterSchema) -> AvroSchema:
         source = SchemaSource("Avro", "", written.schema.document)
         return read_schema(source, WrittenTypes(written.schema))
     except (SchemaError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise Unresolvable(f"the registry's schema cannot be used: {error}") from None
+        raise Unresolvable(f"the registry's schema is not valid: {error}") from None
 
 
 class WrittenTypes:

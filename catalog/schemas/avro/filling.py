@@ -113,7 +113,7 @@ def _json_form(branch: Any, value: Any) -> Any:
 
 
 def is_single_object(content_type: str) -> bool:
-    """Tell whether a content type asks for Avro's single-object encoding, as ``avro/single-object`` does."""
+    """Whether a content type asks for Avro's single-object encoding, as ``avro/single-object`` does."""
     media = content_type.lower()
     return "avro" in media and "single" in media
 

@@ -287,7 +287,7 @@ def _bytes(size: int | None, bound: int, name: str, form: Callable[[bytes], Any]
         if not isinstance(value, str):
             raise _unlike(value, name)
         if not value.isascii() and max(value) > "\xff":
-            raise Misfit(f"a character past U+00FF stands for no byte of {name}")
+            raise Misfit(f"a character above U+00FF is not a byte of {name}")
         if size is not None and len(value) != size:
             raise Misfit(f"{len(value)} bytes where {name} has {size}")
         if bound and _NUMBER.fullmatch(value):

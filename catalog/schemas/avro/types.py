@@ -111,7 +111,7 @@ def invalid_logical_type(schema: Mapping[str, Any]) -> str:
     if logical is None or (isinstance(logical, str) and logical not in _UNDERNEATH):
         return ""
     if not isinstance(logical, str):
-        return "logicalType is no text"
+        return "logicalType is not a string"
     if kind not in _UNDERNEATH[logical]:
         return f"{logical} annotates {' or '.join(_UNDERNEATH[logical])}, and not {kind}"
     size = schema.get("size")
@@ -128,7 +128,7 @@ def _invalid_decimal(precision: Any, scale: Any, size: Any) -> str:
     if type(scale) is not int or not 0 <= scale <= precision:
         return "the scale of a decimal is a number from 0 up to its precision"
     if type(size) is int and precision > math.floor(math.log10(2) * max(0, 8 * size - 1)):
-        return f"{size} bytes do not hold a decimal of that precision"
+        return f"{size} bytes are too few for a decimal of that precision"
     return ""
 
 
@@ -162,7 +162,7 @@ def too_many_digits(bound: int) -> str:
 
 
 def is_instant(text: str, logical: str) -> bool:
-    """Tell whether a text is a date or an instant by ISO 8601, as plain JSON writes an int or long of such a type."""
+    """Whether a text is a date or an instant by ISO 8601, as plain JSON writes an int or long of such a type."""
     try:
         if logical == "int-date":
             date.fromisoformat(text)
@@ -255,7 +255,7 @@ def ignored_logical_types(source: SchemaSource) -> Sequence[SchemaFault]:
 
 
 def missing_names(source: SchemaSource) -> Iterable[str]:
-    """Give the full names that a document uses and does not define; none for what is no schema."""
+    """Yield the full names that a document uses and does not define; none for what is no schema."""
     try:
         return _missing(_document(source))
     except SchemaError:
@@ -296,7 +296,7 @@ def _tidy(tree: Any, ignored: list[SchemaFault] | None = None, at: str = "", lev
     if not isinstance(tree, dict):
         if isinstance(tree, str):
             return tree
-        raise SchemaError(f"{short(repr(tree))} is no Avro type", hint=_HINT)
+        raise SchemaError(f"{short(repr(tree))} is not an Avro type", hint=_HINT)
     kind = tree.get("type")
     if not isinstance(kind, str) or kind not in PRIMITIVES | NAMED | {"array", "map"}:
         return _tidy(kind, ignored, f"{at}/type", level + 1)
@@ -527,7 +527,7 @@ def decimal_scale(schema: Any) -> int | None:
 
 
 def is_fixed_uuid(schema: Any) -> bool:
-    """Tell whether a type is the UUID of sixteen bytes that Avro 1.12 has."""
+    """Whether a type is the UUID of sixteen bytes that Avro 1.12 has."""
     return logical_type(schema) == "fixed-uuid"
 
 
@@ -562,7 +562,7 @@ def _time_of_day(microseconds: Callable[[int], int]) -> Callable[[int], str | Un
     def form(number: int) -> str | UnfitValue:
         seconds, rest = divmod(microseconds(number), 1_000_000)
         if not 0 <= seconds < 86_400:
-            return UnfitValue(f"{number} is no time of a day", number)
+            return UnfitValue(f"{number} is not a time of day", number)
         return time(seconds // 3600, seconds // 60 % 60, seconds % 60, rest).isoformat()
 
     return form

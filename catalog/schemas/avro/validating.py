@@ -78,12 +78,12 @@ def compile_schema(source: SchemaSource, library: Library) -> Validator:
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Give the full names of types that the schema uses and does not define."""
+    """Yield the full names of types that the schema uses and does not define."""
     return missing_names(source)
 
 
 def ignored_in(source: SchemaSource) -> Iterable[SchemaFault]:
-    """Give the logical types of the document that are invalid for their types, each with its JSON pointer."""
+    """Yield the logical types of the document that are invalid for their types, each with its JSON pointer."""
     return ignored_logical_types(source)
 
 
@@ -139,7 +139,7 @@ class AvroBodies:
 
     def _json(self, body: bytes | None) -> Any:
         if body is None:
-            raise Misfit("there is no body, which is no JSON")
+            raise Misfit("the body is missing; JSON is expected")
         try:
             value = json_value(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -170,7 +170,7 @@ class AvroBodies:
         first, count = read_container(body, self._schema, self._datum)
         if self._single and count != 1:
             held = "values that are packed as nothing here unpacks" if count is None else f"{count} values, not one"
-            raise Misfit(f"the container file holds {held}")
+            raise Misfit(f"the container file has {held}")
         return first
 
 
@@ -362,7 +362,7 @@ def _compare(old: Any, new: Any, at: str, depth: int) -> Comparison:
 def _fields(old: Any, new: Any, at: str, depth: int) -> Comparison:
     """Compare fields: one that comes or goes needs a default, with which either side reads the other."""
     if not isinstance(old, list) or not isinstance(new, list):
-        return "unknown", f"{at}/fields is no list"
+        return "unknown", f"{at}/fields is not a list"
     one, other = _named(old), _named(new)
     comparisons: list[Comparison] = []
     for name in dict.fromkeys((*one, *other)):

@@ -275,7 +275,7 @@ class SchemaIdRegistry:
         raise self._unavailable(f"answers {status}{text}{hint}")
 
     def _is_the_api(self) -> bool:
-        """Tell whether an answer 404 without the API's own code means what it says: not if the address is wrong."""
+        """Whether an answer 404 without the API's own code means what it says: not if the address is wrong."""
         if not self._known_api:
             receipt = self._exchanged("/schemas/types", None)
             self._known_api = receipt.status == 200 and isinstance(_content(receipt), list)

@@ -172,7 +172,7 @@ class SchemaIdRule:
         own, theirs = self._names_of(definition), self._names_written(written, asked.place)
         assert source is not None  # who asks has seen that there is one
         if written.fault:
-            return IdDecision(True, "any: the registry's schema cannot be used", f"{asked}, which cannot be used")
+            return IdDecision(True, "any: the registry's schema is not valid", f"{asked}, which cannot be used")
         if source.family != written.family and not {source.family, written.family} <= _JSON:
             return IdDecision(False, f"an id of {source.family}", f"{asked} of {written.family}")
         if family_of(source.family).frames == "message" and asked.place is not None and not theirs:
@@ -181,7 +181,7 @@ class SchemaIdRule:
             )
         kind = next((kind for kind in own if kind in theirs), None)
         if kind is None:
-            return IdDecision(True, "any: there are no names to compare", str(asked))
+            return IdDecision(True, "any: no names to compare", str(asked))
         takes = own[kind] == theirs[kind]
         return IdDecision(takes, f"an id of {own[kind]}", f"{asked} of {theirs[kind]}", by="name")
 

@@ -98,7 +98,7 @@ _NATIVE: Final[dict[str, Any]] = {
 def whole(value: Any, leaf: Leaf) -> int:
     """Return the integer that a float of JSON (``1.0``, ``2e3``) is; raises ValueError when it is none of the leaf."""
     if type(value) is not float or not value.is_integer() or abs(value) > _EXACT:
-        raise ValueError("it is no integer")
+        raise ValueError("it is not an integer")
     return _within(int(value), leaf)
 
 
@@ -119,7 +119,7 @@ def _integer(value: Any, leaf: Leaf) -> int:
         return _within(int(value), leaf)
     if type(value) is int:
         return _within(value, leaf)
-    raise ValueError("it is no integer, which is written as text")
+    raise ValueError("it is not an integer written as text")
 
 
 def _within(value: int, leaf: Leaf) -> int:
@@ -139,7 +139,7 @@ def _decimal(value: Any) -> Decimal:
         if len(number.as_tuple().digits) <= _FLOAT_DIGITS:
             return number
         raise ValueError("a number of so many digits is exact as text only")
-    raise ValueError("it is no decimal number, which is written as text")
+    raise ValueError("it is not a decimal number written as text")
 
 
 def _fitted(value: Decimal, unit: Decimal, context: Context) -> Decimal:
@@ -468,7 +468,7 @@ class Composition(ABC):
 
     @abstractmethod
     def bases(self, schema: Schema) -> Iterable[tuple[Any, bool]]:
-        """Give what *schema* refers to, each with whether it is the very type meant, and not one that it builds upon.
+        """Yield what *schema* refers to, each with whether it is the very type meant, and not one that it builds upon.
 
         Raises:
             Unfillable: a reference leads nowhere.
@@ -479,7 +479,7 @@ class Composition(ABC):
         return schema
 
     def groups(self, schema: Schema) -> Iterable[Sequence[Any]]:
-        """Give the unions of a schema, each as its branches."""
+        """Yield the unions of a schema, each as its branches."""
         rest = self.rest(schema)
         return (rest[each] for each in _BRANCHES if isinstance(rest.get(each), list) and rest[each])
 
@@ -524,7 +524,7 @@ class Composition(ABC):
             return
         passed = "a reference leads to itself" if hops > MAX_HOPS else self.survey.limit(())
         if passed or not isinstance(schema, Mapping):
-            raise Untypable(passed or "the schema is no object there")
+            raise Untypable(passed or "the schema is not an object there")
         for target, is_same in self.bases(schema):
             if isinstance(target, Mapping):
                 self._enter(target, flat, is_type=is_type and is_same)

@@ -41,7 +41,7 @@ class SchemaDocuments:
         self._add(source.document, source.uri)
 
     def has(self, schema: Mapping[str, Any]) -> bool:
-        """Tell whether that very object is a part of a document that was read, and so will stay."""
+        """Whether that very object is a part of a document that was read, and so will stay."""
         return id(schema) in self._homes
 
     def referred(self, schema: Mapping[str, Any]) -> Any:

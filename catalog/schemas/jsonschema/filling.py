@@ -287,7 +287,7 @@ def _known_values(schema: Mapping[str, Any], kind: str) -> list[Any]:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Tell whether a name matches a pattern, asked of the one engine whose expressions these are."""
+    """Whether a name matches a pattern, asked of the one engine whose expressions these are."""
     try:
         return jsonschema_rs.Draft202012Validator({"type": "string", "pattern": pattern}).is_valid(name)
     except (jsonschema_rs.ValidationError, ValueError):

@@ -79,7 +79,7 @@ class SchemaWork:
         """Bytes up to which every body is judged soon."""
 
     def judges_soon(self, body: bytes) -> bool:
-        """Tell whether a verdict on a body takes a moment at most."""
+        """Whether a verdict on a body takes a moment at most."""
         size = len(body)
         if size > MAX_DIRECT_BYTES:
             return False
@@ -88,7 +88,7 @@ class SchemaWork:
         return _values(body) * self._per_value + size * self._per_byte <= MAX_JUDGING
 
     def explains_soon(self, body: bytes, steps: int = MAX_EXPLAINING) -> bool:
-        """Tell whether finding errors takes no more than *steps*, of a body that does not conform."""
+        """Whether finding errors takes no more than *steps*, of a body that does not conform."""
         levels = min(len(self._ways) - 1, body.count(b"{") + body.count(b"["))
         return len(body) <= MAX_DIRECT_BYTES and _values(body) * self._ways[levels] <= steps
 
@@ -415,7 +415,7 @@ class JsonSchemaValidator:
             return fault(error.message, as_pointer(error.instance_path))
         except (ValueError, TypeError, RecursionError) as failure:
             return fault(f"the body cannot be held against the schema: {failure}")
-        return fault("the body does not conform to the schema")
+        return fault("the body is not valid against the schema")
 
     def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
         """Return all errors, at most MAX_FAULTS; only the first of a body that may have very many.
@@ -443,11 +443,11 @@ def parse_body(body: bytes | None, *, doubles: bool = False) -> Any:
     :func:`catalog.schemas.contract.json_value`.
     """
     if body is None:
-        return fault("there is no body, and JSON is expected")
+        return fault("the body is missing; JSON is expected")
     try:
         return json_value(body.removeprefix(_BYTE_ORDER_MARK), doubles=doubles)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return fault(f"the body is no JSON: {error}")
+        return fault(f"the body is not valid JSON: {error}")
     except RecursionError:
         return fault("the body nests too deeply to be looked into")
 
@@ -474,7 +474,7 @@ def compile_schema(source: SchemaSource, library: Library) -> JsonSchemaValidato
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Give the documents that ``$ref`` names, joined to a ``$id`` around it, without its own parts and meta-schemas."""
+    """Yield the documents that ``$ref`` names, joined to an enclosing ``$id``, without own parts and meta-schemas."""
     return dict.fromkeys(reference for reference, _ in _references(as_tree(source.document)))
 
 
@@ -498,7 +498,7 @@ def _compiled(schema: Any, draft: str, home: str, resources: Mapping[str, Any]) 
         )
     except jsonschema_rs.ValidationError as error:
         raise SchemaError(
-            f"this is no valid JSON schema: {error.message}", pointer=as_pointer(error.instance_path)
+            f"this is not a valid JSON schema: {error.message}", pointer=as_pointer(error.instance_path)
         ) from error
     except (ValueError, TypeError, RecursionError) as error:
         raise SchemaError(short(f"the JSON schema cannot be used: {error}")) from error
@@ -513,7 +513,7 @@ def _checked(document: Any) -> Any:
         return {name: value for name, value in document.items() if name != "$schema"}
     if isinstance(document, bool):
         return document
-    raise SchemaError("this is no JSON schema, which is an object", hint="write it as an object, or correct its format")
+    raise SchemaError("this is not a JSON schema: it must be an object", hint="write an object, or correct its format")
 
 
 def _check_part(document: Any, pointer: str, draft: str) -> None:
@@ -533,7 +533,7 @@ def _check_part(document: Any, pointer: str, draft: str) -> None:
         jsonschema_rs.meta.validate(part)
     except jsonschema_rs.ValidationError as error:
         at = pointer + as_pointer(error.instance_path)
-        raise SchemaError(short(f"this is no valid JSON schema: {error.message}"), pointer=at) from error
+        raise SchemaError(short(f"this is not a valid JSON schema: {error.message}"), pointer=at) from error
     except (ValueError, TypeError, RecursionError) as error:
         raise SchemaError(short(f"the JSON schema cannot be used: {error}"), pointer=pointer) from error
 
@@ -574,7 +574,7 @@ def _home(key: str) -> str:
 
 
 def _resources(key: str, document: Any, library: Library) -> Iterator[tuple[str, Any]]:
-    """Give all documents that a schema refers to, by every URI that its references may come out as."""
+    """Yield all documents that a schema refers to, by every URI that its references may come out as."""
     waiting, seen = [(key, document, {_home(key)})], {key}
     while waiting:
         base, tree, homes = waiting.pop()

@@ -119,7 +119,7 @@ class _JsonStructure(Composition):
             order = schema.get("tuple")
             order = order if isinstance(order, list) else []
             if len(set(order)) < len(order):
-                raise Untypable("one member stands at two places")
+                raise Untypable("one member occurs twice")
             asked = {name: asked.get(name) for name in order}
         elif kind == "object" and not asked:
             others = schema.get("additionalProperties", True)

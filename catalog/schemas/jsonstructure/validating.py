@@ -137,7 +137,7 @@ class Structure(InstanceValidator):  # type: ignore[misc] # the library ships no
 
     def _has(self, wanted: Any, instance: Any, path: str) -> None:
         if isinstance(instance, dict) and not any(self._conforms(value, wanted, path) for value in instance.values()):
-            self.errors.append(f"Object at {path} has no property that 'has' asks for")
+            self.errors.append(f"Object at {path} has no property that matches 'has'")
 
     def _keys(self, schema: Mapping[str, Any], instance: Mapping[str, Any], path: str) -> None:
         for keyword in _KEY_PATTERNS:
@@ -155,7 +155,7 @@ class Structure(InstanceValidator):  # type: ignore[misc] # the library ships no
     def _contains(self, schema: Mapping[str, Any], instance: list[Any], path: str) -> None:
         count = sum(self._conforms(each, schema["contains"], path) for each in instance)
         if not schema.get("minContains", 1) <= count <= schema.get("maxContains", len(instance)):
-            self.errors.append(f"Array at {path} contains {count} elements of the kind that 'contains' asks for")
+            self.errors.append(f"Array at {path} contains {count} elements that match 'contains'")
 
     def _conforms(self, value: Any, schema: Any, path: str) -> bool:
         kept, self.errors = self.errors, []
@@ -172,13 +172,13 @@ def _is_email(text: str) -> bool:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Tell whether a text has a match of an ECMA regular expression, in bounded time; an unusable one asks nothing."""
+    """Whether a text has a match of an ECMA regular expression, in bounded time; an unusable one asks nothing."""
     compiled = _pattern(pattern)
     return compiled is None or compiled.is_valid(text)
 
 
 def unusable_patterns(document: Any) -> Iterator[str]:
-    """Give the regular expressions of a schema that are none."""
+    """Yield the invalid regular expressions of a schema."""
     waiting = [document]
     while waiting:
         node = waiting.pop()
@@ -288,7 +288,7 @@ def compile_schema(source: SchemaSource, library: Library) -> JsonStructureValid
     """
     document = as_tree(source.document)
     if not isinstance(document, dict):
-        raise SchemaError("this is no JSON Structure document, which is an object", hint="write it as an object")
+        raise SchemaError("this is not a JSON Structure document: it must be an object", hint="write it as an object")
     try:
         document = _with_imports(document, source.uri, library, {source.uri})
         part = _part(document, source)
@@ -303,7 +303,7 @@ def compile_schema(source: SchemaSource, library: Library) -> JsonStructureValid
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Give the documents that are imported."""
+    """Yield the documents that are imported."""
     return dict.fromkeys(_imports(as_tree(source.document)))
 
 
@@ -332,7 +332,7 @@ def _with_imports(document: dict[str, Any], key: str, library: Library, within: 
             raise SchemaError(f"it imports {reference}, which imports it again", hint="remove one of the imports")
         external = as_tree(loaded[1])
         if not isinstance(external, dict):
-            raise SchemaError(f"it imports {reference}, which is no JSON Structure document")
+            raise SchemaError(f"it imports {reference}, which is not a JSON Structure document")
         whole = _with_imports(external, loaded[0], library, {*within, loaded[0]})
         externals.append({**whole, "$id": reference})
     imported = copy.deepcopy(document)
@@ -381,10 +381,10 @@ def _check(document: dict[str, Any], *, anywhere: bool) -> None:
     for error in SchemaValidator(extended=True, allow_dollar=True).validate(copy.deepcopy(document)):
         harmless = error.code in _HARMLESS or _HARMLESS_TEXTS.search(error.message)
         if not harmless and not (anywhere and error.code == "SCHEMA_ROOT_MISSING_TYPE"):
-            message = f"this is no valid JSON Structure document: {error.message}"
+            message = f"this is not a valid JSON Structure document: {error.message}"
             raise SchemaError(short(message), pointer=_pointer(str(error.path)))
     for pattern in unusable_patterns(document):
-        raise SchemaError(short(f"{pattern!r} is no regular expression"), hint="write it as ECMA-262 has it")
+        raise SchemaError(short(f"{pattern!r} is not a valid regular expression"), hint="write it as in ECMA-262")
 
 
 def _fault_of(message: str) -> SchemaFault:

@@ -96,7 +96,7 @@ class _Shapes:
         if name in _WRAPPERS:
             return _scalar(descriptor.fields_by_name["value"])
         if name in _OPEN:
-            return self._survey.text(path, f"a {descriptor.name} may hold anything")
+            return self._survey.text(path, f"a {descriptor.name} may contain anything")
         fields = list(descriptor.fields)
         columns = self._survey.columns(path, [field.name for field in fields]) if fields else []
         if not columns:

@@ -80,7 +80,7 @@ def _fill(message: Message, filling: Filling, level: int) -> None:
 
 
 def _is_wanted(field: _Field, filling: Filling, level: int) -> bool:
-    """Tell whether a field that may be absent is set. One without presence is always there, if only as its default."""
+    """Whether a field that may be absent is set. One without presence is always there, if only as its default."""
     return filling.wants(level) or (field.message_type is None and not field.has_presence and not field.is_repeated)
 
 

@@ -197,7 +197,7 @@ def _item(field: FieldDescriptor, read: Read) -> Item:
         below: Unfit = {}
         try:
             if value is None and not takes_null:
-                raise _Mismatch("null is no item of a list and no value of a map")
+                raise _Mismatch("null is not allowed as a list item or map value")
             known = read(value, below)
         except _Mismatch as mismatch:
             unfit[place] = UnfitValue(str(mismatch))
@@ -210,7 +210,7 @@ def _item(field: FieldDescriptor, read: Read) -> Item:
 
 
 def places(unfit: Unfit, path: str = "") -> Iterator[tuple[str, str]]:
-    """Give path and reason of each value that does not conform."""
+    """Yield path and reason of each invalid value."""
     for step, each in unfit.items():
         written = f"{path}[{json.dumps(step[0])}]" if isinstance(step, tuple) else f"{path}.{step}".lstrip(".")
         yield from places(each, written) if isinstance(each, dict) else [(written, each.why)]
@@ -230,7 +230,7 @@ def _whole(text: str) -> int | float:
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON; it is written as text")
+    raise ValueError(f"{text} is not JSON; write it as text")
 
 
 def _well_known(kind: Descriptor) -> Form | None:
@@ -262,7 +262,7 @@ def _key(field: FieldDescriptor) -> Form:
 
     def form(name: str) -> bool:
         if name not in ("true", "false"):
-            raise _Mismatch(f"{_shown(name)} is no boolean")
+            raise _Mismatch(f"{_shown(name)} is not a boolean")
         return name == "true"
 
     return form
@@ -288,11 +288,11 @@ def _integer(name: str, low: int, end: int) -> Form:
         if isinstance(value, str) and _NUMBER.fullmatch(value):
             number = Decimal(value)
         if number is None:
-            raise _Mismatch(f"{_shown(value)} is no {name}")
+            raise _Mismatch(f"{_shown(value)} is not a valid {name}")
         if not low <= number < end:  # before an integer of thousands of digits is made of it
             raise _Mismatch(f"{_shown(value)} is out of the range of {name}")
         if int(number) != number:
-            raise _Mismatch(f"{_shown(value)} is no {name}")
+            raise _Mismatch(f"{_shown(value)} is not a valid {name}")
         return int(number)
 
     return form
@@ -303,7 +303,7 @@ def _float(name: str, most: float) -> Form:
         if isinstance(value, str) and value in _FLOATS:
             return value
         if type(value) not in (int, float) and not (isinstance(value, str) and _NUMBER.fullmatch(value)):
-            raise _Mismatch(f"{_shown(value)} is no {name}")
+            raise _Mismatch(f"{_shown(value)} is not a valid {name}")
         try:
             number = float(value)
         except OverflowError:
@@ -317,7 +317,7 @@ def _float(name: str, most: float) -> Form:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise _Mismatch(f"{_shown(value)} is no string")
+        raise _Mismatch(f"{_shown(value)} is not a string")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -329,7 +329,7 @@ def _bytes(value: Any) -> str:
     """Return base64 in the standard alphabet with padding; both alphabets are allowed, and padding may be left out."""
     parts = _BASE64.fullmatch(value) if isinstance(value, str) else None
     if parts is None or len(parts[1]) % 4 == 1 or (parts[2] and len(value) % 4):
-        raise _Mismatch(f"{_shown(value)} is no base64")
+        raise _Mismatch(f"{_shown(value)} is not base64")
     padded: str = parts[1] + "=" * (-len(parts[1]) % 4)
     return base64.b64encode(base64.b64decode(padded, altchars=b"-_" if set(padded) & {"-", "_"} else None)).decode()
 
@@ -345,9 +345,9 @@ def _enum(kind: Any) -> Form:
         try:
             number: int = integer(value)
         except _Mismatch:
-            raise _Mismatch(f"{_shown(value)} is no value of {kind.name}") from None
+            raise _Mismatch(f"{_shown(value)} is not a value of {kind.name}") from None
         if numbers is not None and number not in numbers:
-            raise _Mismatch(f"{number} is no value of {kind.name}")
+            raise _Mismatch(f"{number} is not a value of {kind.name}")
         return number
 
     return form
@@ -355,19 +355,19 @@ def _enum(kind: Any) -> Form:
 
 def _timestamp(value: Any) -> str:
     if not isinstance(value, str) or not _TIMESTAMP.fullmatch(value):
-        raise _Mismatch(f"{_shown(value)} is no Timestamp")
+        raise _Mismatch(f"{_shown(value)} is not a Timestamp")
     try:
         day = date.fromisoformat(value[:10])
         if day.year in (1, 9999):  # an offset may lead out of these
             timestamp_pb2.Timestamp().FromJsonString(value)
     except (ValueError, OverflowError):
-        raise _Mismatch(f"{_shown(value)} is no Timestamp") from None
+        raise _Mismatch(f"{_shown(value)} is not a Timestamp") from None
     return value
 
 
 def _duration(value: Any) -> str:
     if not isinstance(value, str) or not _DURATION.fullmatch(value) or abs(Decimal(value[:-1])) > _MAX_SECONDS:
-        raise _Mismatch(f"{_shown(value)} is no Duration")
+        raise _Mismatch(f"{_shown(value)} is not a Duration")
     return value
 
 
@@ -375,25 +375,25 @@ def _field_mask(value: Any) -> str:
     try:
         field_mask_pb2.FieldMask().FromJsonString(_text(value))
     except (ValueError, _Mismatch):
-        raise _Mismatch(f"{_shown(value)} is no FieldMask") from None
+        raise _Mismatch(f"{_shown(value)} is not a FieldMask") from None
     return str(value)
 
 
 def _container(kind: type[Any], name: str) -> Form:
     def form(value: Any) -> Any:
         if not isinstance(value, kind):
-            raise _Mismatch(f"{_shown(value)} is no {name}")
+            raise _Mismatch(f"{_shown(value)} is not a valid {name}")
         return value
 
     return form
 
 
 _FORMS: Final[Mapping[str, Form]] = {
-    "Any": _container(dict, "Any, which is an object"),
+    "Any": _container(dict, "Any: it must be an object"),
     "Duration": _duration,
     "FieldMask": _field_mask,
-    "ListValue": _container(list, "ListValue, which is an array"),
-    "Struct": _container(dict, "Struct, which is an object"),
+    "ListValue": _container(list, "ListValue: it must be an array"),
+    "Struct": _container(dict, "Struct: it must be an object"),
     "Timestamp": _timestamp,
     "Value": lambda value: value,
 }

@@ -53,17 +53,17 @@ def imports_of(text: str) -> tuple[str, ...]:
 
 
 def is_shipped(path: str) -> bool:
-    """Tell whether protoc brings the file along."""
+    """Whether protoc brings the file along."""
     return path.startswith("google/protobuf/") and ".." not in path and (INCLUDE / path).is_file()
 
 
 def has_syntax(text: str) -> bool:
-    """Tell whether a .proto text says which syntax or edition it has; it counts as proto2 when it does not."""
+    """Whether a .proto text says which syntax or edition it has; it counts as proto2 when it does not."""
     return _SYNTAX.match(text) is not None
 
 
 def is_path(path: str) -> bool:
-    """Tell whether a path to import is plain: relative segments of letters, digits and ``_-+@.`` that end in .proto."""
+    """Whether a path to import is plain: relative segments of letters, digits and ``_-+@.`` that end in .proto."""
     folders = path.split("/")[:-1]
     return (
         len(path) < 200 and _PATH.fullmatch(path) is not None and not any(each.endswith(".proto") for each in folders)
@@ -121,6 +121,8 @@ def _refused(main: str, shift: int, code: int, errors: str) -> SchemaError:
         return SchemaError(short(f"{place}line {match['line']}, column {column}: {match['text']}"), hint=hint)
     if code < 0 or "MemoryError" in errors:
         limits = f"{MAX_SECONDS} s and {MAX_MEMORY // 1024**2} MiB"
-        return SchemaError(f"the .proto text takes protoc more than {limits}", hint="split it, or make it simpler")
+        return SchemaError(
+            f"compiling the .proto text takes protoc more than {limits}", hint="split it, or make it simpler"
+        )
     lines = [line for line in errors.split("\n") if line.strip() and "warning:" not in line]
     return SchemaError(f"protoc refuses the .proto text: {short(lines[0] if lines else 'it says nothing')}", hint=hint)

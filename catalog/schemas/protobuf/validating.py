@@ -156,9 +156,9 @@ class WrittenMessages:
             name = file.name_at(written.message)
             self._first = None if name is None else file.named(name)
             if name is None:
-                self._refused = fault(f"the message indexes of the frame lead nowhere{self._told}")
+                self._refused = fault(f"the message indexes of the frame match no message{self._told}")
         except SchemaError as error:
-            self._refused = fault(f"the registry's schema cannot be used: {error}{self._told}")
+            self._refused = fault(f"the registry's schema is not valid: {error}{self._told}")
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
         """Return why *body* does not conform to both; raises as :meth:`ProtobufValidator.fault`."""
@@ -192,7 +192,7 @@ class WrittenMessages:
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Give the paths that the text imports, as written, without those of ``google/protobuf`` that are at hand."""
+    """Yield the paths that the text imports, as written, without the bundled ``google/protobuf``."""
     return imports_of(source.document) if isinstance(source.document, str) else ()
 
 
@@ -341,7 +341,7 @@ class ProtobufValidator:
         return [fault(why, _path(steps)) for steps, _, why in islice(self._mistyped(body or b""), MAX_FAULTS)]
 
     def _mistyped(self, body: bytes) -> Iterator[tuple[Steps, str, str]]:
-        """Give the fields whose numbers the message has, and whose types or values it has not: where, name and why."""
+        """Yield the fields whose numbers the message has, and whose types or values it has not: where, name and why."""
         for steps, number, kind in _unknown_fields(self._message.FromString(body)):
             if number in kind.fields_by_number:
                 why = f"field {number} of {kind.full_name} has another type or value"
@@ -470,7 +470,7 @@ def _unknown_fields(root: Message) -> Iterator[tuple[Steps, int, Any]]:
 
 
 def _inner(field: FieldDescriptor, value: Any) -> Iterator[tuple[Any, Message]]:
-    """Give the messages in the value of a field, with the index or key of each."""
+    """Yield the messages in the value of a field, with the index or key of each."""
     kind = field.message_type
     if kind is None:
         return

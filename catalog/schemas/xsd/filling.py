@@ -386,7 +386,7 @@ class _Writer:
                 self._particle(written, self._option(options, level), level)
         elif kind == "any":
             if particle.get("processContents", "strict") == "strict":
-                raise Unfillable("the schema wants some element of another schema")
+                raise Unfillable("the schema requires an element of another schema")
             etree.SubElement(written, f"{{{_FOREIGN}}}any")
         elif particle.get("ref"):
             group = self._components.named("group", str(particle.get("ref")), particle)
@@ -425,7 +425,7 @@ class _Writer:
 
     def _written_attributes(self, holder: Node, hops: int) -> Iterator[Node]:
         if hops > _MAX_HOPS:
-            raise Unfillable("an attribute group holds itself")
+            raise Unfillable("an attribute group contains itself")
         for each in holder.iterchildren(f"{XS}attribute", f"{XS}attributeGroup"):
             if each.tag == f"{XS}attribute":
                 yield each

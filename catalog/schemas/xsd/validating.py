@@ -89,7 +89,7 @@ def safe_parser(**options: Any) -> etree.XMLParser:
 
 
 def has_doctype(root: etree._Element) -> bool:
-    """Tell whether a document has a DOCTYPE, with or without declarations in it."""
+    """Whether a document has a DOCTYPE, with or without declarations in it."""
     return bool(root.getroottree().docinfo.doctype)  # type: ignore[attr-defined]  # stubs lack it
 
 
@@ -147,7 +147,9 @@ def locations_of(source: SchemaSource) -> list[str]:
 def _read(document: Any, uri: str) -> etree._Element:
     place = f" {short(uri)}" if uri else ""
     if not isinstance(document, str):
-        raise SchemaError(f"the XML Schema{place} is no text", hint="give the text of the .xsd file as a string")
+        raise SchemaError(
+            f"the XML Schema{place} is not a string", hint="write the content of the .xsd file as a string"
+        )
     text = _DECLARATION.sub("", document, count=1).removeprefix("\ufeff").strip()
     try:
         root = etree.fromstring(text.encode("utf-8", "surrogatepass"), safe_parser(encoding="utf-8"))
@@ -158,7 +160,7 @@ def _read(document: Any, uri: str) -> etree._Element:
         raise SchemaError(f"the XML Schema{place} has a DTD", hint="take the DOCTYPE out, and write its entities out")
     if root.tag != f"{XS}schema":
         hint = f"its root must be schema in the namespace {XS[1:-1]}"
-        raise SchemaError(f"{place.strip() or 'the document'} is no XML Schema", hint=hint)
+        raise SchemaError(f"{place.strip() or 'the document'} is not an XML Schema", hint=hint)
     return root
 
 
@@ -187,7 +189,7 @@ def _later(root: etree._Element) -> Iterator[str]:
 
 
 def _is_intricate(root: etree._Element) -> bool:
-    """Tell whether a document holds references that multiply, many optional parts, or patterns that count."""
+    """Whether a document holds references that multiply, many optional parts, or patterns that count."""
     if next(root.iter(f"{XS}union", f"{XS}extension"), None) is not None:
         return True
     refers = any(each.get("ref") for each in root.iter(f"{XS}group", f"{XS}attributeGroup"))
@@ -383,7 +385,7 @@ class XsdWork:
         self._squares = any(len(_VARIABLE.findall(pattern)) > 1 for pattern in patterns)
 
     def is_soon_done(self, body: bytes) -> bool:
-        """Tell whether validating a body takes a moment at most."""
+        """Whether validating a body takes a moment at most."""
         if self._ambiguous or len(body) > (_MAX_SQUARED if self._squares else MAX_DIRECT_BYTES):
             return False
         steps = _VALUE_STEPS + _OPTION_STEPS * self._options
@@ -400,7 +402,7 @@ def _options(root: etree._Element) -> int:
 
 
 def _has_ambiguous_model(root: etree._Element) -> bool:
-    """Tell whether a group is repeated a number of times, or within another that is repeated."""
+    """Whether a group is repeated a number of times, or within another that is repeated."""
     for each in root.iter(*_GROUPS):
         times = str(each.get("maxOccurs", "1"))
         if times not in ("0", "1", "unbounded"):
@@ -452,7 +454,7 @@ def compile_schema(source: SchemaSource, library: Library) -> XsdValidator:
         hint = "append :Name of a global element to its reference, or #/xs:schema/xs:element[@name='Name']"
         raise MissingTypeError(f"{short(source.pointer)} leads to no element of an XML Schema", hint=hint)
     if not isinstance(source.document, str):
-        raise SchemaError("an XML Schema is a text", hint="give the text of the .xsd file as a string")
+        raise SchemaError("an XML Schema is a text", hint="write the content of the .xsd file as a string")
     documents = read_documents(source, library)
     if not documents.elements:
         raise SchemaError("the XML Schema declares no global element", hint="declare the root element of the messages")
@@ -468,7 +470,7 @@ def compile_schema(source: SchemaSource, library: Library) -> XsdValidator:
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:
-    """Give the locations of included, imported and redefined documents, as written."""
+    """Yield the locations of included, imported and redefined documents, as written."""
     return locations_of(source)
 
 
@@ -535,7 +537,7 @@ class XsdValidator:
 
     def _faults(self, body: bytes | None, most: int, *, at_any_cost: bool) -> list[SchemaFault]:
         if not body:
-            return [fault("there is no body, which is no XML")]
+            return [fault("the body is missing; XML is expected")]
         if not at_any_cost and not self._work.is_soon_done(body):
             raise TooCostly
         try:

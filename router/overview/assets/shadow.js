@@ -1,7 +1,7 @@
 // What the catalog beside the active one would change, in the words of `xrouter plan`.
 const DIFFERENCES = {
-  'dead-letter': 'newly dead-lettered', definition: 'matched by another definition', route: 'routed differently',
-  event: 'changed in their event', reason: 'dead letters for another reason', matched: 'newly matched',
+  'dead-letter': 'newly dead-lettered', definition: 'matched by another definition', route: 'differently routed',
+  event: 'routed with a changed event', reason: 'dead letters for another reason', matched: 'newly matched',
 };
 const SHADOW_STATES = {
   loading: 'It is not evaluating records yet.', judging: 'It evaluates the same records as the active catalog, and only counts differences.',

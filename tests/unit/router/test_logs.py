@@ -53,11 +53,11 @@ def events(out: io.StringIO) -> list[dict[str, Any]]:
 def test_json_lines_with_time_level_logger_and_fields() -> None:
     log = get_logger()
     out = configured(format="json")
-    log.warning("batch held", query="kafka-1", batch=7)
+    log.warning("batch blocked", query="kafka-1", batch=7)
     [event] = events(out)
     when = datetime.fromisoformat(event.pop("timestamp"))
     assert when.utcoffset() == timedelta(0)
-    assert event == {"event": "batch held", "level": "warning", "logger": __name__, "query": "kafka-1", "batch": 7}
+    assert event == {"event": "batch blocked", "level": "warning", "logger": __name__, "query": "kafka-1", "batch": 7}
 
 
 def test_text_is_coloured_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

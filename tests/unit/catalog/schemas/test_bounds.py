@@ -83,7 +83,10 @@ def test_an_ordinary_body_never_leaves_the_process(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_known_of_a_body_is_said_though_the_place_is_not() -> None:
     checked = BoundedValidation(SchemaSource("JsonSchema", "", twofold("anyOf")), NOTHING)
-    assert str(checked.fault(nested(25), None)) == f"the body does not conform, and where it does not {BEYOND_LIMITS}"
+    assert (
+        str(checked.fault(nested(25), None))
+        == f"the body is not valid against the schema, and where it fails {BEYOND_LIMITS}"
+    )
 
 
 def test_a_costly_body_gets_the_answer_of_an_ordinary_one() -> None:
@@ -113,7 +116,7 @@ def test_a_helper_that_was_killed_is_started_again() -> None:
 
 
 def test_a_flood_of_costly_bodies_draws_on_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = trial._Store(since=time.monotonic())
+    store = trial._CpuBudget(since=time.monotonic())
     assert store.allowed(100) == trial.MAX_SECONDS
     for _ in range(20):
         store.draw(100, trial.MAX_SECONDS)

@@ -158,7 +158,7 @@ def test_single_objects_and_containers() -> None:
     column = payload_column(catalog_of("Avro", schema), XID)
     assert column is not None
     parsed = fastavro.parse_schema(schema)
-    for values, why in (([1], None), ([1, 2], "the container file holds 2 values, not one"), ([], "0 values, not one")):
+    for values, why in (([1], None), ([1, 2], "the container file has 2 values, not one"), ([], "0 values, not one")):
         out = io.BytesIO()
         fastavro.writer(out, parsed, [{"x": value} for value in values], codec="deflate")
         found, told, _ = decoded(column, out.getvalue(), "application/avro")
@@ -238,7 +238,7 @@ def test_without_a_schema_there_is_no_column() -> None:
     nothing = Catalog(definitions={XID: Definition(XID, "/messagegroups/g")})
     unloaded = Catalog(definitions={XID: Definition(XID, "/messagegroups/g", dataschemauri="https://example.com/s")})
     invalid = catalog_of("JsonSchema", {"type": 5})
-    for catalog, said in ((nothing, ""), (unloaded, "was not loaded"), (invalid, "no valid JSON schema")):
+    for catalog, said in ((nothing, ""), (unloaded, "was not loaded"), (invalid, "not a valid JSON schema")):
         assert payload_column(catalog, XID) is None
         findings = payload_findings(catalog, XID)
         assert len(findings) == bool(said) and all(said in each for each in findings)

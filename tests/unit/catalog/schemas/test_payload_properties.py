@@ -343,7 +343,7 @@ def test_deep_and_large_bodies_are_told_of() -> None:
         "the body nests too deeply to be looked into",
         "the body nests too deeply to be looked into",
         "bodies of more than 16777216 bytes are not looked into",
-        "the body is no JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
+        "the body is not valid JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
     ]
     assert array[4].as_py() == {"a": None, "b": 1}
 

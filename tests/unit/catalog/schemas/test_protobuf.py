@@ -96,10 +96,10 @@ def test_required_fields_closed_enums_and_extensions_of_proto2() -> None:
 @pytest.mark.parametrize(
     ("body", "path", "message"),
     [
-        ('{"celsius": "hot"}', "celsius", "no double"),
-        ('{"marks": [{"at": 1}, {"at": 1.5}]}', "marks[1].at", "1.5 is no int32"),
+        ('{"celsius": "hot"}', "celsius", "not a valid double"),
+        ('{"marks": [{"at": 1}, {"at": 1.5}]}', "marks[1].at", "1.5 is not a valid int32"),
         ('{"nothing": 1, "state": "MAYBE"}', "state", "MAYBE"),
-        ('{"marks": [{"nothing": 1, "at": 1.5}]}', "marks[0].at", "1.5 is no int32"),
+        ('{"marks": [{"nothing": 1, "at": 1.5}]}', "marks[0].at", "1.5 is not a valid int32"),
         ('{"state": "MAYBE"}', "state", "MAYBE"),
         ('{"time": "yesterday"}', "time", "Timestamp"),
         ("[]", "", "a message is a JSON object"),

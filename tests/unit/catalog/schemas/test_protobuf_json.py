@@ -176,12 +176,12 @@ def test_what_the_json_mapping_has_not_violates(name: str, value: str) -> None:
 def test_json_bodies_tell_all_that_is_wrong() -> None:
     body = b'{"b": "*", "i": "x", "bs": ["AA", "*", 1], "by": {"7": "*"}, "inner": {"inner": {"at": 1}}, "d": 1}'
     assert [str(each) for each in validator(MAPPED).faults(body, "application/json")] == [
-        'b: "*" is no base64',
-        'i: "x" is no int32',
-        'bs[1]: "*" is no base64',
-        "bs[2]: 1 is no base64",
-        'by[7]: "*" is no base64',
-        "inner.inner.at: 1 is no Timestamp",
+        'b: "*" is not base64',
+        'i: "x" is not a valid int32',
+        'bs[1]: "*" is not base64',
+        "bs[2]: 1 is not base64",
+        'by[7]: "*" is not base64',
+        "inner.inner.at: 1 is not a Timestamp",
     ]
 
 

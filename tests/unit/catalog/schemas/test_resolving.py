@@ -180,7 +180,7 @@ NEVER = [
     pytest.param(
         ["int", "string"], "boolean", "one of int, string was written, the definition has boolean", id="no branch"
     ),
-    pytest.param({"type": "record"}, "int", "the registry's schema cannot be used", id="no schema"),
+    pytest.param({"type": "record"}, "int", "the registry's schema is not valid", id="no schema"),
 ]
 
 

@@ -68,8 +68,8 @@ def test_bodies() -> None:
     assert "'x' is not a valid value of the atomic type 'xs:int'" in fault.message
     assert "No matching global declaration" in told(held.fault(b"<Reading/>", None))
     assert told(held.fault(b"<Reading", None)).startswith("not XML: ")
-    assert "no body" in told(held.fault(None, "application/xml"))
-    assert "no body" in told(held.fault(b"", "application/xml"))
+    assert "body is missing" in told(held.fault(None, "application/xml"))
+    assert "body is missing" in told(held.fault(b"", "application/xml"))
     assert "DOCTYPE" in told(held.fault(b'<!DOCTYPE Other><Other xmlns="urn:plant">2026-01-02</Other>', None))
 
 
@@ -151,7 +151,7 @@ def test_nothing_is_read_from_files(tmp_path: Path) -> None:
     [
         ("", "not XML"),
         ("<a", "not XML"),
-        ("<a/>", "no XML Schema"),
+        ("<a/>", "not an XML Schema"),
         (schema(""), "no global element"),
         (schema('<xs:element name="r" type="Unknown"/>'), "Unknown"),
         (schema('<xs:element name="r" type="xs:dateTimeStamp"/>'), "not a valid XML Schema"),

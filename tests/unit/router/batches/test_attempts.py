@@ -194,7 +194,7 @@ def test_another_plan_ends_the_wait_of_the_breaker(
         looks.append(seconds)
         process.plans.active, process.loaded = lenient, ListPlan(lenient, world)
 
-    monkeypatch.setattr(BatchRetry, "breathe", lambda self, seconds: look(seconds))
+    monkeypatch.setattr(BatchRetry, "pause", lambda self, seconds: look(seconds))
     process.batch()
     assert len(looks) == 1
     assert set(world.letters()) == {3, 5}
@@ -213,11 +213,11 @@ def test_what_the_breaker_holds_is_told_until_a_plan_mends_it(
         process.plans.active = plans.pop(0)
         process.loaded = ListPlan(process.plans.active, world)
 
-    monkeypatch.setattr(BatchRetry, "breathe", lambda self, seconds: look(seconds))
+    monkeypatch.setattr(BatchRetry, "pause", lambda self, seconds: look(seconds))
     process.batch()
     # A plan that mends nothing of it is tried once, and the batch is held again.
     assert [reason.partition(" would be")[0] for reason, _ in told] == ["1 of 8 records"] * 2
-    assert all("mend the catalog" in reason for reason, _ in told)
+    assert all("fix the catalog" in reason for reason, _ in told)
     assert [gauge for _, gauge in told] == [{"": 1}] * 2
     assert process.held() == ("", {"": 0})
     assert process.counts()["routed"] == 6
@@ -273,7 +273,7 @@ def test_an_order_ends_the_wait_for_a_sink(state: StateFolder, world: World, mon
     def look(seconds: float) -> None:
         notes.park(INBOX, 0, Park(generation.id, "2026-01-02T03:04:05Z"))
 
-    monkeypatch.setattr(BatchRetry, "breathe", lambda self, seconds: look(seconds))
+    monkeypatch.setattr(BatchRetry, "pause", lambda self, seconds: look(seconds))
     process.batch()
     assert {sinks_of(row["detail"]) for row in world.letters().values()} == {(), SINKS}
 

@@ -95,4 +95,4 @@ def test_what_failed_with_it_is_tried_again_without(state: StateFolder, world: W
     else:
         assert not list(state.batches.rglob("0.parts"))
         (reason,) = plans.reasons
-        assert reason.startswith(f"batch 0 of {INBOX} failed with it, and not without it: ValueError")
+        assert reason.startswith(f"batch 0 of {INBOX} failed only with it: ValueError")

@@ -32,8 +32,8 @@ def test_each_batch_is_told(state: StateFolder, world: World, level: str) -> Non
         assert not lines
         return
     tried, done = lines
-    assert (tried["event"], tried["batch"], tried["pinned"]) == ("batch is tried", 0, False)
+    assert (tried["event"], tried["batch"], tried["pinned"]) == ("batch attempt", 0, False)
     assert tried["epoch"] == plans.active.epoch
-    assert (done["event"], done["query"], done["records"]) == ("batch is done", INBOX, 8)
+    assert (done["event"], done["query"], done["records"]) == ("batch done", INBOX, 8)
     assert sum(sum(counts.values()) for counts in done["outcomes"].values()) == 8
     assert "rest" in done["steps"] and sum(done["steps"].values()) <= done["seconds"] + 0.01

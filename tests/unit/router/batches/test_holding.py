@@ -66,7 +66,7 @@ def test_a_batch_that_was_held_says_that_it_goes_on(
         process.batch()
         process.batch(1)
     logged = [entry for entry in logged if entry["log_level"] != "debug"]
-    assert [entry["event"] for entry in logged] == ["batch held", "batch goes on"]
+    assert [entry["event"] for entry in logged] == ["batch blocked", "batch resumed"]
     assert logged[0]["log_level"] == "warning", "it ends by itself"
     assert logged[-1]["batch"] == 0
     assert logged[-1]["log_level"] == "info"
@@ -83,10 +83,10 @@ def test_a_batch_that_stays_held_is_an_error_once(tmp_path: Path, monkeypatch: p
     with structlog.testing.capture_logs() as logged:
         for seconds, sink in ((0, "bus"), (1, "bus"), (30, "lake"), (61, "bus"), (90, "bus")):
             now[0] = float(seconds)
-            holding._say(batch, f"sink {sink}: away for {seconds} s", sink)
-        holding.goes_on(0)
+            holding._report(batch, f"sink {sink}: away for {seconds} s", sink)
+        holding.resumed(0)
     told = [(entry["log_level"], entry["event"]) for entry in logged if entry["log_level"] != "debug"]
-    assert told == [*[("warning", "batch held")] * 2, ("error", "batch held"), ("info", "batch goes on")]
+    assert told == [*[("warning", "batch blocked")] * 2, ("error", "batch blocked"), ("info", "batch resumed")]
     assert [entry.get("held_seconds") for entry in logged if entry["log_level"] == "error"] == [61]
 
 

@@ -220,7 +220,7 @@ def test_data_is_what_the_schema_asks_in_every_family(tmp_path: Path, family: st
     ("schema", "told"),
     [
         ({"not": {}}, "MESSAGE#dataschema: "),
-        ({"type": "nonsense"}, "MESSAGE#dataschema: this is no valid JSON schema"),
+        ({"type": "nonsense"}, "MESSAGE#dataschema: this is not a valid JSON schema"),
         ({"$ref": "#/definitions/missing"}, "MESSAGE#dataschema: "),
     ],
 )

@@ -78,7 +78,7 @@ def test_remedies_name_settings_with_their_present_values() -> None:
     assert "max_bytes_per_batch, now 3 MiB" in division.heap_remedy
     assert "memory.worker, now 1024 MiB" in division.worker_remedy
     assert division.remedy("OutOfMemoryError: Java heap space") == division.heap_remedy
-    assert division.remedy("MemoryError: judging 3 records") == division.worker_remedy
+    assert division.remedy("MemoryError: evaluating 3 records") == division.worker_remedy
     assert division.remedy("a Python worker died", worker=True) == division.worker_remedy
     assert not division.remedy("ValueError: 'MemoryError' is a word")
 
@@ -156,7 +156,7 @@ def test_a_worker_that_asks_for_too_much_is_told_so_and_goes_on() -> None:
     try:
         assert ours.poll(60)
         told = ours.recv()
-        assert "judging 7 records" in told and "memory.worker" in told and "64 MiB" in told
+        assert "evaluating 7 records" in told and "memory.worker" in told and "64 MiB" in told
         assert ours.poll(60) and ours.recv() < 256 * MIB  # What it had taken is free again.
         assert ours.poll(60) and ours.recv() == 32 * MIB
         assert ours.poll(60) and ours.recv() == 256 * MIB  # Nobody else is limited.

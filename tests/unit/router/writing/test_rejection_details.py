@@ -20,5 +20,5 @@ def test_names_are_read_back_and_fit_into_a_header(reasons: dict[str, str]) -> N
 
 
 def test_other_details_name_no_sink() -> None:
-    assert sinks_of("70000 bytes of key and data; a sink of its route takes 67232") == ()
+    assert sinks_of("70000 bytes of key and data; a sink of its route accepts 67232") == ()
     assert sinks_of("") == ()
