@@ -29,8 +29,8 @@ from bindings.protocols import BINDINGS
 from catalog.model import Catalog
 from catalog.schemas.ids.client import RegistryUnavailableError
 from router.errors import BrokerUnreachable, ConfigError, JvmError, RouterError, SinkError, StateError
+from router.evaluation.plan import Plan
 from router.intake.intake import connections_of
-from router.judging.plan import Plan
 from router.logs import few, get_logger
 from router.machine import ENOUGH, LEAST, descriptor_limit, divided
 from router.overview.picture import sink_topics

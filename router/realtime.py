@@ -19,9 +19,9 @@ from bindings.private import private_folder
 from catalog.definitions.constraints import CONTENT, Constraint, MatchCandidate
 from catalog.schemas.ids.deciding import first_byte
 from router.errors import BrokerUnreachable, ConfigError
-from router.judging.outputs import ROUTED, Tally
-from router.judging.plan import TOPIC, Plan
-from router.judging.stages import HEADERS_TYPE, converts, header
+from router.evaluation.outputs import ROUTED, Tally
+from router.evaluation.plan import TOPIC, Plan
+from router.evaluation.stages import HEADERS_TYPE, converts, header
 from router.logs import get_logger
 from router.matching.context import slots_of
 from router.matching.index.classes import segments_of, separator_of

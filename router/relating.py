@@ -22,7 +22,7 @@ import msgspec
 from bindings.background import Background, Backoff
 from bindings.private import private_folder, sync_path
 from router.errors import SinkError, StateError
-from router.judging.carried import EXCHANGE, RelatedRecord, read_exchange
+from router.evaluation.carried import EXCHANGE, RelatedRecord, read_exchange
 from router.logs import get_logger
 from router.settings import Settings
 from router.sinks.contract import Commit

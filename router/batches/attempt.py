@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import ClassVar
 
-from router.judging.outputs import Tally
+from router.evaluation.outputs import Tally
 from router.writing.outcomes import NOTHING, REASON, HeldBack, Outcomes, Receipts, Rejections
 from router.writing.staging import BatchId
 from router.writing.writer import BatchWriter

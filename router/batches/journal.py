@@ -13,7 +13,7 @@ from router.batches.attempt import Journal
 from router.batches.plans import LoadedPlan, PlanHolder
 from router.batches.splitting import BatchPart, Bounding
 from router.errors import SinkError
-from router.judging.outputs import Tally
+from router.evaluation.outputs import Tally
 from router.logs import get_logger
 from router.reading.generations import reads
 from router.relating import NAME as PAIRS
@@ -24,7 +24,7 @@ from router.writing.outcomes import HeldBack, Ordering, Outcomes, Rejections
 from router.writing.staging import BatchId, commit_of
 
 if TYPE_CHECKING:
-    from router.judging.plan import Plan
+    from router.evaluation.plan import Plan
     from router.watching.metrics import Metrics
     from router.watching.status import RouterStatus
 

@@ -27,9 +27,9 @@ from router.batches.journal import RETRY_FIRST, BatchJournal, BatchRetry, Draini
 from router.batches.plans import PlanHolder
 from router.batches.splitting import BatchPart, BatchParts, Bounding, Measure, TooLarge
 from router.errors import DiskError, Fault, RouterError, SinkError, fault_of, is_unreadable, registry_away
-from router.judging.judging import Kind
-from router.judging.outputs import Tally
-from router.judging.plan import Plan
+from router.evaluation.judging import Kind
+from router.evaluation.outputs import Tally
+from router.evaluation.plan import Plan
 from router.logs import get_logger
 from router.machine import BatchSizing, divided
 from router.reading.backlogs import extents, first_of

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from router.batches.splitting import BatchPart
 from router.errors import BatchPinError
-from router.judging.comparing import Shadow, notes_of
-from router.judging.judging import Kind, TallyAccumulator
-from router.judging.outputs import Tally, collect
-from router.judging.plan import Plan
-from router.judging.stages import condemned, converts, judged, prepared, unified
+from router.evaluation.comparing import Shadow, notes_of
+from router.evaluation.judging import Kind, TallyAccumulator
+from router.evaluation.outputs import Tally, collect
+from router.evaluation.plan import Plan
+from router.evaluation.stages import condemned, converts, judged, prepared, unified
 from router.logs import get_logger
 from router.state.state import StateFolder
 from router.watching.shadow import EpochPair
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast
     from pyspark.sql import DataFrame, SparkSession
 
-    from router.judging.plan import Judge
+    from router.evaluation.plan import Judge
     from router.watching.metrics import Metrics
 
 _NO_ROUTE: Final = 2**31 - 1

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 
 from router.errors import Fault, StateError
-from router.judging.judging import Kind
-from router.judging.outputs import Tally
+from router.evaluation.judging import Kind
+from router.evaluation.outputs import Tally
 from router.logs import get_logger
 from router.machine import BatchSizing
 from router.reading.backlogs import BYTES, Range, Ranges, cut, within

@@ -30,8 +30,11 @@ from router.commands.arguments import OutputFormat, usable_catalog
 from router.commands.catalog import description
 from router.commands.test.cases import read_cases
 from router.commands.test.running import letter_of_entry
+from router.dead_letters.letter import Letter
+from router.dead_letters.reading import latest_letters, moment_of
+from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, marks_of, marks_of_settings, redactor_of
 from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
-from router.judging.comparing import (
+from router.evaluation.comparing import (
     KINDS,
     CatalogOutcome,
     Changed,
@@ -43,11 +46,8 @@ from router.judging.comparing import (
     count_groups,
     notes_of,
 )
-from router.judging.judging import INBOX_COLUMNS, JUDGING, SIZE
-from router.judging.plan import Plan
-from router.letters.letter import Letter
-from router.letters.reading import latest_letters, moment_of
-from router.letters.redaction import Redaction, Redactor, SensitiveMarks, marks_of, marks_of_settings, redactor_of
+from router.evaluation.judging import INBOX_COLUMNS, JUDGING, SIZE
+from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.matching.conformance import DATA
 from router.matching.records import entry_of

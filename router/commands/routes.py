@@ -12,7 +12,7 @@ from rich.table import Table
 
 from router.commands.arguments import OutputFormat, usable_catalog
 from router.errors import RouterError
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.overview.picture import UNKNOWN, Aim, DefinitionFlow, RouteSurvey, survey
 from router.settings import load_settings
 from router.settings.catalogs import fetcher_of

@@ -36,13 +36,13 @@ from catalog.parsing.pointers import at_pointer
 from catalog.record import Record
 from router.commands.arguments import usable_catalog
 from router.commands.plan import inbox_chunk, kafka_chunk, letter_of
+from router.dead_letters.letter import BODY_SHOWN, CUT, body_lines, native_rows
+from router.dead_letters.redaction import Redaction, Redactor, marks_of, marks_of_settings, redactor_of
 from router.errors import BrokerUnreachable, ConfigError, RouterError
-from router.judging.comparing import Chunk, SinksByRoute
-from router.judging.judging import JUDGING
-from router.judging.outputs import RoutedOutcomes
-from router.judging.plan import Plan
-from router.letters.letter import BODY_SHOWN, CUT, body_lines, native_rows
-from router.letters.redaction import Redaction, Redactor, marks_of, marks_of_settings, redactor_of
+from router.evaluation.comparing import Chunk, SinksByRoute
+from router.evaluation.judging import JUDGING
+from router.evaluation.outputs import RoutedOutcomes
+from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.matching.inbox_facts import arrival_times
 from router.settings import load_settings

@@ -31,7 +31,7 @@ from bindings.inbox import Inbox, InboxError, InboxLimits
 from bindings.kafka.store import KafkaStore
 from bindings.protocols import BINDINGS
 from router.errors import ConfigError, StateError
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.logs import few, get_logger
 from router.settings import HttpSettings, Settings, SourceSettings
 from router.settings.catalogs import path_of, tls_of

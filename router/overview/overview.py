@@ -30,9 +30,9 @@ import msgspec
 from bindings.http.connection import AcceptedRequest, Answer, too_large
 from bindings.http.request import HttpProblem, Reply, RequestHead, unavailable
 from catalog.schemas.ids.client import RegistryUnavailableError
+from router.dead_letters.letter import Letter
 from router.errors import RouterError
-from router.judging.plan import VERSION, Plan
-from router.letters.letter import Letter
+from router.evaluation.plan import VERSION, Plan
 from router.logs import get_logger
 from router.overview.picture import (
     HOUR_POINTS,

@@ -19,8 +19,8 @@ from prometheus_client import CollectorRegistry
 
 from catalog.linting.events import names_in
 from catalog.model import Finding
-from router.judging.outputs import DEAD_LETTER, EMPTY, ROUTED
-from router.judging.plan import Plan
+from router.evaluation.outputs import DEAD_LETTER, EMPTY, ROUTED
+from router.evaluation.plan import Plan
 from router.matching.conformance import decides
 from router.realtime import settled_types
 from router.routing import DEAD, FixedDestination, Known, RouteRule, letter_number

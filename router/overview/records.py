@@ -21,10 +21,10 @@ from bindings.protocols import binding_of
 from catalog.findings import RecordError
 from catalog.record import Record, parse_record
 from catalog.schemas.ids.deciding import Frames
-from router.judging.plan import Plan
-from router.letters.letter import BODY_SHOWN, CUT, Letter, body_lines, native_rows
-from router.letters.reading import explainer_of, latest_letters, recent_letter, redacted_story, standing_of
-from router.letters.redaction import Redaction, Redactor, SensitiveMarks, marked_catalog, redactor_of
+from router.dead_letters.letter import BODY_SHOWN, CUT, Letter, body_lines, native_rows
+from router.dead_letters.reading import explainer_of, latest_letters, recent_letter, redacted_story, standing_of
+from router.dead_letters.redaction import Redaction, Redactor, SensitiveMarks, marked_catalog, redactor_of
+from router.evaluation.plan import Plan
 from router.matching.explanation import Explainer, RecordExplained
 from router.settings.checks import is_loopback
 from router.settings.model import WatchSettings

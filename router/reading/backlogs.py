@@ -19,7 +19,7 @@ from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxDamaged
 from bindings.kafka.client import KafkaClient
 from bindings.kafka.ranges import PLACES, FirstRecord, KafkaEnds, KafkaHeads
-from router.judging.judging import Kind
+from router.evaluation.judging import Kind
 from router.reading.generations import EARLIEST, Offsets
 from router.watching.backlogs import Backlog
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bindings.private import open_to, private_folder
+from router.dead_letters.letter import Letter
+from router.dead_letters.reading import Filter, read_letters
 from router.errors import CatalogUnavailable, RouterError
-from router.judging.plan import Plan, read_catalog
-from router.letters.letter import Letter
-from router.letters.reading import Filter, read_letters
+from router.evaluation.plan import Plan, read_catalog
 from router.logs import configure_logs, get_logger
 from router.replay.replaying import (
     Loads,

@@ -29,12 +29,12 @@ from router.batches.attempt import Journal, attempt
 from router.batches.journal import pauses
 from router.batches.plans import LoadedPlan, load
 from router.batches.splitting import BatchPart
+from router.dead_letters.letter import Letter
+from router.dead_letters.reading import Filter
 from router.errors import BatchPinError, RouterError, SinkError, registry_away
-from router.judging.judging import INBOX_COLUMNS, outcome_lists, source_row
-from router.judging.outputs import Tally
-from router.judging.plan import Plan, plan_of
-from router.letters.letter import Letter
-from router.letters.reading import Filter
+from router.evaluation.judging import INBOX_COLUMNS, outcome_lists, source_row
+from router.evaluation.outputs import Tally
+from router.evaluation.plan import Plan, plan_of
 from router.rendering.texts import INSTANT
 from router.state.durable import unfinished, write_durably
 from router.state.ledger import HELD, LedgerEntry, LetterLedger, Outcome, PendingReplay, Turns, held_up, only_waits

@@ -32,7 +32,7 @@ from catalog.load import catalog_from_json, catalog_to_json
 from catalog.model import Catalog
 from router.batches.splitting import BatchParts
 from router.errors import BatchPinError, CatalogUnavailable, RouterError, StateError
-from router.judging.plan import VERSION, Plan, read_catalog
+from router.evaluation.plan import VERSION, Plan, read_catalog
 from router.logs import few, get_logger
 from router.overview.overview import Overview, Replays
 from router.reading import generations

@@ -27,8 +27,8 @@ from router.batches.pipeline import Pipeline
 from router.batches.plans import LoadedPlan, PlanHolder
 from router.batches.splitting import Bounding
 from router.errors import BrokerUnreachable, DiskError, cause_of, is_lost, lasting_error
-from router.judging.judging import Kind
-from router.judging.plan import Plan
+from router.evaluation.judging import Kind
+from router.evaluation.plan import Plan
 from router.logs import get_logger
 from router.machine import BatchSizing
 from router.reading import generations

@@ -25,7 +25,7 @@ from catalog.model import CLOUDEVENTS, Catalog, Endpoint, Finding
 from catalog.parsing.nearest import Suggestions
 from router.batches.plans import PlanHolder
 from router.errors import ConfigError, StateError
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.logs import get_logger
 from router.realtime import require_real_time
 from router.settings import Settings

@@ -22,12 +22,12 @@ from bindings.private import open_to
 from catalog.linting.attributes import refusing
 from catalog.load import set_aside_from_gc
 from router.batches.plans import PlanHolder
+from router.dead_letters.retention import Housekeeping
 from router.errors import BrokerUnreachable, ConfigError, DiskError, SinkError
+from router.evaluation.plan import Plan, plan_of
 from router.examining import gateway_checks, require, router_checks
 from router.intake.intake import Intake, Store, local_store, topic_store
 from router.intake.subscriptions import RouterSubscriptions
-from router.judging.plan import Plan, plan_of
-from router.letters.retention import Housekeeping
 from router.logs import configure_logs, get_logger
 from router.machine import divided, raise_descriptor_limit
 from router.overview.overview import Replays

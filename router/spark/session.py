@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TextIO
 from bindings.inbox.source import InboxDataSource
 from bindings.private import private_file, private_folder
 from router.errors import ConfigError, JvmError, StateError
-from router.judging.judging import ENVIRONMENT as WORKER_ENVIRONMENT
+from router.evaluation.judging import ENVIRONMENT as WORKER_ENVIRONMENT
 from router.logs import get_logger, jvm_log_conf
 from router.machine import HEAP_OPTION, MIB, divided
 from router.settings import Settings, SparkSettings, revealed

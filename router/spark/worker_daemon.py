@@ -23,7 +23,7 @@ from typing import Any, Final
 NEEDED: Final = {
     "pyspark.worker": (
         "pandas",  # pyarrow asks for it with the first array it makes
-        "router.judging.judging",
+        "router.evaluation.judging",
         "router.writing.outgoing",
         "router.writing.staging",
     )

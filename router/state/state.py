@@ -26,7 +26,7 @@ from router.logs import get_logger
 from router.state.durable import RESTORE, damaged, missing, read, read_object, unfinished, write_durably
 
 if TYPE_CHECKING:
-    from router.judging.outputs import Tally
+    from router.evaluation.outputs import Tally
 
 # What a state folder must hold, as its ``format.json`` says: the format, and what must not go missing unnoticed.
 #
@@ -458,7 +458,7 @@ class Account:
 
     ``taken`` counts records by the offsets of their source, up to ``reached``; ``judged`` those that were judged,
     ``empty`` offsets that held none, ``missing`` outcomes that a sink should have and says it has not. The rest is as
-    in :class:`~router.judging.outputs.Tally`.
+    in :class:`~router.evaluation.outputs.Tally`.
     """
 
     generation: str = ""

@@ -40,7 +40,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric as Family
 
 from bindings.background import Background
-from router.judging.plan import VERSION
+from router.evaluation.plan import VERSION
 from router.logs import get_logger
 from router.settings.catalogs import OtlpSettings
 from router.settings.values import revealed

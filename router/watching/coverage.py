@@ -20,12 +20,12 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from router.errors import RouterError
-from router.judging.outputs import DEAD_LETTER, Tally
+from router.evaluation.outputs import DEAD_LETTER, Tally
 from router.logs import get_logger
 from router.state.ledger import DefinitionAtEndpoint, Sighting, Sightings
 
 if TYPE_CHECKING:
-    from router.judging.plan import Plan
+    from router.evaluation.plan import Plan
 
 EVERY_SECONDS: Final = 60.0
 """Time between two notes of what occurred again."""

@@ -24,8 +24,8 @@ from prometheus_client.registry import Collector
 from bindings.background import faults
 from bindings.certificates import CertificateCollector
 from catalog.model import Finding
-from router.judging.outputs import ROUTED, Tally
-from router.judging.plan import VERSION
+from router.evaluation.outputs import ROUTED, Tally
+from router.evaluation.plan import VERSION
 from router.logs import get_logger
 from router.settings import Settings
 from router.settings.model import certificates

@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client import Counter as CounterMetric
 
 from catalog.model import Finding
-from router.judging.comparing import CHANGED, FAILED, GROUPS, KINDS, OTHERS, SAME
+from router.evaluation.comparing import CHANGED, FAILED, GROUPS, KINDS, OTHERS, SAME
 
 if TYPE_CHECKING:
-    from router.judging.outputs import Tally
+    from router.evaluation.outputs import Tally
 
 LEFT_OUT: Final = "left-out"
 """The result of records that only the active catalog judged."""

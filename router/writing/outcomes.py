@@ -16,10 +16,10 @@ import pyarrow as pa
 from bindings.kafka.client import KafkaUnreachable
 from bindings.kafka.ranges import KafkaEnds
 from router.errors import SinkError, fault_of, is_lost, is_unreadable, registry_away
-from router.judging.carried import EXCHANGE
-from router.judging.outputs import Tally
-from router.judging.plan import Judge, Plan
-from router.judging.stages import ARRIVED, HEADERS_TYPE, came_from, header, raw_records
+from router.evaluation.carried import EXCHANGE
+from router.evaluation.outputs import Tally
+from router.evaluation.plan import Judge, Plan
+from router.evaluation.stages import ARRIVED, HEADERS_TYPE, came_from, header, raw_records
 from router.logs import get_logger
 from router.matching.facts import EVENT_MEDIA, SCHEMA_ID
 from router.rendering.texts import TIME_TEXT, TYPED
@@ -107,7 +107,7 @@ class Outcomes(Protocol):
     def exchanges(self) -> Iterator[dict[str, Any]]:
         """Yield the columns for pairing: position, time of arrival, message, relation and exchange.
 
-        Only with a plan that pairs; the columns (:mod:`router.judging.carried`) have a bounded length.
+        Only with a plan that pairs; the columns (:mod:`router.evaluation.carried`) have a bounded length.
         """
 
     def topics(self, sink: str) -> list[str]:
@@ -558,7 +558,7 @@ _TOPIC: Final = "sent_to"
 
 
 class SparkOutcomes:
-    """Outcomes in Spark, with the columns of :func:`router.judging.stages.unified`.
+    """Outcomes in Spark, with the columns of :func:`router.evaluation.stages.unified`.
 
     *rows* returns the rows, *tally* their counts after evaluation. *bare* is the source row of a record with a bare
     dead letter. *outgoing* has the Kafka records for a single write (:class:`router.writing.outgoing.OutgoingColumns`).

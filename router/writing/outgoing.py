@@ -30,11 +30,11 @@ from bindings.columns.texts import Bool, Entries, raw, valid
 from bindings.kafka.facts import CONTENT_TYPE, LINEAGE
 from bindings.parts import NAME as CODING
 from catalog.record import Record
-from router.judging.carried import HEADERS, filled
-from router.judging.judging import Judged, Kind, judge_rows, judged_columns, judging_column
-from router.judging.outputs import RoutedOutcomes
-from router.judging.plan import Judge, Plan
-from router.judging.stages import (
+from router.evaluation.carried import HEADERS, filled
+from router.evaluation.judging import Judged, Kind, judge_rows, judged_columns, judging_column
+from router.evaluation.outputs import RoutedOutcomes
+from router.evaluation.plan import Judge, Plan
+from router.evaluation.stages import (
     HEADERS_TYPE,
     came_from,
     event_attribute,
@@ -454,7 +454,7 @@ def _texts(encoded: pa.DictionaryArray) -> list[str]:
 
 
 def event_column(kind: Kind) -> Column:
-    """Return the struct ``EVENT`` for routed rows of :func:`router.judging.stages.unified`."""
+    """Return the struct ``EVENT`` for routed rows of :func:`router.evaluation.stages.unified`."""
     from pyspark.sql import functions as F
 
     def rendered(raw: pa.Array, attributes: pa.Array, place: pa.Array) -> pa.Array:
@@ -464,7 +464,7 @@ def event_column(kind: Kind) -> Column:
 
 
 def native_column(kind: Kind) -> Column:
-    """Return the native record as JSON for rows of :func:`router.judging.stages.unified`."""
+    """Return the native record as JSON for rows of :func:`router.evaluation.stages.unified`."""
     from pyspark.sql import functions as F
 
     def rendered(raw: pa.Array, place: pa.Array) -> pa.Array:
@@ -578,7 +578,7 @@ def framed_value(body: Column, frames: Mapping[str, WrittenFrame], *, identified
 def sent_headers(sink: KafkaSink, epoch: str, related: Sequence[str] = ()) -> Column:
     """Return an event's headers in the sink's mode, with lineage headers if configured.
 
-    *related* is as for :func:`router.judging.stages.lineage_headers`.
+    *related* is as for :func:`router.evaluation.stages.lineage_headers`.
     """
     from pyspark.sql import functions as F
 
@@ -619,7 +619,7 @@ class OutgoingColumns:
     ) -> OutgoingColumns:
         """Return the columns of a query; *workers* is the broadcast judge, *tallies* the accumulator of its counts.
 
-        *converts* is the result of :func:`router.judging.stages.converts`.
+        *converts* is the result of :func:`router.evaluation.stages.converts`.
         """
         from pyspark.sql import functions as F
 

@@ -19,10 +19,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from router.judging.judging import Kind, judge_rows, judging, load
-from router.judging.outputs import Tally, collect
-from router.judging.plan import Plan
-from router.judging.stages import MATCHED, OUTCOME_COLUMNS, SOURCE_COLUMNS, letter_ids, outcome_rows, with_sizes
+from router.evaluation.judging import Kind, judge_rows, judging, load
+from router.evaluation.outputs import Tally, collect
+from router.evaluation.plan import Plan
+from router.evaluation.stages import MATCHED, OUTCOME_COLUMNS, SOURCE_COLUMNS, letter_ids, outcome_rows, with_sizes
 from router.matching.context import RELATED
 from router.matching.facts import SCHEMA_ID
 from router.rendering.events import event_columns, native_texts
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from catalog.definitions.constraints import MatchCandidate
-    from router.judging.plan import Judge
+    from router.evaluation.plan import Judge
 
 # The identity of a batch, and its transaction ids at sinks.
 
@@ -206,14 +206,14 @@ class StagingPass:
     shares: tuple[RowsForSink, ...]
 
     def of_source(self, source: DataFrame, judge: Broadcast[Judge]) -> DataFrame:
-        """Return the results of evaluating source rows (:func:`router.judging.stages.prepared`) and staging them."""
+        """Return the results of evaluating source rows (:func:`router.evaluation.stages.prepared`) and staging them."""
         # More tasks than can run at once would make more files, without being faster.
         at_a_time = source.sparkSession.sparkContext.defaultParallelism
         wanted = source.select(*SOURCE_COLUMNS[self.rows.kind]).coalesce(at_a_time)
         return wanted.mapInArrow(partial(_judged_and_staged, self, judge), _RESULT)
 
     def of_outcomes(self, outcomes: DataFrame, judge: Broadcast[Judge]) -> DataFrame:
-        """Return the results of staging outcomes of :func:`router.judging.stages.unified`."""
+        """Return the results of staging outcomes of :func:`router.evaluation.stages.unified`."""
         return outcomes.select(*OUTCOME_COLUMNS, "letter").mapInArrow(partial(_staged, self, judge), _RESULT)
 
 

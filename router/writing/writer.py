@@ -21,7 +21,7 @@ from catalog.model import Catalog
 from catalog.templates import TEMPLATE_TYPES, parse
 from catalog.values import text_of
 from router.errors import SinkError
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.routing import LetterLimits, Routes
 from router.settings import KafkaSink, Settings, event_sinks, letter_sinks, revealed
 from router.settings.names import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, DestinationTemplate, value_name

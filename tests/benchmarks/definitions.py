@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from catalog.load import load as load_catalog
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.settings import settings_from_dict
 from router.spark.session import spark_session

@@ -40,9 +40,9 @@ from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.schemas.ids.deciding import Frames
 from catalog.schemas.validation import PayloadValidation
-from router.judging.judging import SIZE, Kind, outcome_lists
-from router.judging.outputs import OutputBuilder
-from router.judging.plan import TOPIC, Judge, Plan
+from router.evaluation.judging import SIZE, Kind, outcome_lists
+from router.evaluation.outputs import OutputBuilder
+from router.evaluation.plan import TOPIC, Judge, Plan
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
 from router.routing import Routes, SizeLimits

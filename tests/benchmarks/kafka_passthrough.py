@@ -36,7 +36,7 @@ from catalog.load import set_aside_from_gc
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
 from router.batches.splitting import Bounding
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.machine import BatchSizing
 from router.reading.generations import begin

@@ -29,7 +29,7 @@ import numpy as np
 from confluent_kafka import Producer
 
 from catalog.load import load as load_catalog
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
 from router.spark.session import spark_session
 from tests.benchmarks.machine import machine

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.matching.channels import ChannelBuilder
 from router.matching.index.classes import BatchColumns, IntArray, SplitColumn
 from router.matching.index.index import MatchIndex

@@ -28,7 +28,7 @@ from deltalake import DeltaTable
 from catalog.load import load as load_catalog
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.reading.generations import begin
 from router.settings import settings_from_dict
 from router.sources import source_client

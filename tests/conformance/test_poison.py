@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from catalog.load import load
-from router.judging.judging import outcome_lists
-from router.judging.plan import Plan
+from router.evaluation.judging import outcome_lists
+from router.evaluation.plan import Plan
 from router.rendering.texts import EVENT, native_json, parts_of_raw, render_event
 from router.settings import settings_from_dict
 from tests.support.poison import Case, cases, catalog

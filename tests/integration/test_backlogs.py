@@ -23,7 +23,7 @@ from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.ranges import KafkaEnds
 from bindings.parts import InboxRow
 from catalog.load import load as load_catalog
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.reading import backlogs, generations
 from router.reading.backlogs import InboxRows, TopicBacklogs
 from router.reading.generations import Generation

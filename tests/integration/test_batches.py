@@ -18,7 +18,7 @@ from router.batches.journal import Draining
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
 from router.commands.batches.begun import park
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.reading import generations
 from router.reading.generations import Generation
 from router.settings import settings_from_dict

@@ -18,11 +18,11 @@ from bindings.kafka.binding import parts_of_row
 from bindings.kafka.facts import SMALL, KafkaReader, body_column
 from bindings.protocols import BINDINGS
 from catalog.load import load
-from router.judging.comparing import Shadow
-from router.judging.judging import TallyAccumulator
-from router.judging.outputs import collect
-from router.judging.plan import Plan
-from router.judging.stages import HEADERS_TYPE, judged
+from router.evaluation.comparing import Shadow
+from router.evaluation.judging import TallyAccumulator
+from router.evaluation.outputs import collect
+from router.evaluation.plan import Plan
+from router.evaluation.stages import HEADERS_TYPE, judged
 from router.settings import settings_from_dict
 from tests.support.kafka_rows import batch_of, rows
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.load import load as load_catalog
-from router.judging.judging import TallyAccumulator
-from router.judging.plan import Plan
+from router.evaluation.judging import TallyAccumulator
+from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
 from router.writing.outgoing import OnePass, OutgoingColumns
 from tests.benchmarks import spark_by_hand

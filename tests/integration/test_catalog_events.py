@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from catalog.load import load
+from router.evaluation.plan import Plan
 from router.intake.intake import Intake, local_store
-from router.judging.plan import Plan
 from router.running.reload import BackgroundReloads, Reloader
 from router.settings import Settings
 from router.state.state import StateFolder

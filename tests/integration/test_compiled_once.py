@@ -14,7 +14,7 @@ from py4j.clientserver import ClientServerConnection
 
 from router.batches.plans import PlanHolder
 from router.batches.splitting import BatchPart
-from router.judging.judging import TallyAccumulator
+from router.evaluation.judging import TallyAccumulator
 from router.reading import generations
 from router.sources import INBOX
 from router.state.state import StateFolder

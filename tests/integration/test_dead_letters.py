@@ -17,9 +17,9 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, TopicPartition
 
-from router.letters import stores
-from router.letters.letter import Letter
-from router.letters.reading import read_letters
+from router.dead_letters import stores
+from router.dead_letters.letter import Letter
+from router.dead_letters.reading import read_letters
 from router.settings import Settings, load_settings
 from tests.conftest import Kafka, TopicFactory
 from tests.support.kafka import create_topics, produce

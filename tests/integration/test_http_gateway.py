@@ -27,8 +27,8 @@ from bindings.inbox import Inbox, InboxLimits
 from bindings.inbox.source import InboxView
 from bindings.parts import InboxRow
 from catalog import load as catalog_load
+from router.evaluation.plan import Plan
 from router.intake.intake import Intake, local_store
-from router.judging.plan import Plan
 from router.settings import Settings
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics

@@ -19,8 +19,8 @@ from catalog.load import load
 from router.batches.journal import Draining
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
-from router.judging.plan import Plan
-from router.letters.reading import Filter
+from router.dead_letters.reading import Filter
+from router.evaluation.plan import Plan
 from router.reading import generations
 from router.replay import replay
 from router.replay.replay import ReplayOptions

@@ -21,9 +21,9 @@ from bindings.protocols import BINDINGS
 from catalog.findings import RecordError
 from catalog.model import Catalog, Endpoint
 from catalog.record import parse_record
-from router.judging.judging import Kind, TallyAccumulator
-from router.judging.plan import Plan
-from router.judging.stages import HEADERS_TYPE, event_headers, judged, unified
+from router.evaluation.judging import Kind, TallyAccumulator
+from router.evaluation.plan import Plan
+from router.evaluation.stages import HEADERS_TYPE, event_headers, judged, unified
 from router.matching.conformance import Validation
 from router.matching.records import RecordMatcher
 from router.rendering.texts import TIME_TEXT

@@ -14,10 +14,10 @@ import pytest
 
 from bindings.inbox.source import SPARK_SCHEMA
 from catalog.model import Catalog, Relation
-from router.judging.judging import Kind, TallyAccumulator
-from router.judging.outputs import EMPTY, collect
-from router.judging.plan import Plan
-from router.judging.stages import judged, unified
+from router.evaluation.judging import Kind, TallyAccumulator
+from router.evaluation.outputs import EMPTY, collect
+from router.evaluation.plan import Plan
+from router.evaluation.stages import judged, unified
 from router.settings import settings_from_dict
 from router.writing.outgoing import OnePass, OutgoingColumns
 from router.writing.staging import BatchId

@@ -15,7 +15,7 @@ from router.batches import pipeline
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
 from router.batches.splitting import Bounding
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.machine import AIM, BatchSizing
 from router.reading import generations
 from router.settings import settings_from_dict

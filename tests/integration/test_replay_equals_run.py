@@ -19,11 +19,11 @@ from bindings.inbox.source import SPARK_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record
-from router.judging.judging import Kind, TallyAccumulator
-from router.judging.plan import Plan
-from router.judging.stages import HEADERS_TYPE, judged, unified
-from router.letters.letter import Letter
-from router.letters.reading import read_letters
+from router.dead_letters.letter import Letter
+from router.dead_letters.reading import read_letters
+from router.evaluation.judging import Kind, TallyAccumulator
+from router.evaluation.plan import Plan
+from router.evaluation.stages import HEADERS_TYPE, judged, unified
 from router.replay.replaying import rows_of, verdicts
 from router.settings import settings_from_dict
 from router.writing.staging import BatchId

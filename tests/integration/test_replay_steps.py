@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from bindings.protocols import BINDINGS
-from router.letters.reading import Filter
+from router.dead_letters.reading import Filter
 from router.replay import replay as replaying
 from router.replay.replay import ReplayOptions, ReplayResult, replay
 from router.replay.replaying import Summary

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from catalog.load import load
 from router.batches.splitting import ALIKE
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.reading import generations
 from router.settings import settings_from_dict
 from router.sources import INBOX

@@ -19,7 +19,7 @@ from pyspark import cloudpickle
 
 from bindings.inbox.source import InboxDataSource
 from catalog.load import load
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
 from router.spark import worker_daemon
 from router.spark.session import import_as_driver

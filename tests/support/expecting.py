@@ -7,7 +7,7 @@ from pathlib import Path
 from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.load import build
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.settings import settings_from_dict
 
 

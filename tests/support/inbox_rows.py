@@ -18,8 +18,8 @@ from catalog.findings import RecordError
 from catalog.model import Catalog
 from catalog.record import record_of
 from catalog.schemas.validation import PayloadValidation
-from router.judging.outputs import OutputBuilder
-from router.judging.plan import Judge
+from router.evaluation.outputs import OutputBuilder
+from router.evaluation.plan import Judge
 from router.matching.channels import ChannelBuilder
 from router.matching.conformance import Validation
 from router.matching.facts import Facts, RawFacts, RawRow
@@ -216,7 +216,7 @@ def exact_facts(judge: Judge, batch: pa.RecordBatch) -> Facts:
 
 
 def judged_exactly(judge: Judge, batch: pa.RecordBatch) -> tuple[pa.ListArray, str | None]:
-    """Judge a batch by the exact codec alone: what :func:`router.judging.judging.outcome_lists` must return."""
+    """Judge a batch by the exact codec alone: what :func:`router.evaluation.judging.outcome_lists` must return."""
     given = batch.to_pylist()
     epoch, millisecond = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
     arrivals = [(each["received"] - epoch) // millisecond if each["received"] else 0 for each in given]

@@ -12,9 +12,9 @@ from bindings.kafka.facts import SOURCE_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import Catalog
 from catalog.record import parse_record
-from router.judging.judging import outcome_lists, source_row
-from router.judging.plan import Judge, Plan
-from router.judging.stages import with_sizes
+from router.evaluation.judging import outcome_lists, source_row
+from router.evaluation.plan import Judge, Plan
+from router.evaluation.stages import with_sizes
 from router.settings import settings_from_dict
 
 BROKER = "broker:9092"

@@ -12,10 +12,10 @@ from bindings.inbox.source import SPARK_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
 from catalog.record import Record
-from router.judging.judging import Kind, TallyAccumulator
-from router.judging.outputs import Tally
-from router.judging.plan import Judge, Plan
-from router.judging.stages import HEADERS_TYPE, judged, unified
+from router.evaluation.judging import Kind, TallyAccumulator
+from router.evaluation.outputs import Tally
+from router.evaluation.plan import Judge, Plan
+from router.evaluation.stages import HEADERS_TYPE, judged, unified
 from router.settings import KafkaSink, settings_from_dict
 from router.writing.outcomes import SparkOutcomes
 from router.writing.staging import BatchId

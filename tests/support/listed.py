@@ -22,8 +22,8 @@ from catalog.model import Catalog
 from router.batches.plans import LoadedPlan
 from router.batches.splitting import BatchPart
 from router.errors import SinkError
-from router.judging.outputs import DEAD_LETTER, ROUTED, Tally
-from router.judging.plan import Plan
+from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
+from router.evaluation.plan import Plan
 from router.reading.backlogs import BYTES, CHANNEL, NUMBERS, Ranges
 from router.settings import settings_from_dict
 from router.sinks import Commit, Rejected, WriteResult

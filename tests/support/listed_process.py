@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from router.batches.pipeline import Pipeline
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.reading.generations import Generation
 from router.sources import INBOX
 from router.state.state import StateFolder

@@ -22,7 +22,7 @@ from registry.http.server import DeliveryCollector, HistoryCollector, Replicatio
 from registry.replication.peers import Peer, Replication
 from registry.store.engine import open_database
 from registry.upkeep import HistoryKeeper, HistoryLimits
-from router.judging.outputs import Tally
+from router.evaluation.outputs import Tally
 from router.watching.backlogs import INBOX, REST, Backlog
 from router.watching.metrics import (
     DiskCollector,

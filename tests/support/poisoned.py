@@ -18,7 +18,7 @@ from bindings.inbox.source import SPARK_SCHEMA
 from catalog.load import load
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.reading.generations import Generation
 from router.settings import settings_from_dict
 from router.sources import INBOX

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from registry.faces.known import FACES, faces_at
+from registry.apis.known import FACES, faces_at
 from registry.http.server import RegistryServer, RegistrySettings
 
 

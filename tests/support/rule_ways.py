@@ -16,10 +16,10 @@ from bindings.protocols import binding_of
 from catalog.model import Catalog
 from catalog.record import Record, record_of
 from catalog.schemas.validation import PayloadValidation
-from router.judging.judging import Kind, TallyAccumulator
-from router.judging.outputs import OutputBuilder
-from router.judging.plan import TOPIC, Judge
-from router.judging.stages import HEADERS_TYPE, judged, lineage_headers, unified
+from router.evaluation.judging import Kind, TallyAccumulator
+from router.evaluation.outputs import OutputBuilder
+from router.evaluation.plan import TOPIC, Judge
+from router.evaluation.stages import HEADERS_TYPE, judged, lineage_headers, unified
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
 from router.matching.records import RecordMatcher

@@ -12,8 +12,8 @@ import yaml
 
 from catalog.comparing import compare
 from catalog.load import load
-from router.judging.outputs import Tally
-from router.judging.plan import Plan
+from router.evaluation.outputs import Tally
+from router.evaluation.plan import Plan
 from router.overview.overview import Overview
 from router.replay.replay import SingleReplays
 from router.settings import load_settings

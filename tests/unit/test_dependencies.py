@@ -18,7 +18,7 @@ from bindings.mqtt.client import LinkClient
 from bindings.nats.publisher import RawClient
 from catalog.schemas.jsonstructure.validating import Structure
 from router.errors import BatchPinError
-from router.judging.plan import VERSION, plan_of
+from router.evaluation.plan import VERSION, plan_of
 from router.spark.connectors import KAFKA
 
 ROOT: Final = Path(__file__).parents[2]

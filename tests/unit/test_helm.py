@@ -15,7 +15,7 @@ from catalog.load import load
 from registry.http.server import MetricsServer
 from router.cli import status_of
 from router.commands.registry.settings import admit, load_registry
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.settings import Settings, load_settings
 from router.watching.metrics import Metrics
 from router.watching.monitor import MonitorServer

@@ -37,9 +37,9 @@ BUILT: Final = {
     "catalog/findings.py": "a class of characters, written out in the module",
     "catalog/linting/events.py": "tokens of media types, put together from literals of the module",
     "catalog/values.py": "the grammar of references, put together from literals of the module",
-    "router/letters/stores.py": "the operator's own topic names, with escaped literals between classes",
+    "router/dead_letters/stores.py": "the operator's own topic names, with escaped literals between classes",
     "router/state/ledger.py": "one literal of the module, twice",
-    "router/letters/redaction.py": "a value of a record, escaped: no more than a literal between two look-arounds",
+    "router/dead_letters/redaction.py": "a value of a record, escaped: no more than a literal between two look-arounds",
     "router/routing.py": "globs of the operator's settings, which fnmatch writes with atomic groups",
 }
 """Modules with patterns that are no literals, and what they are put together from."""

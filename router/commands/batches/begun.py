@@ -17,7 +17,7 @@ from bindings.inbox.format import positions_of
 from bindings.inbox.source import InboxView
 from bindings.inbox.space import InboxError
 from router.errors import RouterError, SinkError
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.reading import generations
 from router.reading.generations import Generation, bounds
 from router.settings import Settings

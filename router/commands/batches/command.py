@@ -114,7 +114,7 @@ def _form(
 def _shares(batch: OpenBatch, settings: Settings, state: StateFolder, config: Path) -> list[SinkCompletion]:
     """Return which sinks have a batch, by its pinned plan; empty if it is not pinned."""
     from router.commands.batches.begun import shares
-    from router.judging.plan import plan_of
+    from router.evaluation.plan import plan_of
 
     document = state.plan(batch.plan) if batch.plan else None
     if document is None:

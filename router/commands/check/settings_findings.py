@@ -13,8 +13,8 @@ from catalog.findings import Declarations, Findings
 from catalog.linting import MAPPING_RULES, Subject, mapping
 from catalog.model import Catalog, Finding, Severity
 from router.errors import ConfigError, SinkError, StateError
+from router.evaluation.plan import Plan
 from router.intake.intake import SHADOW_REMEDY, http_routes, shadow_text
-from router.judging.plan import Plan
 from router.overview.picture import route_findings
 from router.realtime import require_real_time
 from router.schemaids.framing import IDS, unidentified_text

@@ -20,10 +20,8 @@ from rich.table import Table
 from bindings.private import open_to
 from router.commands.arguments import OutputFormat
 from router.commands.match import ExplanationWriter
-from router.errors import RouterError, StateError
-from router.lazy import lazy_group
-from router.letters.letter import Letter, body_json, body_lines, native_rows, printable, time_text
-from router.letters.reading import (
+from router.dead_letters.letter import Letter, body_json, body_lines, native_rows, printable, time_text
+from router.dead_letters.reading import (
     By,
     Endpoints,
     Filter,
@@ -41,8 +39,10 @@ from router.letters.reading import (
     redacted_story,
     standing_of,
 )
-from router.letters.redaction import Redaction, marked_catalog, redactor_of
-from router.letters.retention import RetentionLimits, purge
+from router.dead_letters.redaction import Redaction, marked_catalog, redactor_of
+from router.dead_letters.retention import RetentionLimits, purge
+from router.errors import RouterError, StateError
+from router.lazy import lazy_group
 from router.logs import configure_logs
 from router.matching.explanation import RecordExplained
 from router.settings import load_settings

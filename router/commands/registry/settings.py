@@ -19,6 +19,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from bindings.protocols import Binding
 from catalog.documents.connecting import Logins, Reach
+from registry.apis.known import FACES, faces_at
 from registry.core.service import RegistryService
 from registry.delivery.service import PERMISSIONS
 from registry.delivery.subscriptions import (
@@ -35,7 +36,6 @@ from registry.delivery.subscriptions import (
 )
 from registry.delivery.targets import Webhook, WebhookSender
 from registry.errors import Refusal
-from registry.faces.known import FACES, faces_at
 from registry.http.access import ANY, FaceType, Roles
 from registry.http.application import RequestLimits
 from registry.http.openapi import HISTORY

@@ -45,9 +45,9 @@ from router.commands.test.running import (
     records_of,
     run_cases,
 )
+from router.dead_letters.reading import read_letters
+from router.dead_letters.redaction import marks_of, marks_of_settings, redactor_of
 from router.errors import RouterError
-from router.letters.reading import read_letters
-from router.letters.redaction import marks_of, marks_of_settings, redactor_of
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.nearest import property_name
 from router.settings import Settings, load_settings

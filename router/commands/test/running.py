@@ -24,12 +24,12 @@ from catalog.parsing.pointers import as_pointer
 from catalog.record import Record, parse_record
 from catalog.values import text_of
 from router.commands.test.cases import LINES, SCHEMA, Case, CaseFile
+from router.dead_letters.letter import Letter
+from router.dead_letters.redaction import Redactor
 from router.errors import RouterError
-from router.judging.judging import INBOX_COLUMNS, judge_letters
-from router.judging.outputs import RoutedOutcomes
-from router.judging.plan import Plan
-from router.letters.letter import Letter
-from router.letters.redaction import Redactor
+from router.evaluation.judging import INBOX_COLUMNS, judge_letters
+from router.evaluation.outputs import RoutedOutcomes
+from router.evaluation.plan import Plan
 from router.matching.conformance import DATA
 from router.matching.matcher import Matcher, MatchOutcomes
 from router.matching.nearest import ConstraintResult

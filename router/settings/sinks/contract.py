@@ -38,11 +38,11 @@ class SinkSettings(Section):
     opener: ClassVar[str]
     """Opens the sink, as :func:`router.sinks.contract.open_sink`."""
     reader: ClassVar[str] = ""
-    """Reads its dead letters back, as :func:`router.letters.stores.read_table`; see ``readable``."""
+    """Reads its dead letters back, as :func:`router.dead_letters.stores.read_table`; see ``readable``."""
     latest: ClassVar[str] = ""
-    """Reads its newest dead letters, as :func:`router.letters.reading.in_table`; given where ``reader`` is."""
+    """Reads its newest dead letters, as :func:`router.dead_letters.reading.in_table`; given where ``reader`` is."""
     retention: ClassVar[str] = ""
-    """Finds dead letters to remove, as :func:`router.letters.retention.old_in_table`.
+    """Finds dead letters to remove, as :func:`router.dead_letters.retention.old_in_table`.
 
     Empty if the router does not remove them.
     """

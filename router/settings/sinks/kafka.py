@@ -55,8 +55,8 @@ class NewTopics(Section):
 class _KafkaRecords(RemoteSink):
     """Brokers, topics, and the form of messages."""
 
-    reader = "router.letters.stores:read_topics"
-    latest = "router.letters.reading:in_topics"
+    reader = "router.dead_letters.stores:read_topics"
+    latest = "router.dead_letters.reading:in_topics"
     needs_connector = True
     pairs = "router.sinks.pairs:open_topic"
     family = "kafka"

@@ -362,9 +362,9 @@ class TableSink(SinkSettings):
     """A table on disk or in an object store: one append per batch, exactly once."""
 
     opener = "router.sinks.tables.opening:open_tables"
-    reader = "router.letters.stores:read_table"
-    latest = "router.letters.reading:in_table"
-    retention = "router.letters.retention:old_in_table"
+    reader = "router.dead_letters.stores:read_table"
+    latest = "router.dead_letters.reading:in_table"
+    retention = "router.dead_letters.retention:old_in_table"
     pairs = "router.sinks.pairs:open_table"
     tabular = True
 
@@ -460,9 +460,9 @@ class JsonLinesSink(SinkSettings):
     """JSON lines: one file per batch in a folder, or standard output (at least once)."""
 
     opener = "router.sinks.jsonlines:open_lines"
-    reader = "router.letters.stores:read_lines_of"
-    latest = "router.letters.reading:in_files"
-    retention = "router.letters.retention:old_lines"
+    reader = "router.dead_letters.stores:read_lines_of"
+    latest = "router.dead_letters.reading:in_files"
+    retention = "router.dead_letters.retention:old_lines"
 
     type: Literal["jsonl"] = Field(description="`jsonl`.")
     path: str = Field("-", description="Folder of the files; `-` is standard output.", min_length=1)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from bindings.http.request import Access, Reply, RequestHead
+from registry.apis.known import faces_at
 from registry.core.requests import RegistryRequest
 from registry.core.service import RegistryService
 from registry.errors import Refusal
-from registry.faces.known import faces_at
 from registry.http.access import Call, Roles
 from registry.http.application import RequestLimits
 from tests.support.registry_server import served

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from registry.faces.known import faces_at
+from registry.apis.known import faces_at
 from registry.http.server import MetricsServer, RegistryServer, RegistrySettings
 from registry.replication.peers import Peer
 from tests.support.ports import free_ports

@@ -36,8 +36,8 @@ from router.commands.dead_letters.suggesting.fragment import (
 )
 from router.commands.dead_letters.suggesting.sampling import Hides, Sampler, never, traits_of
 from router.commands.emit.producer import EmitError, MessageProducer, record_line
-from router.letters.letter import Letter, printable
-from router.letters.reading import (
+from router.dead_letters.letter import Letter, printable
+from router.dead_letters.reading import (
     Endpoints,
     Filter,
     Messages,
@@ -49,7 +49,7 @@ from router.letters.reading import (
     standing_of,
     with_entries,
 )
-from router.letters.redaction import Redactor, SensitiveMarks, marks_of, marks_of_settings
+from router.dead_letters.redaction import Redactor, SensitiveMarks, marks_of, marks_of_settings
 from router.matching.records import CHUNK, RecordMatcher
 from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of

@@ -14,9 +14,9 @@ from bindings.inbox.format import SCHEMA, batch_of
 from bindings.parts import InboxRow
 from bindings.protocols import binding_of
 from catalog.load import load
-from router.judging.judging import outcome_lists
-from router.judging.plan import Judge, Plan
-from router.judging.stages import RAW_COLUMNS
+from router.evaluation.judging import outcome_lists
+from router.evaluation.plan import Judge, Plan
+from router.evaluation.stages import RAW_COLUMNS
 from router.matching.inbox_facts import inbox_parts
 from router.rendering.texts import native_json, render_event
 from router.settings import Settings

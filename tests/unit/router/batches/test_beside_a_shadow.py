@@ -8,7 +8,7 @@ import pytest
 
 from router.batches.pipeline import Pipeline
 from router.batches.splitting import ALIKE
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.reading.generations import Generation
 from router.sources import INBOX
 from router.state.state import StateFolder

@@ -20,7 +20,7 @@ from router.batches.attempt import Journal
 from router.batches.journal import BatchJournal
 from router.batches.pipeline import Accounting, Pipeline
 from router.batches.splitting import BatchParts
-from router.judging.outputs import Tally
+from router.evaluation.outputs import Tally
 from router.reading import generations
 from router.reading.generations import Generation, Spans
 from router.sinks import Commit, WriteResult

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from router.cli import USAGE
-from router.letters.redaction import HIDDEN
+from router.dead_letters.redaction import HIDDEN
 from tests.support.case_files import GREENHOUSE, XRouter, reported, runner, valve
 from tests.support.letters import row, settings_file, write_letters
 

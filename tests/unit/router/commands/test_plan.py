@@ -17,7 +17,7 @@ from bindings.inbox.log import Inbox
 from bindings.inbox.space import InboxLimits
 from bindings.parts import InboxRow, Part
 from router.cli import status_of
-from router.letters.redaction import HIDDEN
+from router.dead_letters.redaction import HIDDEN
 from tests.support.letters import row, write_letters
 from tests.support.plant import READING, RECORDS, VALVE, catalog, lines, message, messages, record, settings
 

@@ -12,8 +12,8 @@ import yaml
 
 from catalog.load import load
 from router.cli import status_of
-from router.judging.outputs import ROUTED, Tally
-from router.judging.plan import Plan
+from router.evaluation.outputs import ROUTED, Tally
+from router.evaluation.plan import Plan
 from router.settings import load_settings
 from router.state.ledger import parse_instant
 from router.watching.coverage import Coverage

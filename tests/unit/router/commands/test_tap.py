@@ -21,7 +21,7 @@ from bindings.inbox import Inbox
 from bindings.parts import InboxRow, Part
 from router.cli import status_of
 from router.commands.tap import ROWS
-from router.letters.redaction import HIDDEN
+from router.dead_letters.redaction import HIDDEN
 from tests.support.letters import CATALOG, settings_file
 from tests.support.waiting import wait_until
 

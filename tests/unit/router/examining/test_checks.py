@@ -22,8 +22,8 @@ from catalog.load import load
 from router.cli import status_of
 from router.commands.doctor import examine
 from router.errors import BrokerUnreachable, SinkError
+from router.evaluation.plan import Plan
 from router.examining import Diagnosis, PreflightCheck, diagnoses, refusal, require, router_checks
-from router.judging.plan import Plan
 from router.logs import configure_logs
 from router.settings import load_settings
 from router.sources import sources_of

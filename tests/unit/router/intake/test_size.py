@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from catalog.load import load
+from router.evaluation.plan import Plan
 from router.intake.intake import Intake, Store, local_store
-from router.judging.plan import Plan
 from router.settings import settings_from_dict
 from router.state.state import StateFolder
 from router.watching.metrics import Metrics

@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 from catalog.documents.connecting import Logins, OriginLogin
 from catalog.load import load
 from router.errors import ConfigError
+from router.evaluation.plan import Plan
 from router.intake.intake import Intake, local_store
 from router.intake.subscriptions import FOLDER, RouterSubscriptions
-from router.judging.plan import Plan
 from router.settings import Settings, settings_from_dict
 from router.sources import sources_of
 from router.state.state import StateFolder

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from router.errors import ConfigError
-from router.judging.judging import data_bytes, judging, load
+from router.evaluation.judging import data_bytes, judging, load
 from router.machine import GIB, MIB, divided, memory_of_machine
 from router.settings import Settings, settings_from_dict
 from router.spark.session import memory_conf

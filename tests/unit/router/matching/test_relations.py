@@ -15,8 +15,8 @@ from bindings.protocols import BINDINGS
 from catalog.load import load
 from catalog.model import Catalog, Endpoint
 from catalog.record import parse_record
-from router.judging.carried import EXCHANGE, RelationColumns, read_exchange
-from router.judging.judging import judge_inbox
+from router.evaluation.carried import EXCHANGE, RelationColumns, read_exchange
+from router.evaluation.judging import judge_inbox
 from router.matching.records import RecordMatcher
 from tests.support.cases import read_cases
 from tests.support.inbox_rows import ENDPOINT, judge_of, row

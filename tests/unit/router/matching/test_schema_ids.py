@@ -21,9 +21,9 @@ from catalog.schemas.columns import payload_column
 from catalog.schemas.ids.client import RegistryUnavailableError, WrittenSchema
 from catalog.schemas.ids.deciding import Frames
 from catalog.schemas.validation import PayloadValidation
-from router.judging.judging import SIZE, outcome_lists
-from router.judging.outputs import OutputBuilder, Tally, collect
-from router.judging.plan import TOPIC, Judge
+from router.evaluation.judging import SIZE, outcome_lists
+from router.evaluation.outputs import OutputBuilder, Tally, collect
+from router.evaluation.plan import TOPIC, Judge
 from router.matching.channels import ChannelBuilder
 from router.matching.explanation import Explainer
 from router.matching.matcher import Matcher

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from router.judging.outputs import Tally
+from router.evaluation.outputs import Tally
 from router.overview import overview
 from router.overview.overview import CHARTS, svg
 from router.overview.picture import (

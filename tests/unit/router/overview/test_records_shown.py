@@ -11,8 +11,8 @@ import httpx
 import pytest
 import yaml
 
-from router.letters.reading import latest_letters
-from router.letters.redaction import HIDDEN
+from router.dead_letters.reading import latest_letters
+from router.dead_letters.redaction import HIDDEN
 from router.overview import records
 from router.settings import load_settings
 from tests.support.letters import letter_id, row, settings_file, write_letters

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from catalog.model import Finding
-from router.judging.outputs import EMPTY, Tally
+from router.evaluation.outputs import EMPTY, Tally
 from router.overview.overview import SCRIPTS, Overview
 from router.settings import load_settings
 from router.state.ledger import parse_instant

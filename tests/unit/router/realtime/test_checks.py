@@ -11,7 +11,7 @@ from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.load import build
 from router.errors import ConfigError
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.realtime import require_real_time
 from router.settings import settings_from_dict
 

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from router.errors import StateError
-from router.judging.carried import RelatedRecord
+from router.evaluation.carried import RelatedRecord
 from router.relating import Exchanges, Half, RecordToPair
 from router.sinks.contract import Commit
 from router.sinks.pairs import PairRow

@@ -19,7 +19,7 @@ from bindings.parts import first
 from bindings.sending import MessageRefusal, Outbound, Unsettled
 from router import relating
 from router.errors import SinkError
-from router.judging.carried import RelatedRecord
+from router.evaluation.carried import RelatedRecord
 from router.relating import Pairing
 from router.settings import KafkaSink, Settings, settings_from_dict
 from router.sinks import pairs

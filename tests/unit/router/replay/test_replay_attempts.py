@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import pytest
 
 from router.batches import journal
-from router.letters.letter import Letter
+from router.dead_letters.letter import Letter
 from router.replay import replaying
 from router.replay.replaying import Loads, Replayer, ReplayInterrupted, ReplayJournal, Summary
 from router.state.ledger import LetterLedger, PendingReplay

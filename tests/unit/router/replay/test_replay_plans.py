@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from catalog.load import load
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.replay.replaying import FOLDER, ReplayPlans
 from router.settings import load_settings
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from router.dead_letters.letter import Letter
+from router.dead_letters.reading import Filter, filter_of, moment_of
 from router.errors import RouterError, StateError
-from router.letters.letter import Letter
-from router.letters.reading import Filter, filter_of, moment_of
 from router.replay import replaying
 from router.replay.replay import ReplayOptions
 from router.replay.replaying import Chosen, Selection, batches, lacking, rows_of

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from catalog.load import load
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.running.reload import Comparisons, Reloader
 from router.settings import LogSettings, load_settings

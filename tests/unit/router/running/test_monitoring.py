@@ -11,7 +11,7 @@ import pytest
 
 from catalog.model import Catalog
 from router.errors import CatalogUnavailable
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.overview.overview import Overview
 from router.running.monitoring import LastCatalog, Monitored, whole_catalog
 from router.running.reload import Reloader

@@ -12,8 +12,8 @@ import pytest
 
 from catalog.load import CatalogWatcher, load
 from router.errors import ConfigError
-from router.judging.outputs import Tally
-from router.judging.plan import Plan
+from router.evaluation.outputs import Tally
+from router.evaluation.plan import Plan
 from router.running.reload import BackgroundReloads, Reloader
 from router.settings import load_settings
 from router.watching.metrics import Metrics

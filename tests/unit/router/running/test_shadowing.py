@@ -13,8 +13,8 @@ import pytest
 
 from catalog.load import load
 from router.batches.plans import PlanHolder
-from router.judging.outputs import ROUTED, Tally
-from router.judging.plan import Plan
+from router.evaluation.outputs import ROUTED, Tally
+from router.evaluation.plan import Plan
 from router.logs import configure_logs
 from router.running.reload import Shadowing
 from router.settings import LogSettings, settings_from_dict

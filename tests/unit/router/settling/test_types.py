@@ -14,7 +14,7 @@ from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.load import build
 from catalog.values import is_valid
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.realtime import PLAIN_FORMS, SettledType, settled_types
 from router.settings import settings_from_dict
 

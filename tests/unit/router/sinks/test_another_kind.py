@@ -12,11 +12,11 @@ import pytest
 from pydantic import Field
 
 from catalog.load import load
+from router.dead_letters.letter import Letter
+from router.dead_letters.reading import read_letters, readable_sinks
+from router.dead_letters.stores import letter_of
 from router.errors import ConfigError
-from router.judging.plan import Plan
-from router.letters.letter import Letter
-from router.letters.reading import read_letters, readable_sinks
-from router.letters.stores import letter_of
+from router.evaluation.plan import Plan
 from router.overview.picture import survey
 from router.settings import Settings, load_settings, settings_reference
 from router.settings.sinks.contract import Fault, Filled, SinkSettings

@@ -20,9 +20,9 @@ def test_the_router_is_imported_out_of_the_archive_alone(tmp_path: Path) -> None
         archive.extractall(tmp_path / "code")
     assert not [name for name in names if "__pycache__" in name]
     script = (
-        "import sys, router.judging.plan, catalog.protocols.properties as options\n"
+        "import sys, router.evaluation.plan, catalog.protocols.properties as options\n"
         "assert options.TABLE.is_file()\n"
-        "print(router.__file__, router.judging.plan.VERSION)"
+        "print(router.__file__, router.evaluation.plan.VERSION)"
     )
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path / 'code')!r})\n{script}"],

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from router.cli import status_of
-from router.letters.letter import Letter
-from router.letters.retention import RetentionLimits, purge
+from router.dead_letters.letter import Letter
+from router.dead_letters.retention import RetentionLimits, purge
 from router.replay.replaying import Chosen, batches, lacking
 from router.state.ledger import HELD, LetterLedger, Outcome, PendingReplay, Turns, held_up, only_waits, waits_for
 from router.writing.outcomes import detail_of, sinks_of

@@ -13,7 +13,7 @@ from router.cli import status_of
 from router.commands.check.command import examined
 from router.commands.doctor import examine
 from router.errors import ConfigError, StateError
-from router.judging.plan import Plan
+from router.evaluation.plan import Plan
 from router.running.reload import Reloader
 from router.settings import Settings, load_settings
 from router.state.durable import FILE, Pins, admit, clients_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from router.errors import StateError
-from router.judging.outputs import DEAD_LETTER, ROUTED, Tally
+from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
 from router.state.ledger import DefinitionAtEndpoint, Sighting, sightings_in
 from router.watching.coverage import EVERY_SECONDS, Coverage
 from router.watching.metrics import Metrics

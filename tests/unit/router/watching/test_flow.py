@@ -6,7 +6,7 @@ import io
 import json
 from typing import Any
 
-from router.judging.outputs import DEAD_LETTER, ROUTED, Tally
+from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
 from router.logs import configure_logs
 from router.settings import LogSettings
 from router.watching.coverage import EVERY_SECONDS, SHOWN, ThroughputLog

@@ -9,7 +9,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pytest import approx
 
-from router.judging.outputs import DEAD_LETTER, ROUTED, Tally, collect
+from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally, collect
 from router.watching.backlogs import Backlog
 from router.watching.metrics import LATENCY_BUCKETS, BulkHistogram, Metrics
 from router.watching.shadow import EpochPair

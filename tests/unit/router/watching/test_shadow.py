@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from catalog.model import Finding
-from router.judging.outputs import DEAD_LETTER, ROUTED, Tally
+from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
 from router.watching.metrics import Metrics
 from router.watching.shadow import EpochPair
 

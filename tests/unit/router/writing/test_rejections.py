@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from router.judging.outputs import DEAD_LETTER, ROUTED, Tally
+from router.evaluation.outputs import DEAD_LETTER, ROUTED, Tally
 from router.routing import ROOM, LetterLimits, Routes
 from router.settings import settings_from_dict
 from router.sinks import Rejected

@@ -27,8 +27,8 @@ from catalog.findings import RecordError
 from catalog.parsing.regular import read_regular
 from catalog.record import parse_record
 from catalog.values import whole_number
+from router.dead_letters.letter import Letter, parse_native, parse_nearest
 from router.errors import BrokerUnreachable, SinkError
-from router.letters.letter import Letter, parse_native, parse_nearest
 from router.logs import get_logger
 from router.settings import JsonLinesSink, KafkaSink, TableSink
 from router.settings.names import DEAD_LETTER_VARIABLES, KAFKA_LIMIT, parse_name

@@ -24,8 +24,8 @@ from catalog.model import Catalog
 from catalog.schemas.ids.deciding import Frames, SchemaIdRule
 from catalog.schemas.validation import PayloadValidation
 from router.errors import BatchPinError, CatalogUnavailable
-from router.judging.carried import RelationColumns
-from router.judging.outputs import OutputBuilder
+from router.evaluation.carried import RelationColumns
+from router.evaluation.outputs import OutputBuilder
 from router.machine import divided
 from router.matching.channels import ChannelBuilder
 from router.matching.context import RELATED
@@ -38,7 +38,7 @@ from router.settings.catalogs import fetcher_of
 from router.sources import Source, by_query, sources_of
 
 if TYPE_CHECKING:
-    from router.judging.comparing import Shadow
+    from router.evaluation.comparing import Shadow
 
 FORMAT: Final = 1
 VERSION: Final = version("xregistry-router")

@@ -25,11 +25,11 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from bindings.background import Background
 from bindings.private import sync_path
+from router.dead_letters.reading import read_letters, readable_sinks
+from router.dead_letters.stores import FAILED, PARQUET, first_failed, letter_of_line, ordered_files
+from router.dead_letters.stores import SUFFIX as JSON_LINES
+from router.dead_letters.stores import first_failed_line as first_of_lines
 from router.errors import RouterError, SinkError, StateError
-from router.letters.reading import read_letters, readable_sinks
-from router.letters.stores import FAILED, PARQUET, first_failed, letter_of_line, ordered_files
-from router.letters.stores import SUFFIX as JSON_LINES
-from router.letters.stores import first_failed_line as first_of_lines
 from router.logs import get_logger
 from router.rendering.texts import INSTANT
 from router.settings import JsonLinesSink, Settings, TableSink, letter_sinks

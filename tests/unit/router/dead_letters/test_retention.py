@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from router.commands.check.command import examined
+from router.dead_letters.reading import read_letters
+from router.dead_letters.retention import Housekeeping, Removed, RetentionLimits, purge
 from router.errors import StateError
-from router.letters.reading import read_letters
-from router.letters.retention import Housekeeping, Removed, RetentionLimits, purge
 from router.settings import Settings, load_settings
 from router.settings.checks import retention_cautions
 from router.sinks import Commit, open_sink

@@ -18,7 +18,7 @@ from bindings.events import typed_names
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
 from bindings.protocols import BINDINGS
 from catalog.values import YEAR_10000
-from router.judging.carried import (
+from router.evaluation.carried import (
     HEADERS,
     PARTITION_KEY,
     Filling,

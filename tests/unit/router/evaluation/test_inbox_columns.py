@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from bindings.parts import BINARY_KIND, JSON_KIND
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property
-from router.judging.judging import outcome_lists
-from router.judging.outputs import EMPTY, collect
-from router.judging.plan import Judge
+from router.evaluation.judging import outcome_lists
+from router.evaluation.outputs import EMPTY, collect
+from router.evaluation.plan import Judge
 from router.matching.conformance import Validation
 from router.matching.inbox_facts import facts_of_inbox
 from router.matching.ties import Ambiguous

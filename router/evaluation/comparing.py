@@ -23,14 +23,14 @@ from bindings.kafka.binding import parts_of_row
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, binding_of
-from router.judging.judging import JUDGING, Kind
-from router.judging.outputs import RoutedOutcomes
+from router.evaluation.judging import JUDGING, Kind
+from router.evaluation.outputs import RoutedOutcomes
 from router.matching.inbox_facts import UNKNOWN, inbox_parts
 from router.routing import DEAD, letter_number
 from router.settings import Settings
 
 if TYPE_CHECKING:
-    from router.judging.plan import Judge, Plan
+    from router.evaluation.plan import Judge, Plan
 
 # Rows of one kind of source, and the parts of their records.
 

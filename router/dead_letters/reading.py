@@ -30,10 +30,10 @@ from pyarrow.fs import LocalFileSystem
 
 from catalog.model import Catalog
 from catalog.schemas.ids.deciding import Frames
+from router.dead_letters import stores
+from router.dead_letters.letter import Letter
+from router.dead_letters.redaction import HIDDEN, Redaction, Redactor
 from router.errors import ConfigError, RouterError, SinkError
-from router.letters import stores
-from router.letters.letter import Letter
-from router.letters.redaction import HIDDEN, Redaction, Redactor
 from router.matching.explanation import FITS, EventExplained, ExplainedCandidate, Explainer, RecordExplained
 from router.matching.records import RecordMatcher
 from router.schemaids.framing import frames_of

@@ -24,7 +24,7 @@ from catalog.findings import Declarations, DocumentError
 from catalog.load import load
 from catalog.model import Catalog
 from catalog.parsing.pointers import steps_of
-from router.letters.letter import Letter
+from router.dead_letters.letter import Letter
 from router.logs import get_logger
 from router.settings import Settings
 from router.settings.catalogs import fetcher_of

@@ -11,11 +11,7 @@ import msgspec
 
 from bindings.http.request import Reply, RequestHead
 from catalog.dialects.messages import format_of
-from registry.core.lineage import number_of
-from registry.core.requests import ABSENT, RegistryRequest, Response, Verb
-from registry.core.service import RegistryService, RegistrySession
-from registry.errors import Refusal, invalid
-from registry.faces.messagecatalog.documents import (
+from registry.apis.messagecatalog.documents import (
     FILTERS,
     GROUPS,
     MESSAGES,
@@ -32,6 +28,10 @@ from registry.faces.messagecatalog.documents import (
     version_attributes,
     versions_in,
 )
+from registry.core.lineage import number_of
+from registry.core.requests import ABSENT, RegistryRequest, Response, Verb
+from registry.core.service import RegistryService, RegistrySession
+from registry.errors import Refusal, invalid
 from registry.http.access import (
     JSON,
     MAX_FINDINGS,

@@ -6,8 +6,8 @@ from bindings.envelope import Envelope
 from bindings.parts import Part
 from bindings.protocols import BINDINGS
 from catalog.protocols.properties import CONNECTION_HEADERS
-from router.judging.carried import passed_name
-from router.judging.outputs import _passed
+from router.evaluation.carried import passed_name
+from router.evaluation.outputs import _passed
 from router.matching.facts import ExactReading
 
 KEPT = ("x-receipt", "accept", "date")

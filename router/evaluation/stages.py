@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from bindings.kafka.facts import SOURCE_SCHEMA
 from bindings.kafka.store import first_bytes, first_text
 from catalog.values import YEAR_10000
-from router.judging.judging import INBOX_COLUMNS, SIZE, Kind, judged_columns, judging_column, outcome_lists
-from router.judging.outputs import DEAD_LETTER, RoutedOutcomes, Tally
-from router.judging.plan import Plan
+from router.evaluation.judging import INBOX_COLUMNS, SIZE, Kind, judged_columns, judging_column, outcome_lists
+from router.evaluation.outputs import DEAD_LETTER, RoutedOutcomes, Tally
+from router.evaluation.plan import Plan
 from router.matching.inbox_facts import instants, positions_of
 from router.routing import LetterLimits
 from router.settings.names import dead_letter_values
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast
     from pyspark.sql import Column, DataFrame
 
-    from router.judging.plan import Judge
+    from router.evaluation.plan import Judge
 
 HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 RAW_COLUMNS: Final[dict[Kind, tuple[str, ...]]] = {
@@ -149,7 +149,7 @@ def event_headers() -> Column:
 def lineage_headers(epoch: str, related: Sequence[str] = ()) -> Column:
     """Return the lineage headers of an event (JUDGING.md#what-comes-out).
 
-    *related* are the plan's outcome columns of relations (:mod:`router.judging.carried`).
+    *related* are the plan's outcome columns of relations (:mod:`router.evaluation.carried`).
     """
     from pyspark.sql import functions as F
 
@@ -217,7 +217,7 @@ def with_sizes(kind: Kind, rows: pa.RecordBatch) -> pa.RecordBatch:
 def outcome_rows(kind: Kind, type_: pa.StructType, rows: pa.RecordBatch, decided: RoutedOutcomes) -> pa.RecordBatch:
     """Return one row (``OUTCOME_COLUMNS``) for each outcome, in the order of the source's rows.
 
-    *type_* is the type of an outcome (:attr:`router.judging.outputs.OutputBuilder.type`).
+    *type_* is the type of an outcome (:attr:`router.evaluation.outputs.OutputBuilder.type`).
     """
     order = decided.order
     sources = decided.sources[order]

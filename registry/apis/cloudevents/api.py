@@ -9,13 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from bindings.http.request import Reply, RequestHead
-from registry.core.lineage import as_object
-from registry.core.requests import ABSENT, Flags, Given, RegistryRequest, ResourcePath, Verb, check_id
-from registry.core.service import RegistryService, RegistrySession
-from registry.core.views import ShownResource, shown_resources
-from registry.errors import Refusal
-from registry.faces.cloudevents import views
-from registry.faces.cloudevents.mapping import (
+from registry.apis.cloudevents import views
+from registry.apis.cloudevents.mapping import (
     JSON,
     RESOURCES,
     XREF,
@@ -38,7 +33,12 @@ from registry.faces.cloudevents.mapping import (
     replaced,
     taken_document,
 )
-from registry.faces.cloudevents.views import CloudEventsView, Edition, Headers, ReadRequest, resource_at
+from registry.apis.cloudevents.views import CloudEventsView, Edition, Headers, ReadRequest, resource_at
+from registry.core.lineage import as_object
+from registry.core.requests import ABSENT, Flags, Given, RegistryRequest, ResourcePath, Verb, check_id
+from registry.core.service import RegistryService, RegistrySession
+from registry.core.views import ShownResource, shown_resources
+from registry.errors import Refusal
 from registry.http.access import MAX_FINDINGS, READING, Call, finding_header, refusal_of, tags
 
 # Core requests made for a request to this API, in one session.

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from router.dead_letters.letter import parse_nearest
+from router.dead_letters.reading import read_letters, readable_sinks
+from router.dead_letters.stores import fitting
 from router.errors import ConfigError, SinkError
-from router.letters.letter import parse_nearest
-from router.letters.reading import read_letters, readable_sinks
-from router.letters.stores import fitting
 from router.settings import load_settings
 from router.settings.names import DEAD_LETTER_VARIABLES, dead_letter_values, parse_name
 from router.sinks import Commit, DeltaSink

@@ -15,11 +15,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from bindings.http.request import Reply, RequestHead
-from registry.core.requests import ResourcePath
-from registry.core.service import RegistrySession
-from registry.core.views import ShownResource, shown_resources
-from registry.errors import Refusal
-from registry.faces.cloudevents.mapping import (
+from registry.apis.cloudevents.mapping import (
     GROUPS,
     RESOURCES,
     SINGULAR,
@@ -36,6 +32,10 @@ from registry.faces.cloudevents.mapping import (
     older_path,
     shown_document,
 )
+from registry.core.requests import ResourcePath
+from registry.core.service import RegistrySession
+from registry.core.views import ShownResource, shown_resources
+from registry.errors import Refusal
 from registry.http.access import JSON, Call, decoded, encoded, seen_before
 from registry.store.entities import PAGE, Entity, GroupEntity, Version
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from registry.faces.cloudevents.api import CloudEventsFace
-from registry.faces.messagecatalog.api import DefinitionLookup, MessageCatalogFace
+from registry.apis.cloudevents.api import CloudEventsFace
+from registry.apis.messagecatalog.api import DefinitionLookup, MessageCatalogFace
 from registry.http.access import FaceType
 
 CATALOG: Final = "messagecatalog"

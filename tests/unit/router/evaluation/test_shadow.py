@@ -14,7 +14,7 @@ import pytest
 
 from catalog.load import load
 from router.commands.plan import file_of
-from router.judging.comparing import (
+from router.evaluation.comparing import (
     CHANGED,
     FAILED,
     KEPT_SECONDS,
@@ -28,9 +28,9 @@ from router.judging.comparing import (
     SinksByRoute,
     compare_outcomes,
 )
-from router.judging.judging import JUDGING, judge_rows
-from router.judging.outputs import Tally, collect
-from router.judging.plan import Judge, Plan
+from router.evaluation.judging import JUDGING, judge_rows
+from router.evaluation.outputs import Tally, collect
+from router.evaluation.plan import Judge, Plan
 from router.settings import Settings, settings_from_dict
 from tests.support.plant import catalog, lines, message, record
 

@@ -1,6 +1,6 @@
 """Forward attributes, other headers, and the key of events whose parts are columns.
 
-:mod:`router.judging.outputs` does the same for rows that the exact codec read, one by one. Kafka rows need neither: the
+:mod:`router.evaluation.outputs` does the same for rows that the exact codec read, one by one. Kafka rows need neither: the
 JVM has their headers.
 """
 

@@ -10,8 +10,8 @@ import pytest
 
 from catalog.findings import Declarations
 from catalog.load import load
-from router.letters.letter import Letter
-from router.letters.redaction import (
+from router.dead_letters.letter import Letter
+from router.dead_letters.redaction import (
     HIDDEN,
     MAX_STEPS,
     MAX_VALUES,
@@ -20,7 +20,7 @@ from router.letters.redaction import (
     marks_of,
     marks_of_settings,
 )
-from router.letters.stores import letter_of
+from router.dead_letters.stores import letter_of
 from tests.support.letters import row
 
 SECRET = "4111-1111-2222-3333"

@@ -24,8 +24,8 @@ from bindings.kafka.facts import SOURCE_SCHEMA, body_column
 from bindings.parts import Part
 from bindings.protocols import binding_of
 from catalog.schemas.ids.deciding import HEAD_BYTES
-from router.judging.outputs import RoutedOutcomes
-from router.judging.plan import TOPIC, Judge
+from router.evaluation.outputs import RoutedOutcomes
+from router.evaluation.plan import TOPIC, Judge
 from router.matching.facts import NO_SOURCE, Facts
 from router.matching.inbox_facts import HEAD, facts_of_inbox, facts_of_kafka, inbox_parts, join
 from router.matching.index.classes import IntArray
